@@ -1,0 +1,219 @@
+//! The only place that names functions of the driver: each call is counted, and its code becomes a `Result`.
+//!
+//! Callers see that the driver is there ([`library::require`](crate::library::require)) and, by way of
+//! [`ContextGuard`](crate::context::ContextGuard), that the right context is current.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys::{self, CUresult};
+use transship_core::{DeviceId, Error, Result};
+
+use crate::library;
+
+/// The calls of one device.
+pub(crate) struct Calls {
+    device: DeviceId,
+    count: AtomicU64,
+}
+
+impl Calls {
+    pub(crate) fn new(device: DeviceId) -> Self {
+        Self { device, count: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// How many calls there were.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn counted(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn check(&self, call: &'static str, result: CUresult) -> Result<()> {
+        match result {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            failed => Err(self.error(call, failed)),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn error(&self, call: &'static str, result: CUresult) -> Error {
+        let message = message(result);
+        Error::Driver { device: self.device, call, code: result as i64, message }
+    }
+}
+
+/// Whether the driver answered with this code.
+pub(crate) fn is_code(error: &Error, expected: CUresult) -> bool {
+    matches!(error, Error::Driver { code, .. } if *code == expected as i64)
+}
+
+/// Declares a method for each function: it counts the call and turns the code into a `Result`.
+macro_rules! calls {
+    ($($(#[$attribute:meta])* $method:ident = $function:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
+        impl Calls {
+            $(
+                $(#[$attribute])*
+                pub(crate) unsafe fn $method(&self, $($argument: $kind),*) -> Result<()> {
+                    self.counted();
+                    // SAFETY: the caller keeps what NVIDIA's reference asks of this function.
+                    let result = unsafe { sys::$function($($argument),*) };
+                    self.check(stringify!($function), result)
+                }
+            )*
+        }
+    };
+}
+
+// Each of these is exported by every driver since CUDA 12.0, under this very name.
+calls! {
+    init = cuInit(flags: c_uint);
+    driver_version = cuDriverGetVersion(version: *mut c_int);
+    device_count = cuDeviceGetCount(count: *mut c_int);
+    device_get = cuDeviceGet(device: *mut sys::CUdevice, ordinal: c_int);
+    device_name = cuDeviceGetName(name: *mut c_char, length: c_int, device: sys::CUdevice);
+    device_attribute = cuDeviceGetAttribute(
+        value: *mut c_int, attribute: sys::CUdevice_attribute, device: sys::CUdevice);
+    device_total_memory = cuDeviceTotalMem_v2(bytes: *mut usize, device: sys::CUdevice);
+    can_access_peer = cuDeviceCanAccessPeer(answer: *mut c_int, device: sys::CUdevice, peer: sys::CUdevice);
+
+    primary_context_retain = cuDevicePrimaryCtxRetain(context: *mut sys::CUcontext, device: sys::CUdevice);
+    primary_context_release = cuDevicePrimaryCtxRelease_v2(device: sys::CUdevice);
+    context_push = cuCtxPushCurrent_v2(context: sys::CUcontext);
+    context_pop = cuCtxPopCurrent_v2(context: *mut sys::CUcontext);
+    context_synchronize = cuCtxSynchronize();
+    context_priorities = cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+    enable_peer_access = cuCtxEnablePeerAccess(peer: sys::CUcontext, flags: c_uint);
+    exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: *mut sys::CUstreamCaptureMode);
+
+    pool_create = cuMemPoolCreate(pool: *mut sys::CUmemoryPool, properties: *const sys::CUmemPoolProps);
+    pool_destroy = cuMemPoolDestroy(pool: sys::CUmemoryPool);
+    pool_trim = cuMemPoolTrimTo(pool: sys::CUmemoryPool, keep: usize);
+    pool_set_attribute = cuMemPoolSetAttribute(
+        pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void);
+    pool_attribute = cuMemPoolGetAttribute(
+        pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void);
+    pool_set_access = cuMemPoolSetAccess(
+        pool: sys::CUmemoryPool, access: *const sys::CUmemAccessDesc, count: usize);
+
+    allocate_from_pool = cuMemAllocFromPoolAsync(
+        address: *mut sys::CUdeviceptr, bytes: usize, pool: sys::CUmemoryPool, stream: sys::CUstream);
+    free_async = cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream);
+    allocate = cuMemAlloc_v2(address: *mut sys::CUdeviceptr, bytes: usize);
+    free = cuMemFree_v2(address: sys::CUdeviceptr);
+    memory_info = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    allocate_host = cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
+    free_host = cuMemFreeHost(address: *mut c_void);
+    pointer_attribute = cuPointerGetAttribute(
+        value: *mut c_void, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr);
+
+    stream_create = cuStreamCreateWithPriority(stream: *mut sys::CUstream, flags: c_uint, priority: c_int);
+    stream_destroy = cuStreamDestroy_v2(stream: sys::CUstream);
+    stream_synchronize = cuStreamSynchronize(stream: sys::CUstream);
+    stream_wait_event = cuStreamWaitEvent(stream: sys::CUstream, event: sys::CUevent, flags: c_uint);
+    stream_is_capturing = cuStreamIsCapturing(stream: sys::CUstream, status: *mut sys::CUstreamCaptureStatus);
+    stream_context = cuStreamGetCtx(stream: sys::CUstream, context: *mut sys::CUcontext);
+
+    event_create = cuEventCreate(event: *mut sys::CUevent, flags: c_uint);
+    event_destroy = cuEventDestroy_v2(event: sys::CUevent);
+    event_record = cuEventRecord(event: sys::CUevent, stream: sys::CUstream);
+    event_synchronize = cuEventSynchronize(event: sys::CUevent);
+
+    copy_up = cuMemcpyHtoDAsync_v2(
+        to: sys::CUdeviceptr, from: *const c_void, bytes: usize, stream: sys::CUstream);
+    copy_down = cuMemcpyDtoHAsync_v2(
+        to: *mut c_void, from: sys::CUdeviceptr, bytes: usize, stream: sys::CUstream);
+    copy_within = cuMemcpyDtoDAsync_v2(
+        to: sys::CUdeviceptr, from: sys::CUdeviceptr, bytes: usize, stream: sys::CUstream);
+    copy_from_peer = cuMemcpyPeerAsync(
+        to: sys::CUdeviceptr, to_context: sys::CUcontext, from: sys::CUdeviceptr,
+        from_context: sys::CUcontext, bytes: usize, stream: sys::CUstream);
+    set_bytes = cuMemsetD8Async(to: sys::CUdeviceptr, value: u8, bytes: usize, stream: sys::CUstream);
+}
+
+impl Calls {
+    /// Whether the work before the event is done. Only "not ready" means no: anything else is the device's error.
+    ///
+    /// # Safety
+    ///
+    /// `event` is an event that was not destroyed.
+    pub(crate) unsafe fn event_query(&self, event: sys::CUevent) -> Result<bool> {
+        self.counted();
+        // SAFETY: the caller's promise.
+        match unsafe { sys::cuEventQuery(event) } {
+            CUresult::CUDA_SUCCESS => Ok(true),
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            failed => Err(self.error("cuEventQuery", failed)),
+        }
+    }
+
+    /// Microseconds between two timing events; `None` if one of them is not reached.
+    ///
+    /// # Safety
+    ///
+    /// Both are events that were not destroyed.
+    pub(crate) unsafe fn event_elapsed(&self, start: sys::CUevent, end: sys::CUevent) -> Result<Option<f64>> {
+        let Some(elapsed_time) = library::elapsed_time() else {
+            return Err(Error::Unsupported {
+                device: self.device,
+                what: "measure the time between two events",
+            });
+        };
+        self.counted();
+        let mut milliseconds = 0.0_f32;
+        // SAFETY: the caller's promise; the result is written to a local.
+        match unsafe { elapsed_time(&mut milliseconds, start, end) } {
+            CUresult::CUDA_SUCCESS => Ok(Some(f64::from(milliseconds) * 1e3)),
+            CUresult::CUDA_ERROR_NOT_READY => Ok(None),
+            failed => Err(self.error("cuEventElapsedTime", failed)),
+        }
+    }
+}
+
+/// The driver's own words, with the symbol of the code.
+fn message(result: CUresult) -> String {
+    let mut name = std::ptr::null();
+    let mut text = std::ptr::null();
+    // SAFETY: both write a pointer to a string that is never freed, or null for a code that they do not know. They
+    // need no initialised driver; a code comes from a library that is loaded.
+    unsafe {
+        let _ = sys::cuGetErrorName(result, &mut name);
+        let _ = sys::cuGetErrorString(result, &mut text);
+    }
+    match (words(text), words(name)) {
+        (Some(text), Some(name)) => format!("{text} ({name})"),
+        (Some(text), None) => text,
+        (None, name) => name.unwrap_or_else(|| "unknown error".to_owned()),
+    }
+}
+
+fn words(text: *const c_char) -> Option<String> {
+    // SAFETY: a string of the driver's that is not null ends with a zero and is never freed.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_told_from_others_and_from_other_errors() {
+        let device = DeviceId::HOST;
+        let failed = Error::Driver { device, call: "cuMemAlloc_v2", code: 2, message: String::new() };
+        assert!(is_code(&failed, CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        assert!(!is_code(&failed, CUresult::CUDA_ERROR_NOT_READY));
+        assert!(!is_code(&Error::NotReady, CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    }
+
+    #[test]
+    fn words_of_a_driver_that_has_none() {
+        assert_eq!(words(std::ptr::null()), None);
+        assert_eq!(words(c"out of memory".as_ptr()).as_deref(), Some("out of memory"));
+    }
+}

@@ -1,0 +1,152 @@
+//! Streams and memory of `cudarc` and of the bare driver, in both directions.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, sys};
+use transship_core::backend::{Backend, BackendStream, MemoryKind, RawMemory, Ticket};
+use transship_core::{Device, Element, Error, Layout, Result, Stream, Tensor};
+
+use crate::device::CudaBackend;
+use crate::stream::CudaStream;
+
+/// A stream of cudarc's as a stream to copy on, or to wait on for a copy. The stream lives as long as the result.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use transship_core::Device;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open("cuda:0".parse()?)?;
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let copies = transship_cuda::stream_from_cudarc(&device, &stream)?;
+/// assert_eq!(transship_cuda::cu_stream(&copies)?, stream.cu_stream());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`Error::WrongStream`] if it belongs to another device, [`Error::Unsupported`] if `device` is none of CUDA's or the
+/// stream's context is not the primary one.
+pub fn stream_from_cudarc(device: &Device, stream: &Arc<cudarc::driver::CudaStream>) -> Result<Stream> {
+    let stream = backend(device)?.adopt(stream)?;
+    Ok(Stream::from_backend(device, stream))
+}
+
+/// A stream of the driver as a stream to copy on, or to wait on for a copy.
+///
+/// The legacy default stream (null) is a stream as any other here. A stream can be captured into a graph; a copy on it is
+/// refused meanwhile.
+///
+/// ```no_run
+/// use transship_core::Device;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open("cuda:0".parse()?)?;
+/// // SAFETY: the legacy default stream is never destroyed.
+/// let stream = unsafe { transship_cuda::stream_from_raw(&device, std::ptr::null_mut())? };
+/// assert!(transship_cuda::cu_stream(&stream)?.is_null());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Safety
+///
+/// `stream` is a stream of the driver, and it is not destroyed before the result and every tensor copied or used on it are
+/// gone.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] if `device` is none of CUDA's, the stream is not one of its primary context, or it is the
+/// per-thread default stream, which is another one on each thread.
+pub unsafe fn stream_from_raw(device: &Device, stream: sys::CUstream) -> Result<Stream> {
+    // SAFETY: the caller's promise.
+    let stream = unsafe { CudaStream::from_raw(backend(device)?.context(), stream)? };
+    Ok(Stream::from_backend(device, Arc::new(stream)))
+}
+
+/// The driver's handle of a stream, for kernels and libraries. It is valid for as long as `stream`.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] if it is no stream of a CUDA device.
+pub fn cu_stream(stream: &Stream) -> Result<sys::CUstream> {
+    let device = stream.device().id();
+    let stream = CudaStream::of(&**stream.backend_stream());
+    let stream = stream.ok_or(Error::Unsupported { device, what: "give a stream of CUDA" })?;
+    Ok(stream.cu_stream())
+}
+
+/// Where the elements of a tensor start on its device; 0 if it has none.
+///
+/// Nothing is ordered by this: whoever reads there first makes his stream wait for the copy that fills the tensor
+/// (the handle's `wait_on`), and keeps the tensor, or records his stream on it, until he is done. [`cuda_view`](crate::cuda_view)
+/// does both.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] if the tensor does not lie on a CUDA device; the error of the copy if that failed.
+pub fn device_ptr(tensor: &Tensor) -> Result<sys::CUdeviceptr> {
+    backend(&tensor.device()?)?;
+    Ok(tensor.address()?.unwrap_or(0))
+}
+
+/// A tensor over memory of cudarc's, without a copy. It can be used behind what was submitted to the slice's stream up
+/// to this call; cudarc frees the memory with the last tensor over it, once every use recorded on it is done.
+///
+/// ```no_run
+/// use cudarc::driver::CudaContext;
+/// use transship_core::Device;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open("cuda:0".parse()?)?;
+/// let stream = CudaContext::new(0)?.new_stream()?;
+/// let slice = stream.clone_htod(&[1.0_f32; 6])?;
+/// let tensor = transship_cuda::tensor_from_cuda_slice(&device, slice, &[2, 3])?;
+/// assert_eq!(tensor.shape(), [2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`Error::ShapeMismatch`] if the slice has another number of elements than the shape; [`Error::WrongStream`] or
+/// [`Error::Unsupported`] if it is of another device or context; what the driver says. The slice is freed then.
+pub fn tensor_from_cuda_slice<T: Element + DeviceRepr>(
+    device: &Device,
+    slice: CudaSlice<T>,
+    shape: &[usize],
+) -> Result<Tensor> {
+    let backend = backend(device)?;
+    let stream = backend.adopt(slice.stream())?;
+    let layout = layout_of(&slice, shape)?;
+    let address = {
+        let _current = backend.context().enter()?;
+        // The slice's stream waits for writes of other streams that cudarc knows of.
+        slice.device_ptr(slice.stream()).0
+    };
+    let position = stream.record()?;
+    let memory = RawMemory { address, bytes: slice.num_bytes(), kind: MemoryKind::Device };
+    // SAFETY: the slice owns these bytes until it is dropped, and nobody else can reach it to write.
+    let buffer = unsafe { backend.wrap(memory, Box::new(slice))? };
+    // SAFETY: the buffer is one of the device, and it has no host pointer.
+    unsafe { Tensor::from_buffer(device, buffer, Some(Ticket { stream, position }), layout) }
+}
+
+/// The layout of a tensor of this shape; fails unless it needs the whole slice.
+fn layout_of<T: Element>(slice: &CudaSlice<T>, shape: &[usize]) -> Result<Layout> {
+    let layout = Layout::contiguous(T::DTYPE, shape)?;
+    let (expected, actual) = (layout.bytes(), slice.num_bytes());
+    match expected == actual {
+        true => Ok(layout),
+        false => Err(Error::ShapeMismatch { shape: shape.to_vec(), dtype: T::DTYPE, expected, actual }),
+    }
+}
+
+pub(crate) fn backend(device: &Device) -> Result<&CudaBackend> {
+    let backend: &dyn Any = &**device.backend();
+    let unsupported =
+        || Error::Unsupported { device: device.id(), what: "work with CUDA; use a device of it" };
+    backend.downcast_ref().ok_or_else(unsupported)
+}

@@ -1,0 +1,131 @@
+//! A tensor as an argument of a kernel.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaView, DevicePtrMut, DeviceRepr};
+use transship_core::backend::BackendStream;
+use transship_core::{Element, Error, Result, Tensor};
+
+use crate::context::Context;
+use crate::device::CudaBackend;
+use crate::interop::backend;
+
+/// Lends the elements of a tensor to work on `stream`.
+///
+/// From now on the stream waits, on the device, for the copy that fills the tensor; and the memory is not given back
+/// before everything is done that is submitted to the stream for as long as the tensor lives. Other streams of cudarc's
+/// wait for the same where cudarc tracks events.
+///
+/// ```no_run
+/// use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+/// use std::sync::Arc;
+/// use transship_core::Tensor;
+///
+/// # fn launch(tensor: &Tensor, stream: &Arc<CudaStream>, kernel: &CudaFunction)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// let elements = transship_cuda::cuda_view::<f32>(tensor, stream)?;
+/// let view = elements.view();
+/// let mut launch = stream.launch_builder(kernel);
+/// launch.arg(&view);
+/// // SAFETY: the kernel reads as many floats as the view has.
+/// unsafe { launch.launch(LaunchConfig::for_num_elems(view.len() as u32))? };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`Error::WrongDType`], [`Error::NotContiguous`] or [`Error::Misaligned`] if the tensor is no run of `T`;
+/// [`Error::WrongStream`] or [`Error::Unsupported`] if it does not lie where the stream works; the error of the copy if that
+/// failed, or what the driver says.
+pub fn cuda_view<'a, T: Element + DeviceRepr>(
+    tensor: &'a Tensor,
+    stream: &Arc<cudarc::driver::CudaStream>,
+) -> Result<CudaTensorView<'a, T>> {
+    let device = tensor.device()?;
+    let backend = backend(&device)?;
+    let adopted: Arc<dyn BackendStream> = backend.adopt(stream)?;
+    let address = check_elements::<T>(tensor)?;
+    tensor.record_backend_stream(&adopted)?;
+    // SAFETY: the tensor's memory at this address has so many elements, and outlives the view and what `adopted` does.
+    let slice = unsafe { lend(backend, stream, address, tensor.elements())? };
+    let context = backend.context().clone();
+    Ok(CudaTensorView { slice: ManuallyDrop::new(slice), context, tensor: PhantomData })
+}
+
+/// The elements of a tensor, for reading on the stream that [`cuda_view`] was given. It is cudarc's slice, but never frees.
+pub struct CudaTensorView<'a, T> {
+    slice: ManuallyDrop<CudaSlice<T>>,
+    context: Arc<Context>,
+    tensor: PhantomData<&'a Tensor>,
+}
+
+impl<T> CudaTensorView<'_, T> {
+    /// The argument for a kernel.
+    pub fn view(&self) -> CudaView<'_, T> {
+        self.slice.as_view()
+    }
+}
+
+impl<T> Deref for CudaTensorView<'_, T> {
+    type Target = CudaSlice<T>;
+
+    fn deref(&self) -> &CudaSlice<T> {
+        &self.slice
+    }
+}
+
+impl<T> Drop for CudaTensorView<'_, T> {
+    fn drop(&mut self) {
+        let _current = self.context.enter();
+        // SAFETY: the field is not used again.
+        let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
+        // Makes the stream wait for the uses on other streams that cudarc knows of, and frees nothing. The stream itself
+        // is recorded on the tensor, so that these uses are covered as well.
+        slice.leak();
+    }
+}
+
+/// Where the elements start; fails unless they are a run of `T`.
+fn check_elements<T: Element>(tensor: &Tensor) -> Result<u64> {
+    if tensor.dtype() != T::DTYPE {
+        return Err(Error::WrongDType { actual: tensor.dtype(), asked: T::DTYPE });
+    }
+    if !tensor.is_contiguous() {
+        let (shape, strides) = (tensor.shape().to_vec(), tensor.strides().into_vec());
+        return Err(Error::NotContiguous { shape, strides });
+    }
+    let (first, behind, there) =
+        (tensor.offset(), tensor.offset().saturating_add(tensor.bytes()), tensor.buffer()?.bytes());
+    if behind > there {
+        return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
+    }
+    let address = tensor.address()?.unwrap_or(0);
+    match address % align_of::<T>() as u64 {
+        0 => Ok(address),
+        _ => Err(Error::Misaligned { what: "address", value: address, alignment: align_of::<T>() }),
+    }
+}
+
+/// A slice of cudarc's over memory that it does not own, marked as written by `stream` up to here.
+///
+/// # Safety
+///
+/// The memory at `address` has `elements` elements, and the slice is leaked before it is freed.
+unsafe fn lend<T>(
+    backend: &CudaBackend,
+    stream: &Arc<cudarc::driver::CudaStream>,
+    address: u64,
+    elements: usize,
+) -> Result<CudaSlice<T>> {
+    let _current = backend.context().enter()?;
+    // Errors that cudarc kept from earlier drops: the next call would panic on them.
+    stream.context().check_err().map_err(|error| backend.context().error("cudarc", error.0))?;
+    // SAFETY: the caller's promise.
+    let mut slice = ManuallyDrop::new(unsafe { stream.upgrade_device_ptr::<T>(address, elements) });
+    drop(slice.device_ptr_mut(stream).1);
+    Ok(ManuallyDrop::into_inner(slice))
+}

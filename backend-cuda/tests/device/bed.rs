@@ -1,0 +1,85 @@
+//! What several cases need.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::CudaContext;
+use transship_core::{
+    CopyHandle, CopyOptions, Device, DeviceId, Tensor, TensorTree, for_each_tensor, start_copy,
+};
+use transship_cuda::CudaBackend;
+
+/// Opens device `ordinal`.
+pub(crate) fn device(ordinal: usize) -> Device {
+    Device::open(DeviceId::new("cuda", ordinal).unwrap()).unwrap()
+}
+
+pub(crate) fn backend(device: &Device) -> &CudaBackend {
+    let backend: &dyn Any = &**device.backend();
+    backend.downcast_ref().unwrap()
+}
+
+/// Opens device `ordinal` and runs copies both ways, so that nothing is allocated from the driver while a stream is
+/// stalled: that may wait for the device.
+pub(crate) fn warm_device(ordinal: usize) -> Device {
+    let device = device(ordinal);
+    device.prepare(1 << 20).unwrap();
+    let there = (0..4).map(|seed| up(Tensor::from(numbers(10_000, seed)), &device)).collect::<Vec<_>>();
+    for tensor in &there {
+        drop(down(tensor.clone()));
+    }
+    device
+}
+
+/// cudarc's view of the same device. Its context stays current for this thread.
+pub(crate) fn cudarc_context(device: &Device) -> Arc<CudaContext> {
+    CudaContext::new(device.id().ordinal()).unwrap()
+}
+
+/// `count` numbers that differ from those of another seed and are exact as floats, also after 1 is added.
+pub(crate) fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|index| ((index * 7 + seed * 1009) % 1_000_003) as f32).collect()
+}
+
+/// Copies to `device` and waits.
+pub(crate) fn up<S: TensorTree>(value: S, device: &Device) -> S {
+    let handle = start_copy(value, device, CopyOptions::default());
+    handle.and_then(CopyHandle::wait).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Copies to the host and waits.
+pub(crate) fn down<S: TensorTree>(value: S) -> S {
+    up(value, &Device::host())
+}
+
+/// The bytes of every tensor of a structure on the host.
+pub(crate) fn bytes<S: TensorTree>(mut value: S) -> Vec<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = |tensor: &mut Tensor| {
+        bytes.push(tensor.to_bytes()?);
+        Ok(())
+    };
+    for_each_tensor(&mut value, read).unwrap();
+    bytes
+}
+
+/// Polls once, with a waker that does nothing.
+pub(crate) fn poll_once<S: TensorTree>(handle: &mut CopyHandle<S>) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    matches!(Pin::new(handle).poll(&mut context), Poll::Ready(_))
+}
+
+/// Asks again and again, for ten seconds at the most.
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > Duration::from_secs(10) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}

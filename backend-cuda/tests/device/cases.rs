@@ -1,0 +1,73 @@
+//! The cases, in the order in which they run.
+
+mod captures;
+mod contexts;
+mod kernels;
+mod lifetimes;
+mod memory;
+mod out_of_memory;
+mod peers;
+mod stalled;
+mod steady;
+mod streams;
+
+use libtest_mimic::Failed;
+
+/// What a case comes to.
+pub(crate) type Outcome = Result<(), Failed>;
+
+/// One case.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) body: fn() -> Outcome,
+    /// How many devices it needs.
+    pub(crate) devices: usize,
+    /// It breaks a stream on purpose: what is in flight there is given up.
+    pub(crate) may_leak: bool,
+}
+
+/// A [`Case`] out of a function, named after it and its module.
+macro_rules! case {
+    ($module:ident::$body:ident $(, $field:ident: $value:expr)*) => {
+        Case {
+            $($field: $value,)*
+            ..Case::new(concat!(stringify!($module), "::", stringify!($body)), $module::$body)
+        }
+    };
+}
+
+impl Case {
+    fn new(name: &'static str, body: fn() -> Outcome) -> Self {
+        Self { name, body, devices: 1, may_leak: false }
+    }
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    vec![
+        case!(lifetimes::an_open_device_is_one_instance_and_can_be_opened_again),
+        case!(stalled::nothing_waits_for_a_stalled_stream),
+        case!(steady::a_copy_up_in_a_steady_state),
+        case!(kernels::a_view_is_filled_before_its_kernel_runs),
+        case!(kernels::memory_is_not_reused_before_a_kernel_has_read_it),
+        case!(kernels::a_slice_becomes_a_tensor),
+        case!(kernels::memory_of_a_slice_is_freed_with_the_last_tensor),
+        case!(contexts::no_context_stays_none),
+        case!(contexts::another_context_stays_current),
+        case!(streams::copies_run_on_the_streams_of_others),
+        case!(streams::a_stream_of_another_context_is_refused),
+        case!(streams::the_default_stream_of_each_thread_is_refused),
+        case!(streams::one_stream_waits_for_another),
+        case!(streams::time_passes_between_marks),
+        case!(streams::high_priority_is_higher),
+        case!(memory::memory_of_others_is_freed_after_its_last_use),
+        case!(memory::wrong_addresses_are_refused),
+        case!(memory::an_empty_pinned_tensor_is_page_locked),
+        case!(out_of_memory::more_than_the_device_has_is_too_large),
+        case!(out_of_memory::a_full_device_says_so_and_recovers),
+        case!(peers::tensors_go_from_device_to_device, devices: 2),
+        case!(peers::a_source_that_is_still_being_filled_is_waited_for, devices: 2),
+        case!(captures::copies_do_not_break_the_capture_of_another_thread),
+        case!(captures::growing_does_not_break_the_capture_of_another_thread),
+        case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
+    ]
+}

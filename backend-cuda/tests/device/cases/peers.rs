@@ -1,0 +1,56 @@
+//! From one device to another.
+
+use transship_core::{CopyOptions, Tensor, start_copy};
+use transship_cuda::stream_from_raw;
+
+use super::Outcome;
+use crate::bed::{self, bytes, down, numbers};
+use crate::detection;
+use crate::driver::RawStream;
+use crate::stall::Stall;
+
+pub(crate) fn tensors_go_from_device_to_device() -> Outcome {
+    let devices = [bed::device(0), bed::device(1)];
+    for [from, to] in [[&devices[0], &devices[1]], [&devices[1], &devices[0]]] {
+        let reached = to.backend().reaches(&**from.backend());
+        println!("{} to {}: {}", from.id(), to.id(), if reached { "directly" } else { "over the host" });
+        for seed in 0..4 {
+            let batch = detection::batch(seed)?;
+            let there = bed::up(bed::up(batch.clone(), from), to);
+            assert_eq!(bytes(down(there)), bytes(batch));
+        }
+        let large = Tensor::from(numbers(3 << 20, 9));
+        assert_eq!(bytes(down(bed::up(bed::up(large.clone(), from), to))), bytes(large));
+    }
+    Ok(())
+}
+
+pub(crate) fn a_source_that_is_still_being_filled_is_waited_for() -> Outcome {
+    let devices = [bed::warm_device(0), bed::warm_device(1)];
+    for [from, to] in [[&devices[0], &devices[1]], [&devices[1], &devices[0]]] {
+        let direct = to.backend().reaches(&**from.backend());
+        // Opens the way while nothing is stalled.
+        drop(bed::up(bed::up(Tensor::from(numbers(9999, 0)), from), to));
+        let raw = RawStream::of(from);
+        // SAFETY: the stream outlives what is made of it.
+        let stream = unsafe { stream_from_raw(from, raw.handle)? };
+        let target = to.create_stream(Default::default())?;
+        let stall = Stall::on(from, raw.handle);
+        let options = CopyOptions::default().stream(&stream);
+        let filling = start_copy(Tensor::from(numbers(9999, 3)), from, options)?.wait_on(&stream)?;
+        let handle = start_copy(filling, to, CopyOptions::default())?;
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(!handle.is_ready()?, "the copy did not wait for its source");
+        if direct {
+            let arriving = handle.wait_on(&target)?;
+            assert!(!arriving.is_ready()?);
+            stall.release();
+            assert_eq!(down(arriving).to_vec::<f32>()?, numbers(9999, 3));
+        } else {
+            stall.release();
+            assert_eq!(down(handle.wait()?).to_vec::<f32>()?, numbers(9999, 3));
+        }
+        raw.synchronize();
+    }
+    Ok(())
+}

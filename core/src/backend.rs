@@ -1,0 +1,470 @@
+//! The seam between transship and a device.
+//!
+//! A backend is mechanism only: it allocates, it copies ranges that it is told to copy, and it says how far a
+//! stream has come. Every policy (what to pack, block sizes, order, pooling, when to wait, when to free) lives above,
+//! once, in this crate.
+//!
+//! Progress is a number. Whatever is submitted to a [`BackendStream`] is followed by a *position*; positions grow
+//! along the stream, and one query of [`BackendStream::reached`] settles every copy up to the answer.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{Alignment, DeviceId, Error, Result};
+
+pub use crate::in_flight::{count_leak, keep_until};
+
+/// A kind of device, found at run time: the plug for a backend.
+///
+/// Compiled-in backends announce themselves with [`inventory::submit!`](inventory) of a [`BuiltinDriver`]; a
+/// program adds one of its own with [`register_driver`](crate::register_driver).
+#[async_trait]
+pub trait Driver: Send + Sync + 'static {
+    /// The word before the colon of the names of its devices: `cuda` in `cuda:0`.
+    fn name(&self) -> &'static str;
+
+    /// Where [`Device::best`](crate::Device::best) looks first: higher comes first; the host is 0.
+    fn preference(&self) -> u32;
+
+    /// Whether the driver can be used, without initialising a device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DriverUnavailable`] says what is missing.
+    fn is_available(&self) -> Result<()>;
+
+    /// How many devices there are, without initialising one of them; 0 if the driver is not available.
+    fn device_count(&self) -> usize;
+
+    /// Initialises one device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], or what the driver says.
+    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>>;
+}
+
+/// A driver that a backend crate brings along; collected when the program is linked.
+pub struct BuiltinDriver(
+    /// Makes the driver; called once, on the first question about devices.
+    pub fn() -> Arc<dyn Driver>,
+);
+
+inventory::collect!(BuiltinDriver);
+
+/// One device, initialised.
+///
+/// # Safety
+///
+/// The rest of this crate relies on these, word for word:
+///
+/// 1. A position that [`BackendStream::reached`] has reported, or for which [`BackendStream::wait`] has returned
+///    `true`, means that no copy submitted to that stream at or before that position touches memory any more.
+/// 2. A [`submit`](Backend::submit) that returns an error has already waited for what it had managed to submit.
+/// 3. The pointers of [`Buffer::host_pointer`], [`Staging::window`] and [`Staging::contents`] stay valid and in place
+///    until the object is dropped or released, and no other live object covers the same bytes.
+/// 4. Memory of a released or dropped [`Buffer`] is not handed out again before every ticket given to
+///    [`Buffer::release`] is reached.
+/// 5. No function blocks until a device has made progress, except those that say so.
+pub unsafe trait Backend: Any + Send + Sync {
+    /// The name of the device.
+    fn device(&self) -> DeviceId;
+
+    /// The hardware and the driver in their own words, e.g. `NVIDIA H200, driver 13.0`.
+    fn description(&self) -> &str;
+
+    /// What the device demands of a plan.
+    fn limits(&self) -> &Limits;
+
+    /// What was asked of the driver so far.
+    fn counters(&self) -> Counters;
+
+    /// Creates a stream that does not order itself against any other.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    fn create_stream(&self, priority: StreamPriority) -> Result<Arc<dyn BackendStream>>;
+
+    /// Allocates device memory (uninitialised), usable in stream order on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
+    fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>>;
+
+    /// Allocates a staging block that copies of this device may read and write asynchronously (pinned, where the
+    /// device knows that). Expensive; it may block for milliseconds. So may dropping it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
+    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>>;
+
+    /// Describes memory that somebody else allocated.
+    ///
+    /// # Safety
+    ///
+    /// `memory` must be valid for reads by this device (and by the host where its kind says so) until `owner` is
+    /// dropped, and nobody may write to it while a tensor over it exists, except in stream order of a use that the
+    /// tensor knows of.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMemory`] where the driver knows that the description is wrong.
+    unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
+
+    /// Submits `ops` in one go, in any order among themselves, behind what was submitted to `stream` before, and
+    /// records one position behind them. Does not block, except on [`HostSide`] memory that is neither pinned nor
+    /// staging; core sends that from a worker only.
+    ///
+    /// # Safety
+    ///
+    /// Every range of `ops` lies within its buffer, and the caller keeps all of them alive, and the host neither
+    /// writes sources nor touches destinations, until the returned position is reached.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says; see promise 2.
+    unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission>;
+
+    /// Whether this device can run [`CopyOp::Between`] from a buffer of `other` (which may be itself).
+    fn reaches(&self, other: &dyn Backend) -> bool;
+
+    /// Gives idle device memory back to the driver; returns how many bytes. May block for milliseconds.
+    fn trim(&self) -> usize {
+        0
+    }
+
+    /// Blocks until everything submitted to the device by anybody is done.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, errors of earlier asynchronous work included.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// An ordered queue of work of one device, and the count of how far it has come.
+///
+/// # Safety
+///
+/// See the first promise of [`Backend`].
+pub unsafe trait BackendStream: Any + Send + Sync {
+    /// Marks the point behind everything submitted so far and returns its position.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    fn record(&self) -> Result<u64>;
+
+    /// Makes later work of this stream wait, on the device, until `position` of `other` is reached.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the two streams are of different drivers: the caller waits on a host thread then.
+    fn wait_for(&self, other: &dyn BackendStream, position: u64) -> Result<()>;
+
+    /// The highest position reached, asking the driver; never blocks.
+    ///
+    /// # Errors
+    ///
+    /// The error of the device if it is broken; what is in flight then may never be proved to be done.
+    fn reached(&self) -> Result<u64>;
+
+    /// Blocks until `position` is reached, spinning for some microseconds before it sleeps; `false` on time-out.
+    ///
+    /// # Errors
+    ///
+    /// As [`reached`](BackendStream::reached).
+    fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool>;
+
+    /// Marks this point with a time stamp, for [`elapsed`](TimeMark::elapsed_since).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where the device has no clock, or what the driver says.
+    fn mark(&self) -> Result<Box<dyn TimeMark>>;
+}
+
+/// A point on a stream with the time at which the device came by.
+pub trait TimeMark: Any + Send + Sync {
+    /// Microseconds between `earlier` and this mark.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReady`] if one of them was not reached yet.
+    fn elapsed_since(&self, earlier: &dyn TimeMark) -> Result<f64>;
+}
+
+/// Memory that a tensor can lie in.
+///
+/// # Safety
+///
+/// See promises 3 and 4 of [`Backend`].
+pub unsafe trait Buffer: Any + Send + Sync {
+    /// Its size in bytes.
+    fn bytes(&self) -> usize;
+
+    /// What kind of memory it is.
+    fn kind(&self) -> MemoryKind;
+
+    /// Its address on the device, where there is one.
+    fn address(&self) -> Option<u64>;
+
+    /// Where the host may read it (and write it, if `true` comes with it), where it may.
+    fn host_pointer(&self) -> Option<(NonNull<u8>, bool)>;
+
+    /// Gives the memory back once each ticket of `after` is reached, without blocking. Dropping the box without
+    /// this call is the same with an empty list.
+    fn release(self: Box<Self>, after: &[Ticket]);
+}
+
+/// A block of host memory that a device copies from and to asynchronously.
+///
+/// # Safety
+///
+/// See promise 3 of [`Backend`].
+pub unsafe trait Staging: Any + Send + Sync {
+    /// Its size in bytes.
+    fn bytes(&self) -> usize;
+
+    /// Whether copies from and to it are asynchronous.
+    fn is_pinned(&self) -> bool;
+
+    /// Where the host writes; `None` while it may not (a block that must be mapped first).
+    fn window(&self) -> Option<WriteWindow>;
+
+    /// Where the host reads what a reached copy has written; `None` while it may not.
+    fn contents(&self) -> Option<NonNull<u8>>;
+}
+
+/// A range that may be written and must not be read: never a `&mut [u8]`, since it may be uninitialised,
+/// write-combined or mapped write-only.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteWindow {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a window is a pointer and a length; writing through it is unsafe and says what the writer must keep.
+unsafe impl Send for WriteWindow {}
+// SAFETY: as above.
+unsafe impl Sync for WriteWindow {}
+
+impl WriteWindow {
+    /// A window over `bytes` bytes from `start`.
+    ///
+    /// # Safety
+    ///
+    /// The range must be valid for writes as long as the window is used.
+    pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
+        Self { start, bytes }
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where `offset` lies; `None` unless `bytes` bytes fit behind it.
+    pub fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(bytes)?;
+        // SAFETY: `offset` is within the window, which `new` was promised to be valid.
+        (end <= self.bytes).then(|| unsafe { self.start.add(offset) })
+    }
+}
+
+/// One copy of a contiguous range.
+#[derive(Clone, Copy)]
+pub enum CopyOp<'a> {
+    /// Host to device.
+    Upload {
+        /// The source.
+        from: HostSide<'a>,
+        /// The destination, a buffer of the device that runs the copy.
+        to: &'a dyn Buffer,
+        /// Where in `to`, in bytes.
+        to_offset: usize,
+        /// How much.
+        bytes: usize,
+    },
+    /// Device to host.
+    Download {
+        /// The source, a buffer of the device that runs the copy.
+        from: &'a dyn Buffer,
+        /// Where in `from`, in bytes.
+        from_offset: usize,
+        /// The destination.
+        to: HostSide<'a>,
+        /// How much.
+        bytes: usize,
+    },
+    /// Device to device; the device of `to` runs it.
+    Between {
+        /// The source, a buffer of a device that the other one [reaches](Backend::reaches).
+        from: &'a dyn Buffer,
+        /// Where in `from`, in bytes.
+        from_offset: usize,
+        /// The destination.
+        to: &'a dyn Buffer,
+        /// Where in `to`, in bytes.
+        to_offset: usize,
+        /// How much.
+        bytes: usize,
+    },
+    /// Zeros.
+    Clear {
+        /// The destination.
+        to: &'a dyn Buffer,
+        /// Where in `to`, in bytes.
+        to_offset: usize,
+        /// How much.
+        bytes: usize,
+    },
+}
+
+/// The end of a copy that lies in host memory.
+#[derive(Clone, Copy)]
+pub enum HostSide<'a> {
+    /// In a staging block of the device that runs the copy, at an offset in bytes.
+    Staging(&'a dyn Staging, usize),
+    /// In a buffer with a host pointer, at an offset in bytes.
+    Buffer(&'a dyn Buffer, usize),
+}
+
+impl HostSide<'_> {
+    /// The address, if it can be read.
+    pub fn source(&self) -> Option<NonNull<u8>> {
+        let (start, offset) = match self {
+            Self::Staging(block, offset) => (block.window()?.at(0, 0)?, offset),
+            Self::Buffer(buffer, offset) => (buffer.host_pointer()?.0, offset),
+        };
+        // SAFETY: `submit` requires that the range lies within the block or buffer.
+        Some(unsafe { start.add(*offset) })
+    }
+
+    /// The address, if it can be written.
+    pub fn destination(&self) -> Option<NonNull<u8>> {
+        let (start, offset) = match self {
+            Self::Staging(block, offset) => (block.contents()?, offset),
+            Self::Buffer(buffer, offset) => {
+                (buffer.host_pointer().filter(|(_, writable)| *writable)?.0, offset)
+            }
+        };
+        // SAFETY: as in `source`.
+        Some(unsafe { start.add(*offset) })
+    }
+}
+
+/// What one call of [`Backend::submit`] did.
+#[derive(Debug, Clone, Copy)]
+pub struct Submission {
+    /// The position behind it.
+    pub position: u64,
+    /// How many copies the driver was given.
+    pub copies: usize,
+    /// How many bytes they move.
+    pub bytes: usize,
+}
+
+/// A position of a stream: reached, and everything before it is done.
+#[derive(Clone)]
+pub struct Ticket {
+    /// The stream.
+    pub stream: Arc<dyn BackendStream>,
+    /// The position on it.
+    pub position: u64,
+}
+
+/// What a device demands of a plan.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Offsets and sizes of copies are multiples of this.
+    pub copy_granularity: Alignment,
+    /// How buffers are aligned at the least.
+    pub buffer_alignment: Alignment,
+    /// The largest buffer, in bytes.
+    pub largest_buffer: usize,
+    /// The host writes to a new buffer directly, which makes staging pointless.
+    pub host_writable: bool,
+}
+
+/// What memory is, without naming a vendor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Ordinary host memory.
+    Pageable,
+    /// Page-locked host memory, which devices copy from and to asynchronously.
+    Pinned,
+    /// Memory of a device.
+    Device,
+    /// Memory that the host and the device share, migrated on demand.
+    Managed,
+}
+
+/// Memory that somebody else allocated.
+#[derive(Debug, Clone, Copy)]
+pub struct RawMemory {
+    /// Its address: on the host or on the device, as `kind` says.
+    pub address: u64,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// What kind of memory it is.
+    pub kind: MemoryKind,
+}
+
+/// How urgent a stream is against the others of its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum StreamPriority {
+    /// As most streams.
+    #[default]
+    Normal,
+    /// Its work starts before that of the others.
+    High,
+}
+
+/// What a backend asked of its driver since the device was opened. A steady state shows as zeros in the difference of
+/// two of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls of the driver, of every kind.
+    pub driver_calls: u64,
+    /// Calls of [`Backend::submit`].
+    pub submissions: u64,
+    /// Copies submitted.
+    pub copies: u64,
+    /// Bytes submitted from the host to the device.
+    pub bytes_up: u64,
+    /// Bytes submitted from the device to the host.
+    pub bytes_down: u64,
+    /// Bytes submitted from device to device.
+    pub bytes_between: u64,
+    /// Device memory held from the driver, idle memory of pools included, in bytes.
+    pub device_bytes: u64,
+    /// Staging blocks allocated.
+    pub staging_allocations: u64,
+    /// Staging memory held now, in bytes.
+    pub staging_bytes: u64,
+    /// Most staging memory ever held at once, in bytes.
+    pub staging_high_water: u64,
+    /// Events created.
+    pub events_created: u64,
+    /// Streams created.
+    pub streams_created: u64,
+}
+
+impl Ticket {
+    /// Whether the position is reached, asking the driver.
+    ///
+    /// # Errors
+    ///
+    /// The error of the device if it is broken.
+    pub fn is_reached(&self) -> Result<bool, Error> {
+        Ok(self.stream.reached()? >= self.position)
+    }
+}

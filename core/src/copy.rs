@@ -1,0 +1,18 @@
+//! Starting a copy, carrying it out, and handing the structure out again.
+
+mod completion;
+mod figures;
+mod flow;
+mod handle;
+mod job;
+mod leaves;
+mod run;
+mod start;
+mod survey;
+mod transfer;
+
+pub use figures::CopyReport;
+pub use handle::{CopyHandle, PendingCopy, TimedWait};
+pub use start::start_copy;
+
+pub(crate) use completion::Completion;

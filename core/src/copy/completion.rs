@@ -1,0 +1,253 @@
+//! How far a copy is: being staged, submitted, done or failed. Everybody who waits for a copy shares one of these; none
+//! of them owns what is in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use crate::copy::figures::Figures;
+use crate::in_flight::Lane;
+use crate::reactor::{self, Watch};
+use crate::{Error, Result};
+
+const RUNNING: u8 = 0;
+const SUBMITTED: u8 = 1;
+const DONE: u8 = 2;
+const FAILED: u8 = 3;
+
+/// The positions behind a copy, one for each lane that it uses.
+pub(crate) type Positions = SmallVec<[(Arc<Lane>, u64); 1]>;
+
+/// The state of one copy.
+pub(crate) struct Completion {
+    state: AtomicU8,
+    abandoned: AtomicBool,
+    inner: Mutex<Inner>,
+    moved: Condvar,
+    pub(crate) figures: Figures,
+}
+
+struct Inner {
+    positions: Positions,
+    error: Option<Error>,
+    waker: Option<Waker>,
+    /// The reactor shall look after the copy once it is submitted.
+    unattended: bool,
+    watched: bool,
+}
+
+impl Completion {
+    /// A copy whose pieces are not submitted yet.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: AtomicU8::new(RUNNING),
+            abandoned: AtomicBool::new(false),
+            inner: Mutex::new(Inner {
+                positions: Positions::new(),
+                error: None,
+                waker: None,
+                unattended: false,
+                watched: false,
+            }),
+            moved: Condvar::new(),
+            figures: Figures::new(),
+        })
+    }
+
+    /// Work that is done when `lane` reaches `position`.
+    pub(crate) fn at(lane: Arc<Lane>, position: u64) -> Arc<Self> {
+        let completion = Self::new();
+        completion.reach(&lane, position);
+        completion.state.store(SUBMITTED, Ordering::Release);
+        completion
+    }
+
+    /// Adds a position that the copy waits for.
+    pub(crate) fn reach(&self, lane: &Arc<Lane>, position: u64) {
+        let mut inner = self.inner.lock();
+        match inner.positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, lane)) {
+            Some((_, known)) => *known = position.max(*known),
+            None => inner.positions.push((lane.clone(), position)),
+        }
+    }
+
+    /// Everything is submitted, or done where nothing needed a device.
+    pub(crate) fn submitted(self: &Arc<Self>) {
+        self.figures.note_submitted();
+        let mut inner = self.inner.lock();
+        if inner.positions.is_empty() {
+            drop(inner);
+            return self.finish(DONE, None);
+        }
+        self.state.store(SUBMITTED, Ordering::Release);
+        self.moved.notify_all();
+        let attend = inner.unattended && !inner.watched;
+        inner.watched |= attend;
+        drop(inner);
+        if attend && let Err(error) = reactor::watch(Watch::Copy(self.clone())) {
+            self.finish(FAILED, Some(error));
+        }
+    }
+
+    /// The copy failed; what it has in flight stays owned until its positions are reached.
+    pub(crate) fn fail(&self, error: Error) {
+        self.finish(FAILED, Some(error));
+    }
+
+    /// Whether the copy is known to be done, without asking the driver.
+    pub(crate) fn is_done_cached(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DONE
+    }
+
+    /// Whether every piece is submitted (or the copy is over).
+    pub(crate) fn is_submitted(&self) -> bool {
+        self.state.load(Ordering::Acquire) != RUNNING
+    }
+
+    /// Whether every piece is submitted and none has failed.
+    pub(crate) fn is_accepted(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), SUBMITTED | DONE)
+    }
+
+    /// Whether the copy is done, asking the driver. Never blocks.
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        self.check(&mut |_| true)
+    }
+
+    /// For the reactor: whether the copy is over. Asks only the lanes that `may_ask` allows.
+    pub(crate) fn settle(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> bool {
+        self.check(may_ask).unwrap_or(true)
+    }
+
+    /// Blocks until every piece is submitted; `false` when the time is over.
+    pub(crate) fn wait_submitted(&self, deadline: Option<Instant>) -> Result<bool> {
+        let mut inner = self.inner.lock();
+        while self.state.load(Ordering::Acquire) == RUNNING {
+            match deadline {
+                None => self.moved.wait(&mut inner),
+                Some(deadline) if self.moved.wait_until(&mut inner, deadline).timed_out() => {
+                    return Ok(false);
+                }
+                Some(_) => {}
+            }
+        }
+        inner.error.clone().map_or(Ok(true), Err)
+    }
+
+    /// Blocks until the copy is done; `false` when the time is over.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        // A time-out too long to add up is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        if !self.is_submitted() && !self.wait_submitted(deadline)? {
+            return Ok(false);
+        }
+        for (lane, position) in self.positions() {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match lane.wait(position, left) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    self.fail(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        self.check(&mut |_| false)
+    }
+
+    /// The positions that the copy waits for; complete once it is submitted, empty when it is over.
+    pub(crate) fn positions(&self) -> Positions {
+        self.inner.lock().positions.clone()
+    }
+
+    /// Wakes `waker` when the copy is over. To be called before the last check.
+    pub(crate) fn register(self: &Arc<Self>, waker: &Waker) -> Result<()> {
+        let mut inner = self.inner.lock();
+        match &mut inner.waker {
+            Some(known) => known.clone_from(waker),
+            empty => *empty = Some(waker.clone()),
+        }
+        self.attend(inner)
+    }
+
+    /// Nobody waits for the copy any more, but somebody must let go of what it uses.
+    pub(crate) fn leave_to_reactor(self: &Arc<Self>) -> Result<()> {
+        self.attend(self.inner.lock())
+    }
+
+    /// The result is not wanted: what is not submitted yet need not be.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        // Without a reactor thread the memory stays in its lane until the next copy settles it.
+        let _ = self.leave_to_reactor();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    fn attend(self: &Arc<Self>, mut inner: parking_lot::MutexGuard<'_, Inner>) -> Result<()> {
+        inner.unattended = true;
+        if inner.watched || self.state.load(Ordering::Acquire) != SUBMITTED {
+            return Ok(());
+        }
+        inner.watched = true;
+        drop(inner);
+        reactor::watch(Watch::Copy(self.clone()))
+    }
+
+    fn check(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
+        match self.state.load(Ordering::Acquire) {
+            RUNNING => return Ok(false),
+            DONE => return Ok(true),
+            FAILED => return Err(self.error()),
+            _ => {}
+        }
+        for (lane, position) in self.positions() {
+            if !lane.has_reached(position)
+                && may_ask(&lane)
+                && let Err(error) = lane.poll()
+            {
+                self.fail(error.clone());
+                return Err(error);
+            }
+            if !lane.has_reached(position) {
+                return Ok(false);
+            }
+        }
+        self.finish(DONE, None);
+        // Another thread may have seen it fail meanwhile, which takes the positions away.
+        if self.is_done_cached() { Ok(true) } else { Err(self.error()) }
+    }
+
+    fn error(&self) -> Error {
+        self.inner.lock().error.clone().unwrap_or(Error::NotReady)
+    }
+
+    fn finish(&self, end: u8, error: Option<Error>) {
+        let mut inner = self.inner.lock();
+        if self.state.load(Ordering::Acquire) >= DONE {
+            return;
+        }
+        self.figures.note_end();
+        inner.error = error;
+        self.state.store(end, Ordering::Release);
+        self.moved.notify_all();
+        let waker = inner.waker.take();
+        let positions = std::mem::take(&mut inner.positions);
+        drop(inner);
+        if end == FAILED {
+            for (lane, _) in positions {
+                // Without a reactor thread the memory stays in its lane until the next copy settles it.
+                let _ = reactor::watch(Watch::Lane(lane));
+            }
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

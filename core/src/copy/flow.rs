@@ -1,0 +1,130 @@
+//! The way that the bytes of one source take.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::in_flight::Lane;
+use crate::options::{CopyOptions, LARGEST_BLOCK};
+use crate::plan::Plan;
+use crate::{Device, DeviceId, Error, Result, Stream};
+
+/// Where leaves lie.
+#[derive(Clone)]
+pub(crate) enum Origin {
+    /// In host memory that is staged.
+    Host,
+    /// In pinned host memory that devices read as it is.
+    PinnedHost,
+    /// On a device.
+    Device(Device),
+}
+
+/// How the bytes of one source get to the target.
+pub(crate) enum Way {
+    /// The host writes the destination.
+    Fill,
+    /// Through staging blocks, then up.
+    Staged,
+    /// Copies from where the bytes lie to where they go.
+    Direct,
+    /// Down to the host: directly into pinned results, through staging blocks into ordinary memory.
+    Download,
+    /// Down through a staging block of the source, then up through one of the target.
+    OverHost {
+        /// What the way down runs on.
+        down: Arc<Lane>,
+    },
+}
+
+/// One source of a copy.
+pub(crate) struct Flow {
+    /// Its number in the plan.
+    pub(crate) source: u16,
+    pub(crate) origin: Origin,
+    pub(crate) way: Way,
+    /// What the copies run on; for [`Way::OverHost`], the way up.
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) on_callers_stream: bool,
+    /// The bytes are carried in pieces of at most this size.
+    pub(crate) unit: usize,
+}
+
+impl Flow {
+    /// The flows of all sources of `plan`.
+    pub(crate) fn all(
+        plan: &Plan,
+        origins: &[Origin],
+        target: &Device,
+        options: &CopyOptions,
+    ) -> Result<SmallVec<[Self; 1]>> {
+        let mut flows = SmallVec::new();
+        for (source, origin) in origins.iter().enumerate() {
+            let Ok(source) = u16::try_from(source) else { continue };
+            if plan.source_span(source) > 0 {
+                flows.push(Self::new(source, origin.clone(), target, options));
+            }
+        }
+        match &options.stream {
+            Some(stream) if !flows.is_empty() && !flows.iter().any(|flow: &Self| flow.on_callers_stream) => {
+                let expected = flows.iter().map(|flow| flow.runs_on(target)).next().unwrap_or(DeviceId::HOST);
+                Err(Error::WrongStream { actual: stream.device().id(), expected })
+            }
+            _ => Ok(flows),
+        }
+    }
+
+    fn new(source: u16, origin: Origin, target: &Device, options: &CopyOptions) -> Self {
+        let way = Way::between(&origin, target);
+        let (device, own) = match (&way, &origin) {
+            (Way::Download, Origin::Device(device)) => (device, device.down()),
+            (Way::Direct, Origin::Device(_)) => (target, target.between()),
+            _ => (target, target.up()),
+        };
+        let callers = match &options.stream {
+            Some(stream) => Some(stream.clone()).filter(|stream| stream.device().same_as(device)),
+            None => Stream::current(device),
+        };
+        let lane = callers.as_ref().map_or(own, Stream::lane).clone();
+        let pace = options.pace.unwrap_or(usize::MAX);
+        let unit = if matches!(way, Way::Direct) { pace } else { pace.min(largest_block(&origin, target)) };
+        Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit }
+    }
+
+    /// The device that runs the copies.
+    fn runs_on(&self, target: &Device) -> DeviceId {
+        match (&self.way, self.origin.device()) {
+            (Way::Download, Some(source)) => source.id(),
+            _ => target.id(),
+        }
+    }
+}
+
+/// The largest staging block that the budgets of both ends allow.
+fn largest_block(origin: &Origin, target: &Device) -> usize {
+    let budget =
+        target.staging().budget().min(origin.device().map_or(usize::MAX, |device| device.staging().budget()));
+    budget.checked_ilog2().map_or(1, |log| 1 << log).min(LARGEST_BLOCK)
+}
+
+impl Way {
+    fn between(origin: &Origin, target: &Device) -> Self {
+        match origin {
+            Origin::Host if target.limits().host_writable => Self::Fill,
+            Origin::Host => Self::Staged,
+            Origin::PinnedHost => Self::Direct,
+            Origin::Device(_) if target.is_host() => Self::Download,
+            Origin::Device(source) if target.backend().reaches(&**source.backend()) => Self::Direct,
+            Origin::Device(source) => Self::OverHost { down: source.down().clone() },
+        }
+    }
+}
+
+impl Origin {
+    pub(crate) fn device(&self) -> Option<&Device> {
+        match self {
+            Self::Device(device) => Some(device),
+            _ => None,
+        }
+    }
+}

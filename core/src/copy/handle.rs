@@ -1,0 +1,313 @@
+//! The handle of a copy: poll it, wait for it, await it, or hand the result to a stream without waiting.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use smallvec::SmallVec;
+
+use crate::copy::completion::Completion;
+use crate::copy::figures::CopyReport;
+use crate::copy::job::Job;
+use crate::copy::{leaves, run};
+use crate::storage::Storage;
+use crate::{CopyError, Error, Result, Stream, TensorTree};
+
+/// The first poll of a handle looks for so long whether the copy is done: a small one takes about 12 us, and waking a
+/// task costs more.
+const SPIN_IN_POLL: Duration = Duration::from_micros(15);
+
+/// A copy in progress, which gives the structure back with its tensors on the target.
+///
+/// Dropping, forgetting or aborting it neither blocks nor frees anything that is in use: the copy owns that, not the
+/// handle. What was not submitted yet when the handle is dropped is not submitted any more.
+#[must_use = "the structure comes out of the handle"]
+pub struct CopyHandle<S> {
+    value: Option<S>,
+    /// Owns the sources; let go of as soon as they are not needed any more.
+    job: Option<Arc<Job>>,
+    /// The memory of the structure's tensors, once the copies are in it.
+    placed: SmallVec<[Storage; 1]>,
+    completion: Arc<Completion>,
+    planned: CopyReport,
+    polled: bool,
+}
+
+/// What [`CopyHandle::wait_timeout`] found.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each time-out")]
+pub enum TimedWait<S> {
+    /// The copy is done.
+    Done(S),
+    /// The time is over; the copy goes on.
+    Pending(CopyHandle<S>),
+}
+
+impl<S: TensorTree> CopyHandle<S> {
+    pub(crate) fn new(value: S, job: Arc<Job>, planned: CopyReport) -> Self {
+        Self {
+            value: Some(value),
+            completion: job.completion.clone(),
+            job: Some(job),
+            placed: SmallVec::new(),
+            planned,
+            polled: false,
+        }
+    }
+
+    /// Blocks until the copy is done.
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail. The error gives the structure back if its sources are still there: they are let go of
+    /// while the device copies the last pieces.
+    pub fn wait(mut self) -> Result<S, CopyError<S>> {
+        self.wait_for(None)?;
+        self.finish()
+    }
+
+    /// As [`wait`](Self::wait), with the report of the whole copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_with_report(mut self) -> Result<(S, CopyReport), CopyError<S>> {
+        self.wait_for(None)?;
+        let value = self.finish()?;
+        Ok((value, self.report()))
+    }
+
+    /// Blocks until the copy is done or `timeout` is over; then the handle comes back.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_timeout(mut self, timeout: Duration) -> Result<TimedWait<S>, CopyError<S>> {
+        if self.wait_for(Some(timeout))? {
+            self.finish().map(TimedWait::Done)
+        } else {
+            Ok(TimedWait::Pending(self))
+        }
+    }
+
+    /// Makes `stream` wait for the copy, on the device, and hands the structure out at once: work submitted to `stream`
+    /// from now on finds its tensors filled. Blocks at most until the last piece is submitted, never for a device.
+    ///
+    /// The tensors carry their fence: reading them on the host before it is reached is [`Error::NotReady`], and copying
+    /// them waits in stream order. Their memory is not reused before the work of `stream` is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::HostTarget`] if the target is the host, [`Error::Unsupported`] if `stream` is of another driver; as
+    /// [`wait`](Self::wait) otherwise.
+    pub fn wait_on(mut self, stream: &Stream) -> Result<S, CopyError<S>> {
+        match self.hand_to(stream) {
+            Ok(()) => {}
+            Err(error) => {
+                // The copy itself may go on.
+                self.completion.abandon();
+                return Err(self.give_up(error));
+            }
+        }
+        let value = self.finish()?;
+        // Without a reactor thread the memory stays in its lane until the next copy settles it.
+        let _ = self.completion.leave_to_reactor();
+        Ok(value)
+    }
+
+    fn hand_to(&mut self, stream: &Stream) -> Result<()> {
+        if self.planned.target.is_host() {
+            return Err(Error::HostTarget);
+        }
+        self.completion.wait_submitted(None)?;
+        for (lane, position) in self.completion.positions() {
+            run::wait_unless_same(stream.backend_stream(), lane.stream(), position)?;
+        }
+        if let Some(job) = &self.job {
+            self.placed = job.results();
+        }
+        for storage in &self.placed {
+            storage.record_stream(stream.backend_stream());
+        }
+        Ok(())
+    }
+
+    /// Waits, using the time of the device to put the structure together and to let go of the sources.
+    fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, CopyError<S>> {
+        self.rebuild()?;
+        match self.completion.wait(timeout) {
+            Ok(done) => Ok(done),
+            Err(error) => Err(self.give_up(error)),
+        }
+    }
+
+    /// Puts the copies in and lets go of the sources, once every piece is submitted.
+    fn rebuild(&mut self) -> Result<(), CopyError<S>> {
+        if !self.completion.is_accepted() {
+            return Ok(());
+        }
+        let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
+        let placed = leaves::place(value, job);
+        self.placed = job.results();
+        job.report(&mut self.planned);
+        self.job = None;
+        placed.map_err(|error| {
+            // Some of its tensors have no memory.
+            self.value = None;
+            self.completion.abandon();
+            CopyError::new(error, None)
+        })
+    }
+
+    fn finish(&mut self) -> Result<S, CopyError<S>> {
+        self.rebuild()?;
+        self.placed.clear();
+        if self.job.is_some() {
+            // It failed since it was looked at.
+            let error = self.completion.is_done().err().unwrap_or(Error::NotReady);
+            return Err(self.give_up(error));
+        }
+        self.value.take().ok_or_else(|| CopyError::new(Error::Taken, None))
+    }
+
+    /// The structure with its sources, if they are still there.
+    fn give_up(&mut self, error: Error) -> CopyError<S> {
+        let value = self.job.take().and_then(|job| {
+            job.report(&mut self.planned);
+            let mut value = self.value.take()?;
+            leaves::restore(&mut value, job.leaves.iter().map(|leaf| leaf.storage.clone()));
+            Some(value)
+        });
+        CopyError::new(error, value)
+    }
+}
+
+impl<S> CopyHandle<S> {
+    /// Whether the copy is done. Asks the device; never blocks.
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.completion.is_done()
+    }
+
+    /// What the copy did so far.
+    pub fn report(&self) -> CopyReport {
+        match &self.job {
+            None => self.completion.figures.complete(&self.planned),
+            Some(job) => {
+                let mut planned = self.planned.clone();
+                job.report(&mut planned);
+                self.completion.figures.complete(&planned)
+            }
+        }
+    }
+
+    fn poll_done(
+        &mut self,
+        context: &mut Context<'_>,
+        meanwhile: impl FnOnce(&mut Self),
+    ) -> Poll<Result<()>> {
+        let first = !std::mem::replace(&mut self.polled, true);
+        if first {
+            meanwhile(self);
+            if self.completion.is_submitted() && self.spin()? {
+                return Poll::Ready(Ok(()));
+            }
+        } else if self.completion.is_done()? {
+            return Poll::Ready(Ok(()));
+        }
+        self.completion.register(context.waker())?;
+        // The copy may have ended between the look and the registration.
+        if self.completion.is_done()? { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn spin(&self) -> Result<bool> {
+        let begin = Instant::now();
+        loop {
+            if self.completion.is_done()? {
+                return Ok(true);
+            }
+            if begin.elapsed() > SPIN_IN_POLL {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl<S: TensorTree> Future for CopyHandle<S> {
+    type Output = Result<S, CopyError<S>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut rebuilt = Ok(());
+        let done = self.poll_done(context, |handle| rebuilt = handle.rebuild());
+        if let Err(error) = rebuilt {
+            return Poll::Ready(Err(error));
+        }
+        match done {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(self.finish()),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(self.give_up(error))),
+        }
+    }
+}
+
+/// The handle holds its structure, but never a pin to it.
+impl<S> Unpin for CopyHandle<S> {}
+
+impl<S> Drop for CopyHandle<S> {
+    fn drop(&mut self) {
+        // A structure that was handed out is wanted; what its copy uses is looked after by whoever handed it out.
+        if self.value.is_some() && !matches!(self.completion.is_done(), Ok(true) | Err(_)) {
+            self.completion.abandon();
+        }
+    }
+}
+
+impl<S> fmt::Debug for CopyHandle<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CopyHandle({} tensors to {})", self.planned.leaves, self.planned.target)
+    }
+}
+
+/// A copy in progress, whatever its structure: for lists of copies of different types.
+#[async_trait]
+pub trait PendingCopy: Send {
+    /// Whether the copy is done. Asks the device; never blocks.
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail.
+    fn is_ready(&self) -> Result<bool>;
+
+    /// What the copy did so far.
+    fn report(&self) -> CopyReport;
+
+    /// Waits on any executor until the copy is done; the structure stays in the handle.
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail.
+    async fn done(&mut self) -> Result<()>;
+}
+
+#[async_trait]
+impl<S: Send> PendingCopy for CopyHandle<S> {
+    fn is_ready(&self) -> Result<bool> {
+        Self::is_ready(self)
+    }
+
+    fn report(&self) -> CopyReport {
+        Self::report(self)
+    }
+
+    async fn done(&mut self) -> Result<()> {
+        poll_fn(|context| self.poll_done(context, |_| {})).await
+    }
+}

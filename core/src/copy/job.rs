@@ -1,0 +1,254 @@
+//! One copy, planned: what goes where, and by which way.
+
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use crate::copy::completion::Completion;
+use crate::copy::figures::{CopyReport, Phase};
+use crate::copy::flow::{Flow, Way};
+use crate::copy::leaves::Leaf;
+use crate::copy::survey::{Predecessors, Survey};
+use crate::host_memory::HostMemory;
+use crate::options::{BackgroundWork, CopyOptions};
+use crate::plan::{Plan, PlanOptions, Route};
+use crate::storage::Storage;
+use crate::{Device, Error, Result, Tensor};
+
+/// A planned copy. Shared by its handle and the workers that carry it out; it owns the sources until they are not
+/// needed any more.
+pub(crate) struct Job {
+    pub(crate) leaves: Vec<Leaf>,
+    pub(crate) plan: Plan,
+    pub(crate) flows: SmallVec<[Flow; 1]>,
+    pub(crate) target: Device,
+    pub(crate) pinned: bool,
+    pub(crate) pace: Option<usize>,
+    pub(crate) background: BackgroundWork,
+    pub(crate) completion: Arc<Completion>,
+    /// What the copy must come behind.
+    pub(crate) before: Predecessors,
+    has_residents: bool,
+    pub(crate) destinations: OnceLock<Destinations>,
+}
+
+/// The memory that the copy fills.
+pub(crate) struct Destinations {
+    /// One for each chunk of the plan.
+    pub(crate) chunks: SmallVec<[Storage; 1]>,
+    /// For tensors without elements, if there are any.
+    pub(crate) empty: Option<Storage>,
+    /// Results on the host are in ordinary memory, which devices cannot write asynchronously.
+    pub(crate) pageable: bool,
+}
+
+impl Job {
+    /// Plans the copy of `leaves`, which `survey` has seen; gives the leaves back on an error.
+    pub(crate) fn new(
+        leaves: Vec<Leaf>,
+        survey: Survey<'_>,
+        options: &CopyOptions,
+        completion: Arc<Completion>,
+    ) -> Result<Self, (Error, Vec<Leaf>)> {
+        let target = survey.target();
+        let plan = match Plan::new(survey.leaves(), &plan_options(options), target.limits()) {
+            Ok(plan) => plan,
+            Err(error) => return Err((error.on(target.id()), leaves)),
+        };
+        let flows = match Flow::all(&plan, survey.origins(), target, options) {
+            Ok(flows) => flows,
+            Err(error) => return Err((error, leaves)),
+        };
+        Ok(Self {
+            leaves,
+            plan,
+            flows,
+            target: target.clone(),
+            pinned: options.pinned,
+            pace: options.pace,
+            background: options.background,
+            completion,
+            has_residents: survey.has_residents(),
+            before: survey.into_predecessors(),
+            destinations: OnceLock::new(),
+        })
+    }
+
+    /// Whether there is anything to copy.
+    pub(crate) fn is_trivial(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Puts the copy of leaf `index` into `tensor`; `false` if there is none that fits.
+    #[inline]
+    pub(crate) fn place(&self, index: usize, tensor: &mut Tensor) -> bool {
+        let (Some(route), Some(leaf)) = (self.plan.routes().get(index), self.leaves.get(index)) else {
+            return false;
+        };
+        let destinations = self.destinations.get();
+        match (route, destinations) {
+            (Route::Resident, _) | (_, None) => {
+                tensor.put_storage(leaf.storage.clone());
+                true
+            }
+            (Route::Empty, Some(destinations)) => {
+                let nothing = destinations.empty.as_ref().unwrap_or(&leaf.storage);
+                tensor.place(nothing.clone(), 0, true)
+            }
+            (_, Some(destinations)) => {
+                let placed = u32::try_from(index).ok().and_then(|index| self.plan.placement(index));
+                let storage = placed.and_then(|(chunk, _)| destinations.chunks.get(chunk as usize));
+                let (Some((_, offset)), Some(storage)) = (placed, storage) else { return false };
+                tensor.place(storage.clone(), offset, self.gathers(index))
+            }
+        }
+    }
+
+    /// The memory of the tensors that come out: what the copy fills, and what stays where it is.
+    pub(crate) fn results(&self) -> SmallVec<[Storage; 1]> {
+        let filled = self.destinations.get().into_iter().flat_map(|destinations| &destinations.chunks);
+        let mut results: SmallVec<[Storage; 1]> = filled.cloned().collect();
+        if self.has_residents {
+            let resident =
+                |(leaf, route): (&Leaf, &Route)| (*route == Route::Resident).then(|| leaf.storage.clone());
+            results.extend(self.leaves.iter().zip(self.plan.routes()).filter_map(resident));
+        }
+        results
+    }
+
+    /// How many bytes of leaf `index` are copied: its elements where they are gathered, else all that lies between the
+    /// first and the last as well.
+    pub(crate) fn copied_bytes(&self, index: usize) -> usize {
+        self.leaves.get(index).map_or(0, |leaf| if self.gathers(index) { leaf.payload } else { leaf.span() })
+    }
+
+    /// Strided sources on the host are gathered; on a device they keep their strides.
+    fn gathers(&self, index: usize) -> bool {
+        self.leaves.get(index).is_none_or(|leaf| leaf.strided.is_none() || leaf.storage.device().is_none())
+    }
+
+    /// Allocates what the copy fills, unless that is done. `allocate_chunk` makes the results on the host.
+    pub(crate) fn allocate(&self, host_results: HostResults) -> Result<Option<&Destinations>> {
+        if let Some(known) = self.destinations.get() {
+            return Ok(Some(known));
+        }
+        let made = self.completion.figures.time(Phase::Allocate, || self.make_destinations(host_results))?;
+        Ok(made.map(|made| self.destinations.get_or_init(|| made)))
+    }
+
+    fn make_destinations(&self, host_results: HostResults) -> Result<Option<Destinations>> {
+        let fill = Some(self.completion.clone());
+        let target = (!self.target.is_host()).then(|| self.target.clone());
+        let mut chunks = SmallVec::new();
+        let mut pageable = false;
+        if let Some(blocks) = self.host_blocks(host_results)? {
+            match blocks {
+                HostBlocks::Pinned(blocks) => {
+                    chunks.extend(blocks.into_iter().map(|block| Storage::new(block, None, fill.clone())));
+                }
+                HostBlocks::Missing => return Ok(None),
+                HostBlocks::Pageable => {
+                    pageable = true;
+                    for chunk in self.plan.chunks() {
+                        let memory = Box::new(HostMemory::uninit(chunk.bytes)?);
+                        self.completion.figures.count_pageable_result(chunk.bytes);
+                        chunks.push(Storage::new(memory, None, fill.clone()));
+                    }
+                }
+            }
+        } else {
+            for flow in &self.flows {
+                for chunk in self.plan.chunks_of(flow.source) {
+                    let buffer = self.target.backend().allocate(chunk.bytes, &**flow.lane.stream())?;
+                    let storage = Storage::new(buffer, target.clone(), fill.clone());
+                    if flow.on_callers_stream {
+                        storage.record_stream(flow.lane.stream());
+                    }
+                    chunks.push(storage);
+                }
+            }
+        }
+        let empty = if self.plan.routes().contains(&Route::Empty) {
+            let nothing = self.target.backend().allocate(0, &**self.target.up().stream())?;
+            Some(Storage::new(nothing, target, None))
+        } else {
+            None
+        };
+        Ok(Some(Destinations { chunks, empty, pageable }))
+    }
+
+    /// Pinned blocks for results that come down from devices; `None` if the copy is of another kind.
+    fn host_blocks(&self, host_results: HostResults) -> Result<Option<HostBlocks>> {
+        if !self.flows.iter().any(|flow| matches!(flow.way, Way::Download)) {
+            return Ok(None);
+        }
+        if !self.pinned || self.flows.iter().any(|flow| !matches!(flow.way, Way::Download)) {
+            return Ok(Some(HostBlocks::Pageable));
+        }
+        let mut blocks = Vec::with_capacity(self.plan.chunks().len());
+        for chunk in self.plan.chunks() {
+            let Some(flow) = self.flows.iter().find(|flow| flow.source == chunk.source) else { continue };
+            let Some(pool) = flow.origin.device().map(Device::results) else { continue };
+            if chunk.bytes > pool.budget() {
+                return Ok(Some(HostBlocks::Pageable));
+            }
+            let block = match host_results {
+                HostResults::IdleOnly => match pool.try_take(chunk.bytes) {
+                    None => return Ok(Some(HostBlocks::Missing)),
+                    block => block,
+                },
+                // Results that cannot be pinned are ordinary memory, and the report says so.
+                HostResults::Grow => pool.take_or_grow(chunk.bytes).unwrap_or(None),
+            };
+            match block {
+                Some(block) => blocks.push(block.into_buffer(chunk.bytes)),
+                None => return Ok(Some(HostBlocks::Pageable)),
+            }
+        }
+        Ok(Some(HostBlocks::Pinned(blocks)))
+    }
+
+    /// Fills in what the plan says. Not done before somebody asks, or while the device copies: counting 528 routes
+    /// takes half a microsecond.
+    pub(crate) fn report(&self, report: &mut CopyReport) {
+        for (leaf, route) in self.leaves.iter().zip(self.plan.routes()) {
+            let counter = match route {
+                Route::Resident => &mut report.resident,
+                Route::Empty => &mut report.empty,
+                Route::Alias(_) => &mut report.aliased,
+                Route::Packed { .. } => &mut report.packed,
+                Route::Alone { .. } => &mut report.alone,
+            };
+            *counter += 1;
+            if matches!(route, Route::Packed { .. } | Route::Alone { .. }) {
+                report.payload_bytes += leaf.payload as u64;
+            }
+        }
+        report.chunks = self.plan.chunks().len();
+        report.chunk_bytes = self.plan.chunks().iter().map(|chunk| chunk.bytes as u64).sum();
+    }
+}
+
+/// How hard to try for pinned results.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostResults {
+    /// Idle blocks of the pool; never the driver.
+    IdleOnly,
+    /// New ones within the budget.
+    Grow,
+}
+
+enum HostBlocks {
+    Pinned(Vec<Box<dyn crate::backend::Buffer>>),
+    Pageable,
+    Missing,
+}
+
+fn plan_options(options: &CopyOptions) -> PlanOptions {
+    PlanOptions {
+        pack: options.pack,
+        alignment: options.min_alignment(),
+        largest_chunk: options.max_chunk,
+        largest_packed: options.max_packed,
+    }
+}

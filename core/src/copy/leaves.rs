@@ -1,0 +1,125 @@
+//! Taking the storages out of a structure and putting copies, or the same ones, in.
+
+use std::ptr::NonNull;
+
+use crate::copy::job::Job;
+use crate::copy::survey::Survey;
+use crate::storage::Storage;
+use crate::tree::{Stop, TensorTree, Visitor};
+use crate::{Error, Layout, Result, Tensor};
+
+/// What a copy must know of one tensor.
+pub(crate) struct Leaf {
+    pub(crate) storage: Storage,
+    /// Where the first element lies in the storage, in bytes.
+    pub(crate) offset: usize,
+    /// Where the first element lies on the host, if it lies there.
+    pub(crate) host: Option<HostAddress>,
+    /// Bytes of the elements.
+    pub(crate) payload: usize,
+    /// Present where the elements do not lie in one run.
+    pub(crate) strided: Option<Box<Layout>>,
+}
+
+/// An address that may be sent to the thread that reads there.
+#[derive(Clone, Copy)]
+pub(crate) struct HostAddress(NonNull<u8>);
+
+// SAFETY: an address alone does nothing; whoever reads there says why he may (`Transfer::read`).
+unsafe impl Send for HostAddress {}
+// SAFETY: as above.
+unsafe impl Sync for HostAddress {}
+
+impl HostAddress {
+    pub(crate) fn pointer(self) -> NonNull<u8> {
+        self.0
+    }
+}
+
+/// Takes the storages of all tensors out of `value` and shows them to `survey`. On an error `value` is as it was.
+pub(crate) fn take<S: TensorTree>(value: &mut S, survey: &mut Survey<'_>) -> Result<Vec<Leaf>> {
+    let mut leaves = Vec::with_capacity(survey.expected_leaves());
+    let mut sink = |tensor: &mut Tensor| {
+        inspect(tensor, survey)?;
+        let (offset, layout) = (tensor.offset(), tensor.layout());
+        let payload = layout.bytes();
+        let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
+        let Some(storage) = tensor.take_storage() else { return Err(Stop(Error::Taken)) };
+        let host = storage.host_address(offset).map(HostAddress);
+        leaves.push(Leaf { storage, offset, host, payload, strided });
+        Ok(())
+    };
+    match value.visit(&mut Visitor::new(&mut sink)) {
+        Ok(()) => Ok(leaves),
+        Err(stop) => {
+            restore(value, leaves.into_iter().map(|leaf| leaf.storage));
+            Err(stop.into_reason())
+        }
+    }
+}
+
+/// Puts `storages` back, in the order in which they were taken.
+pub(crate) fn restore<S: TensorTree>(value: &mut S, mut storages: impl Iterator<Item = Storage>) {
+    let mut sink = |tensor: &mut Tensor| match storages.next() {
+        Some(storage) if fits(tensor, &storage) => {
+            tensor.put_storage(storage);
+            Ok(())
+        }
+        _ => Err(Stop(Error::Taken)),
+    };
+    // It stops where taking did, with the same reason; or where the structure shows other tensors than it did then.
+    let _ = value.visit(&mut Visitor::new(&mut sink));
+}
+
+/// Whether `storage` can be the one that was taken out of `tensor`.
+fn fits(tensor: &Tensor, storage: &Storage) -> bool {
+    tensor.is_taken() && storage.check_range(tensor.offset(), tensor.layout().span()).is_ok()
+}
+
+/// Puts the copies in.
+pub(crate) fn place<S: TensorTree>(value: &mut S, job: &Job) -> Result<()> {
+    let mut visited = 0;
+    let changed = |second| Error::TreeChanged { first: job.leaves.len(), second };
+    let mut sink = |tensor: &mut Tensor| {
+        let Some(leaf) = job.leaves.get(visited) else { return Err(Stop(changed(visited + 1))) };
+        if !leaf.describes(tensor) {
+            return Err(Stop(changed(visited)));
+        }
+        if !job.place(visited, tensor) {
+            return Err(Stop(changed(visited)));
+        }
+        visited += 1;
+        Ok(())
+    };
+    value.visit(&mut Visitor::new(&mut sink)).map_err(Stop::into_reason)?;
+    if visited == job.leaves.len() { Ok(()) } else { Err(changed(visited)) }
+}
+
+/// Fails unless the tensor can be taken, and copied as the options say.
+#[inline]
+fn inspect(tensor: &Tensor, survey: &mut Survey<'_>) -> Result<(), Stop> {
+    let Ok(storage) = tensor.storage() else { return Err(Stop(Error::Taken)) };
+    let (offset, layout) = (tensor.offset(), tensor.layout());
+    // The storage has room for a tensor when that is made, but a structure that showed its tensors in another order
+    // after a failed copy may have got them mixed up.
+    storage.check_range(offset, layout.span()).map_err(Stop)?;
+    survey.look_at(storage, offset, layout).map_err(Stop)
+}
+
+impl Leaf {
+    /// Bytes from the first element to behind the last.
+    #[inline]
+    pub(crate) fn span(&self) -> usize {
+        self.strided.as_ref().map_or(self.payload, |layout| layout.span())
+    }
+
+    /// Whether `tensor` is the one that was taken, or one that the copy fits just as well.
+    #[inline]
+    fn describes(&self, tensor: &Tensor) -> bool {
+        let layout = tensor.layout();
+        tensor.is_taken()
+            && layout.bytes() == self.payload
+            && layout.span() == self.span()
+            && tensor.offset() == self.offset
+    }
+}

@@ -1,0 +1,311 @@
+//! Carrying a planned copy out: at once on the caller's thread, or on workers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::backend::BackendStream;
+use crate::copy::completion::Completion;
+use crate::copy::flow::{Flow, Way};
+use crate::copy::job::{HostResults, Job};
+use crate::copy::transfer::{self, Unit};
+use crate::pool::Block;
+use crate::storage::poisoned;
+use crate::{Error, Result, workers};
+
+/// Up to so many bytes the caller's thread writes at once: 100 us of one thread at 11 GB/s.
+const MOST_INLINE_BYTES: usize = 1 << 20;
+/// Up to so many copies the caller's thread submits at once, at 1.2 us each.
+const MOST_INLINE_COPIES: usize = 64;
+
+/// Why a copy was not carried out at once.
+pub(crate) enum Refusal {
+    /// It would block, or take too long for the caller's thread.
+    NeedsWorker(&'static str),
+    /// It failed; parts of it may be in flight, owned by their lanes.
+    Failed(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What the caller's thread may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Diligence {
+    /// Small copies, out of memory that is there.
+    Quick,
+    /// Anything but waiting for a device.
+    Thorough,
+}
+
+/// Carries the copy out on this thread, without waiting for a device.
+pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
+    weigh(job, diligence)?;
+    if !order_behind_predecessors(job, false)? {
+        return Err(Refusal::NeedsWorker("a source is still being filled"));
+    }
+    let host_results = if diligence == Diligence::Quick { HostResults::IdleOnly } else { HostResults::Grow };
+    let destinations = job.allocate(host_results)?.ok_or(Refusal::NeedsWorker("no pinned result is idle"))?;
+    if destinations.pageable && job.flows.iter().any(|flow| matches!(flow.way, Way::Download)) {
+        return Err(Refusal::NeedsWorker("results in ordinary memory wait for the device"));
+    }
+    let units = transfer::units(job);
+    let blocks = take_blocks(job, &units, diligence)?;
+    for (unit, block) in units.iter().zip(blocks) {
+        if let Err(error) = transfer::carry(job, unit, block) {
+            return Err(Refusal::Failed(error));
+        }
+    }
+    job.completion.submitted();
+    Ok(())
+}
+
+/// Hands the copy to the workers.
+pub(crate) fn in_background(job: Arc<Job>) -> Result<()> {
+    job.completion.figures.note_background();
+    job.target.note_background(&job.completion);
+    for source in job.flows.iter().filter_map(|flow| flow.origin.device()) {
+        source.note_background(&job.completion);
+    }
+    workers::run(move || {
+        let completion = job.completion.clone();
+        let started = catch_unwind(AssertUnwindSafe(|| start_crew(job)));
+        if let Err(error) = started.unwrap_or_else(|panic| Err(panicked(&*panic))) {
+            completion.fail(error);
+        }
+    })
+}
+
+/// Refuses what is too much for the caller's thread.
+fn weigh(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
+    let total = job.flows.iter().map(|flow| job.plan.source_span(flow.source)).fold(0, usize::saturating_add);
+    if job.pace.is_some_and(|pace| total > pace) {
+        return Err(Refusal::NeedsWorker("a paced copy waits for the device"));
+    }
+    for flow in &job.flows {
+        let span = job.plan.source_span(flow.source);
+        let refusal = match flow.way {
+            Way::OverHost { .. } => Some("the bytes go over the host, which waits for a device"),
+            _ if diligence == Diligence::Thorough => None,
+            Way::Staged if !job.pinned => Some("copies from ordinary memory block"),
+            Way::Fill | Way::Staged if span > MOST_INLINE_BYTES => Some("large"),
+            Way::Direct | Way::Download
+                if transfer::copies(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES =>
+            {
+                Some("many copies")
+            }
+            _ => None,
+        };
+        if let Some(reason) = refusal {
+            return Err(Refusal::NeedsWorker(reason));
+        }
+    }
+    Ok(())
+}
+
+/// Lets the copy run behind what it must come behind. `false` if that would block and may not.
+fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bool> {
+    for copy in &job.before.of_residents {
+        if !may_block && !copy.is_submitted() {
+            return Ok(false);
+        }
+        copy.wait_submitted(None).map_err(poisoned)?;
+        // Tensors that stay where they are belong to the copy as well.
+        copy.positions().iter().for_each(|(lane, position)| job.completion.reach(lane, *position));
+        copy.is_done().map_err(poisoned)?;
+    }
+    for copy in &job.before.of_sources {
+        if !order_behind_copy(job, copy, may_block)? {
+            return Ok(false);
+        }
+    }
+    for (stream, position) in &job.before.uses {
+        let position = position.map_or_else(|| stream.record(), Ok)?;
+        if !streams_wait(job, stream, position)? {
+            if !may_block {
+                return Ok(false);
+            }
+            stream.wait(position, None)?;
+        }
+    }
+    Ok(true)
+}
+
+fn order_behind_copy(job: &Job, copy: &Completion, may_block: bool) -> Result<bool> {
+    if copy.is_done().map_err(poisoned)? {
+        return Ok(true);
+    }
+    let host_reads = job.flows.iter().any(|flow| matches!(flow.way, Way::Fill | Way::Staged));
+    if !host_reads && (may_block || copy.is_submitted()) {
+        copy.wait_submitted(None).map_err(poisoned)?;
+        let mut all_wait = true;
+        for (lane, position) in copy.positions() {
+            all_wait &= streams_wait(job, lane.stream(), position)?;
+        }
+        // A failure takes the positions away: look again.
+        copy.is_done().map_err(poisoned)?;
+        if all_wait {
+            return Ok(true);
+        }
+    }
+    if may_block {
+        copy.wait(None).map_err(poisoned)?;
+    }
+    Ok(may_block)
+}
+
+/// Makes every stream of the copy wait for a position of `other`; `false` where one cannot.
+fn streams_wait(job: &Job, other: &Arc<dyn BackendStream>, position: u64) -> Result<bool> {
+    for flow in &job.flows {
+        match wait_unless_same(reading_stream(flow), other, position) {
+            Ok(()) => {}
+            Err(Error::Unsupported { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+fn reading_stream(flow: &Flow) -> &Arc<dyn BackendStream> {
+    match &flow.way {
+        Way::OverHost { down } => down.stream(),
+        _ => flow.lane.stream(),
+    }
+}
+
+/// Makes `stream` wait for `position` of `other`; nothing to do if they are the same.
+pub(crate) fn wait_unless_same(
+    stream: &Arc<dyn BackendStream>,
+    other: &Arc<dyn BackendStream>,
+    position: u64,
+) -> Result<()> {
+    if Arc::ptr_eq(stream, other) { Ok(()) } else { stream.wait_for(&**other, position) }
+}
+
+fn take_blocks(
+    job: &Job,
+    units: &[Unit],
+    diligence: Diligence,
+) -> Result<SmallVec<[Option<Block>; 1]>, Refusal> {
+    let pool = job.target.staging();
+    let take = |unit: &Unit| match job.flows.get(unit.flow).map(|flow| &flow.way) {
+        Some(Way::Staged) if !job.pinned => Ok(Some(Block::pageable(unit.bytes())?)),
+        Some(Way::Staged) => {
+            let block = match diligence {
+                // Blocks whose copies are done may not have been given back yet.
+                Diligence::Quick => match pool.try_take(unit.bytes()) {
+                    None => {
+                        job.target.up().poll()?;
+                        pool.try_take(unit.bytes())
+                    }
+                    block => block,
+                },
+                Diligence::Thorough => pool.take_or_grow(unit.bytes())?,
+            };
+            block.map(Some).ok_or(Refusal::NeedsWorker("no staging block is free within the budget"))
+        }
+        _ => Ok(None),
+    };
+    units.iter().map(take).collect()
+}
+
+/// The units of a copy, shared by the workers that carry them out.
+struct Crew {
+    units: Vec<Unit>,
+    next: AtomicUsize,
+    left: AtomicUsize,
+    stopped: AtomicBool,
+    error: Mutex<Option<Error>>,
+    completion: Arc<Completion>,
+    /// Let go of before the copy counts as submitted: it owns the sources.
+    job: Mutex<Option<Arc<Job>>>,
+}
+
+fn start_crew(job: Arc<Job>) -> Result<()> {
+    order_behind_predecessors(&job, true)?;
+    job.allocate(HostResults::Grow)?;
+    let units = transfer::units(&job);
+    let completion = job.completion.clone();
+    if units.is_empty() {
+        drop(job);
+        completion.submitted();
+        return Ok(());
+    }
+    let helpers = if job.pace.is_some() { 0 } else { units.len().min(workers::most_threads()) - 1 };
+    let crew = Arc::new(Crew {
+        next: AtomicUsize::new(0),
+        left: AtomicUsize::new(units.len()),
+        units,
+        stopped: AtomicBool::new(false),
+        error: Mutex::new(None),
+        completion,
+        job: Mutex::new(Some(job)),
+    });
+    for _ in 0..helpers {
+        let helper = crew.clone();
+        // Without another thread this one does all of it.
+        let _ = workers::run(move || helper.work());
+    }
+    crew.work();
+    Ok(())
+}
+
+impl Crew {
+    fn work(&self) {
+        let mut unit = self.take();
+        if unit.is_none() {
+            return;
+        }
+        let mut job = self.job.lock().clone();
+        while let Some(current) = unit {
+            if let Some(job) = &job {
+                self.carry(job, current);
+            }
+            unit = self.take();
+            if unit.is_none() {
+                job = None;
+            }
+            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.conclude();
+            }
+        }
+    }
+
+    fn take(&self) -> Option<&Unit> {
+        self.units.get(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn carry(&self, job: &Job, unit: &Unit) {
+        if self.stopped.load(Ordering::Relaxed) || self.completion.is_abandoned() {
+            return;
+        }
+        let carried = catch_unwind(AssertUnwindSafe(|| transfer::carry(job, unit, None)));
+        if let Err(error) = carried.unwrap_or_else(|panic| Err(panicked(&*panic))) {
+            self.stopped.store(true, Ordering::Relaxed);
+            self.error.lock().get_or_insert(error);
+        }
+    }
+
+    fn conclude(&self) {
+        let job = self.job.lock().take();
+        drop(job);
+        let error = self.error.lock().take();
+        match error {
+            Some(error) => self.completion.fail(error),
+            None if self.completion.is_abandoned() => self.completion.fail(Error::NotReady),
+            None => self.completion.submitted(),
+        }
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+    Error::Panicked { message: message.unwrap_or_default() }
+}

@@ -1,0 +1,90 @@
+//! Starting a copy.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::copy::completion::Completion;
+use crate::copy::figures::CopyReport;
+use crate::copy::handle::CopyHandle;
+use crate::copy::job::Job;
+use crate::copy::leaves;
+use crate::copy::run::{self, Diligence, Refusal};
+use crate::copy::survey::Survey;
+use crate::options::BackgroundWork;
+use crate::{CopyError, CopyOptions, Device, Error, TensorTree};
+
+/// Starts to copy every tensor of `value` to `to` and returns at once: the thread never waits for a device.
+///
+/// The structure comes out of the handle with its tensors on `to`. Meanwhile the copy owns it: sources cannot be
+/// freed or changed while they are read, whatever happens to the handle.
+///
+/// - Tensors on the host are gathered into staging memory: small batches before this returns, large ones by workers.
+/// - Tensors that are on `to` already stay as they are; tensors over the same memory still share it afterwards.
+/// - Everything that is no tensor stays untouched.
+///
+/// # Errors
+///
+/// An invalid option, a structure nested too deeply, memory that cannot be had, a failed submission. The error gives
+/// the structure back as it was.
+///
+/// ```
+/// use transship_core::{CopyOptions, Device, Tensor, start_copy};
+///
+/// let batch = vec![Tensor::from(vec![1.0f32, 2.0]), Tensor::from(vec![3u8])];
+/// let batch: Vec<Tensor> = start_copy(batch, &Device::host(), CopyOptions::default())?.wait()?;
+/// assert_eq!(batch[0].as_slice::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), transship_core::Error>(())
+/// ```
+pub fn start_copy<S: TensorTree>(
+    mut value: S,
+    to: &Device,
+    options: CopyOptions,
+) -> Result<CopyHandle<S>, CopyError<S>> {
+    let completion = Completion::new();
+    let mut report = CopyReport::new(to.id());
+    let mut survey = match options.validate().and_then(|()| Survey::new(to, &options)) {
+        Ok(survey) => survey,
+        Err(error) => return Err(CopyError::new(error, Some(value))),
+    };
+    let started = Instant::now();
+    let leaves = match leaves::take(&mut value, &mut survey) {
+        Ok(leaves) => leaves,
+        Err(error) => return Err(CopyError::new(error, Some(value))),
+    };
+    let taken = Instant::now();
+    report.traverse = taken - started;
+    let job = match Job::new(leaves, survey, &options, completion.clone()) {
+        Ok(job) => Arc::new(job),
+        Err((error, leaves)) => {
+            leaves::restore(&mut value, leaves.into_iter().map(|leaf| leaf.storage));
+            return Err(CopyError::new(error, Some(value)));
+        }
+    };
+    report.plan = taken.elapsed();
+    report.leaves = job.leaves.len();
+    match launch(&job) {
+        Ok(()) => Ok(CopyHandle::new(value, job, report)),
+        Err(error) => {
+            completion.fail(error.clone());
+            leaves::restore(&mut value, job.leaves.iter().map(|leaf| leaf.storage.clone()));
+            Err(CopyError::new(error, Some(value)))
+        }
+    }
+}
+
+fn launch(job: &Arc<Job>) -> Result<(), Error> {
+    let diligence = match job.background {
+        BackgroundWork::Always if !job.is_trivial() => return run::in_background(job.clone()),
+        BackgroundWork::Never => Diligence::Thorough,
+        _ => Diligence::Quick,
+    };
+    match run::inline(job, diligence) {
+        Ok(()) => Ok(()),
+        Err(Refusal::Failed(error)) => Err(error),
+        Err(Refusal::NeedsWorker(reason)) if job.background == BackgroundWork::Never => {
+            let requested = job.plan.chunks().iter().map(|chunk| chunk.bytes).sum();
+            Err(Error::Busy { device: job.target.id(), requested, reason })
+        }
+        Err(Refusal::NeedsWorker(_)) => run::in_background(job.clone()),
+    }
+}

@@ -1,0 +1,226 @@
+//! Finding out where the tensors of a structure lie, while they are taken out of it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::backend::MemoryKind;
+use crate::copy::completion::Completion;
+use crate::copy::flow::Origin;
+use crate::options::{CopyOptions, CopyPolicy};
+use crate::plan::{self, Place, RangeKey};
+use crate::storage::{Storage, StreamUses, poisoned};
+use crate::{Device, Error, Layout, Result};
+
+thread_local! {
+    /// How many tensors the last structure had: the next one of a loader is likely to have about as many.
+    static LAST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// More are not expected, so that one huge structure does not make all later ones reserve for it.
+const MOST_EXPECTED: usize = 4096;
+
+/// What a copy must come behind.
+#[derive(Default)]
+pub(crate) struct Predecessors {
+    /// Copies that fill its sources.
+    pub(crate) of_sources: SmallVec<[Arc<Completion>; 1]>,
+    /// Copies that fill tensors that stay where they are.
+    pub(crate) of_residents: SmallVec<[Arc<Completion>; 1]>,
+    /// Streams that its sources on devices were handed to.
+    pub(crate) uses: StreamUses,
+}
+
+/// What a plan must know of each tensor, and what the copies of all of them wait for.
+pub(crate) struct Survey<'a> {
+    target: &'a Device,
+    /// Asked for every tensor.
+    to_host: bool,
+    policy: CopyPolicy,
+    /// Pinned sources above this many bytes need no staging.
+    largest_gathered: usize,
+    leaves: Vec<plan::Leaf>,
+    origins: SmallVec<[Origin; 2]>,
+    /// The number of [`Origin::Host`], which most tensors share.
+    from_host: Option<u16>,
+    before: Predecessors,
+    has_residents: bool,
+    /// The device memory that was looked at last: neighbours often share theirs.
+    last_source: usize,
+    layouts: FxHashMap<(Vec<usize>, Vec<usize>), u32>,
+}
+
+impl<'a> Survey<'a> {
+    /// A survey for a copy to `target`. Fails if the options ask for what no buffer of it can keep.
+    pub(crate) fn new(target: &'a Device, options: &CopyOptions) -> Result<Self> {
+        if options.min_alignment() > target.limits().buffer_alignment {
+            return Err(Error::InvalidOption {
+                name: "packed_alignment",
+                value: options.alignment.to_string(),
+                reason: "buffers of the target are aligned less (see Device::limits)",
+            });
+        }
+        Ok(Self {
+            target,
+            to_host: target.is_host(),
+            policy: options.policy,
+            largest_gathered: if options.pack { options.max_packed } else { 0 },
+            leaves: Vec::with_capacity(LAST.get()),
+            origins: SmallVec::new(),
+            from_host: None,
+            before: Predecessors::default(),
+            has_residents: false,
+            last_source: 0,
+            layouts: FxHashMap::default(),
+        })
+    }
+
+    pub(crate) fn expected_leaves(&self) -> usize {
+        self.leaves.capacity()
+    }
+
+    pub(crate) fn target(&self) -> &'a Device {
+        self.target
+    }
+
+    pub(crate) fn leaves(&self) -> &[plan::Leaf] {
+        &self.leaves
+    }
+
+    /// Where the leaves lie, by the numbers that the plan's leaves name.
+    pub(crate) fn origins(&self) -> &[Origin] {
+        &self.origins
+    }
+
+    /// Whether a tensor stays where it is.
+    pub(crate) fn has_residents(&self) -> bool {
+        self.has_residents
+    }
+
+    /// What the copy must come behind.
+    pub(crate) fn into_predecessors(self) -> Predecessors {
+        LAST.set(self.leaves.len().min(MOST_EXPECTED));
+        self.before
+    }
+
+    /// Takes a tensor into account.
+    #[inline]
+    pub(crate) fn look_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
+        let on_host = storage.device().is_none();
+        let bytes = if on_host { layout.bytes() } else { layout.span() };
+        let place = self.place(storage, layout)?;
+        if let Some(copy) = storage.pending() {
+            self.note_pending(copy, place)?;
+        }
+        if !on_host && place != Place::Resident && storage.identity() != self.last_source {
+            self.last_source = storage.identity();
+            storage.add_uses(&mut self.before.uses);
+        }
+        self.has_residents |= place == Place::Resident;
+        let range = storage.is_shared().then(|| RangeKey {
+            storage: storage.identity(),
+            offset,
+            layout: if on_host { self.number_of(layout) } else { 0 },
+        });
+        self.leaves.push(plan::Leaf { bytes, alignment: layout.dtype().alignment(), place, range });
+        Ok(())
+    }
+
+    #[inline]
+    fn place(&mut self, storage: &Storage, layout: &Layout) -> Result<Place> {
+        let resident = match storage.device() {
+            None => self.to_host,
+            Some(device) => device.same_as(self.target),
+        };
+        match self.policy {
+            CopyPolicy::Never if !resident => {
+                Err(Error::NeverCopy { from: storage.device_id(), to: self.target.id() })
+            }
+            CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
+            _ => Ok(Place::From(self.origin_of(storage, layout))),
+        }
+    }
+
+    #[inline]
+    fn origin_of(&mut self, storage: &Storage, layout: &Layout) -> u16 {
+        match storage.device() {
+            Some(device) => self.number_of_origin(OriginRef::Device(device)),
+            None if self.goes_directly(storage, layout) => self.number_of_origin(OriginRef::PinnedHost),
+            None => match self.from_host {
+                Some(number) => number,
+                None => {
+                    let number = self.number_of_origin(OriginRef::Host);
+                    self.from_host = Some(number);
+                    number
+                }
+            },
+        }
+    }
+
+    fn number_of_origin(&mut self, origin: OriginRef<'_>) -> u16 {
+        let index = self.origins.iter().position(|known| origin.names(known)).unwrap_or_else(|| {
+            self.origins.push(origin.into_origin());
+            self.origins.len() - 1
+        });
+        u16::try_from(index).unwrap_or(u16::MAX)
+    }
+
+    /// Pinned memory needs no staging; small tensors are gathered all the same, which is cheaper than a copy for each.
+    fn goes_directly(&self, storage: &Storage, layout: &Layout) -> bool {
+        layout.bytes() > self.largest_gathered
+            && layout.is_contiguous()
+            && storage.kind() == MemoryKind::Pinned
+            && !self.target.limits().host_writable
+    }
+
+    fn note_pending(&mut self, copy: &Arc<Completion>, place: Place) -> Result<()> {
+        let list = match place {
+            Place::Resident => &mut self.before.of_residents,
+            Place::From(_) => &mut self.before.of_sources,
+        };
+        if list.last().is_some_and(|known| Arc::ptr_eq(known, copy)) {
+            return Ok(());
+        }
+        let done = copy.is_done().map_err(poisoned)?;
+        if !done && !list.iter().any(|known| Arc::ptr_eq(known, copy)) {
+            list.push(copy.clone());
+        }
+        Ok(())
+    }
+
+    /// A number for each way in which elements can lie, 0 for one run.
+    #[inline]
+    fn number_of(&mut self, layout: &Layout) -> u32 {
+        let Some(strides) = layout.explicit_strides() else { return 0 };
+        let next = u32::try_from(self.layouts.len() + 1).unwrap_or(u32::MAX);
+        *self.layouts.entry((layout.shape().to_vec(), strides.to_vec())).or_insert(next)
+    }
+}
+
+/// An [`Origin`] that is only looked up.
+enum OriginRef<'a> {
+    Host,
+    PinnedHost,
+    Device(&'a Device),
+}
+
+impl OriginRef<'_> {
+    #[inline]
+    fn names(&self, origin: &Origin) -> bool {
+        match (self, origin) {
+            (Self::Host, Origin::Host) | (Self::PinnedHost, Origin::PinnedHost) => true,
+            (Self::Device(one), Origin::Device(other)) => one.same_as(other),
+            _ => false,
+        }
+    }
+
+    fn into_origin(self) -> Origin {
+        match self {
+            Self::Host => Origin::Host,
+            Self::PinnedHost => Origin::PinnedHost,
+            Self::Device(device) => Origin::Device(device.clone()),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A device that tensors can lie on and copies can run on.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+
+use crate::backend::{Backend, BackendStream, Counters, Limits, StreamPriority};
+use crate::copy::Completion;
+use crate::host::{HostBackend, HostStream};
+use crate::in_flight::Lane;
+use crate::options::LARGEST_BLOCK;
+use crate::pool::{Pool, PoolStatistics};
+use crate::registry;
+use crate::{DeviceId, Error, Result, Stream, workers};
+
+/// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
+const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
+/// Most pinned memory for results on the host, unless set otherwise, in bytes.
+const RESULT_BUDGET: usize = 256 << 20;
+
+/// An initialised device. Cloning it is cheap and names the same one; tensors keep their device alive.
+///
+/// Two devices are the same only if they are the same instance: [`Device::open`] gives the same instance as long as
+/// somebody holds it.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    id: DeviceId,
+    parts: ManuallyDrop<Parts>,
+}
+
+struct Parts {
+    /// Copies that workers carry out.
+    background: Mutex<Vec<Weak<Completion>>>,
+    up: Arc<Lane>,
+    down: Arc<Lane>,
+    between: Arc<Lane>,
+    staging: Arc<Pool>,
+    results: Arc<Pool>,
+    backend: Arc<dyn Backend>,
+}
+
+impl Device {
+    /// Opens the device that `id` names, blocking while the driver initialises it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownDriver`], [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], or what the driver says.
+    pub fn open(id: DeviceId) -> Result<Self> {
+        pollster::block_on(Self::open_async(id))
+    }
+
+    /// Opens the device that `id` names.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub async fn open_async(id: DeviceId) -> Result<Self> {
+        registry::open(id).await
+    }
+
+    /// The host: ordinary memory, no driver.
+    pub fn host() -> Self {
+        static HOST: OnceLock<Device> = OnceLock::new();
+        let make = || {
+            let backend: Arc<dyn Backend> = Arc::new(HostBackend::new());
+            let lane = || Lane::new(backend.clone(), Arc::new(HostStream::new()));
+            Self::assemble(backend.clone(), [lane(), lane(), lane()])
+        };
+        HOST.get_or_init(make).clone()
+    }
+
+    /// The most capable device there is: the first of the driver with the highest
+    /// [preference](crate::backend::Driver::preference) that can be used, the host where there is no other.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says while it initialises the device.
+    pub fn best() -> Result<Self> {
+        Self::open(registry::best())
+    }
+
+    /// All devices of all drivers in this program that can be used here, without initialising them; the best first.
+    pub fn list() -> Vec<DeviceId> {
+        registry::list()
+    }
+
+    /// A device that drives `backend`. [`Device::open`] does this for registered drivers; a program that holds a
+    /// backend of its own does it here.
+    ///
+    /// # Errors
+    ///
+    /// What the backend says while it creates its streams.
+    pub fn from_backend(backend: Arc<dyn Backend>) -> Result<Self> {
+        let lane =
+            || backend.create_stream(StreamPriority::Normal).map(|stream| Lane::new(backend.clone(), stream));
+        let lanes = [lane()?, lane()?, lane()?];
+        Ok(Self::assemble(backend, lanes))
+    }
+
+    fn assemble(backend: Arc<dyn Backend>, [up, down, between]: [Arc<Lane>; 3]) -> Self {
+        let staging = Pool::new(backend.clone(), STAGING_BUDGET);
+        let results = Pool::new(backend.clone(), RESULT_BUDGET);
+        for lane in [&up, &down, &between] {
+            staging.serve(lane);
+            results.serve(lane);
+        }
+        let id = backend.device();
+        let background = Mutex::default();
+        let parts = Parts { background, up, down, between, staging, results, backend };
+        Self(Arc::new(Inner { id, parts: ManuallyDrop::new(parts) }))
+    }
+
+    /// Its name.
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+
+    /// The hardware and the driver in their own words.
+    pub fn description(&self) -> &str {
+        self.0.parts.backend.description()
+    }
+
+    /// Whether it is the host.
+    pub fn is_host(&self) -> bool {
+        self.0.id.is_host()
+    }
+
+    /// What it demands of a plan.
+    pub fn limits(&self) -> &Limits {
+        self.0.parts.backend.limits()
+    }
+
+    /// What was asked of its driver so far.
+    pub fn counters(&self) -> Counters {
+        self.0.parts.backend.counters()
+    }
+
+    /// The backend, for a downcast in the backend's own crate.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.0.parts.backend
+    }
+
+    /// Creates a stream.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn create_stream(&self, priority: StreamPriority) -> Result<Stream> {
+        Ok(Stream::from_backend(self, self.0.parts.backend.create_stream(priority)?))
+    }
+
+    /// Blocks until everything submitted to the device by anybody is done.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, errors of earlier asynchronous work included.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.parts.backend.synchronize()?;
+        self.lanes().into_iter().try_for_each(Lane::poll)
+    }
+
+    /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
+    /// copy is as fast as the later ones. May block for milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// Out of memory, pinned or on the device.
+    pub fn prepare(&self, bytes: usize) -> Result<()> {
+        if !self.is_host() {
+            self.0.parts.staging.prepare(bytes, LARGEST_BLOCK)?;
+            self.0.parts.results.prepare(bytes, usize::MAX)?;
+        }
+        self.0.parts.backend.allocate(bytes, &**self.0.parts.up.stream())?.release(&[]);
+        Ok(())
+    }
+
+    /// Frees idle staging memory, and gives idle device memory back to the driver; returns how many bytes. May block for
+    /// milliseconds.
+    pub fn trim(&self) -> usize {
+        self.0.parts.staging.trim() + self.0.parts.results.trim() + self.0.parts.backend.trim()
+    }
+
+    /// The most pinned memory that staging may hold, in bytes (default: 64 MiB).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] below 64 KiB, the smallest block.
+    pub fn set_staging_budget(&self, bytes: usize) -> Result<()> {
+        set_budget(&self.0.parts.staging, "staging_budget", bytes)
+    }
+
+    /// The most pinned memory that results on the host may hold, in bytes (default: 256 MiB). Results above it are
+    /// ordinary memory, and the report says so.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] below 64 KiB, the smallest block.
+    pub fn set_result_budget(&self, bytes: usize) -> Result<()> {
+        set_budget(&self.0.parts.results, "result_budget", bytes)
+    }
+
+    /// What staging holds.
+    pub fn staging_statistics(&self) -> PoolStatistics {
+        self.0.parts.staging.statistics()
+    }
+
+    /// What pinned results on the host hold.
+    pub fn result_statistics(&self) -> PoolStatistics {
+        self.0.parts.results.statistics()
+    }
+
+    /// Waits until the copies of this device that workers carry out are done, whatever comes of them, and nothing that
+    /// transship submitted to its own streams of this device is in flight; then frees idle memory. The device can be
+    /// used again after that.
+    ///
+    /// # Errors
+    ///
+    /// The error of a broken device.
+    pub fn shutdown(&self) -> Result<()> {
+        let background = std::mem::take(&mut *self.0.parts.background.lock());
+        for copy in background.iter().filter_map(Weak::upgrade) {
+            // Its handle tells whether it has failed.
+            let _ = copy.wait(None);
+        }
+        self.lanes().into_iter().try_for_each(Lane::drain)?;
+        self.trim();
+        Ok(())
+    }
+
+    /// Workers carry out a copy of this device.
+    pub(crate) fn note_background(&self, copy: &Arc<Completion>) {
+        let mut background = self.0.parts.background.lock();
+        background.retain(|known| known.strong_count() > 0);
+        background.push(Arc::downgrade(copy));
+    }
+
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn up(&self) -> &Arc<Lane> {
+        &self.0.parts.up
+    }
+
+    pub(crate) fn down(&self) -> &Arc<Lane> {
+        &self.0.parts.down
+    }
+
+    pub(crate) fn between(&self) -> &Arc<Lane> {
+        &self.0.parts.between
+    }
+
+    pub(crate) fn staging(&self) -> &Arc<Pool> {
+        &self.0.parts.staging
+    }
+
+    pub(crate) fn results(&self) -> &Arc<Pool> {
+        &self.0.parts.results
+    }
+
+    pub(crate) fn lane_of(&self, stream: Arc<dyn BackendStream>) -> Arc<Lane> {
+        let lane = Lane::new(self.0.parts.backend.clone(), stream);
+        self.0.parts.staging.serve(&lane);
+        self.0.parts.results.serve(&lane);
+        lane
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.0))
+    }
+
+    fn lanes(&self) -> [&Lane; 3] {
+        [&self.0.parts.up, &self.0.parts.down, &self.0.parts.between]
+    }
+}
+
+/// Finds a device again as long as somebody holds it.
+pub(crate) struct WeakDevice(Weak<Inner>);
+
+impl WeakDevice {
+    pub(crate) fn upgrade(&self) -> Option<Device> {
+        self.0.upgrade().map(Device)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.0.id, self.description())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the field is not touched again.
+        let parts = unsafe { ManuallyDrop::take(&mut self.parts) };
+        // Releasing a device may block: not on whatever thread happens to drop the last tensor on it.
+        workers::dispose(parts);
+    }
+}
+
+fn set_budget(pool: &Arc<Pool>, name: &'static str, bytes: usize) -> Result<()> {
+    if bytes < crate::pool::SMALLEST_BLOCK {
+        let reason = "it must be at least 65536, the smallest block";
+        return Err(Error::InvalidOption { name, value: bytes.to_string(), reason });
+    }
+    pool.set_budget(bytes);
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! The name of a device.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+
+const LONGEST_NAME: usize = 14;
+
+/// Names a device: a driver and a number, `cuda:0`, or the host. A name is not a device:
+/// [`Device::open`](crate::Device::open) makes it one.
+///
+/// ```
+/// use transship_core::DeviceId;
+///
+/// let id: DeviceId = "cuda:1".parse()?;
+/// assert_eq!((id.driver(), id.ordinal()), ("cuda", 1));
+/// assert_eq!("cpu".parse::<DeviceId>()?, DeviceId::HOST);
+/// assert_eq!(DeviceId::HOST.to_string(), "host");
+/// # Ok::<(), transship_core::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId {
+    name: [u8; LONGEST_NAME],
+    length: u8,
+    ordinal: u32,
+}
+
+impl DeviceId {
+    /// The host.
+    pub const HOST: Self = match Self::of("host", 0) {
+        Some(id) => id,
+        None => unreachable!(),
+    };
+
+    /// Names the device `ordinal` of `driver`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDeviceId`] unless `driver` is 1 to 14 lower-case letters, digits, `-` or `_`, and `ordinal` fits
+    /// into 32 bits.
+    pub fn new(driver: &str, ordinal: usize) -> Result<Self, Error> {
+        u32::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| Self::of(driver, ordinal))
+            .ok_or_else(|| Error::InvalidDeviceId { text: format!("{driver}:{ordinal}") })
+    }
+
+    const fn of(driver: &str, ordinal: u32) -> Option<Self> {
+        let bytes = driver.as_bytes();
+        if bytes.is_empty() || bytes.len() > LONGEST_NAME {
+            return None;
+        }
+        let mut name = [0; LONGEST_NAME];
+        let mut index = 0;
+        while index < bytes.len() {
+            if !matches!(bytes[index], b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_') {
+                return None;
+            }
+            name[index] = bytes[index];
+            index += 1;
+        }
+        Some(Self { name, length: bytes.len() as u8, ordinal })
+    }
+
+    /// The word before the colon.
+    pub fn driver(&self) -> &str {
+        std::str::from_utf8(&self.name[..usize::from(self.length)]).unwrap_or_default()
+    }
+
+    /// The number behind the colon.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal as usize
+    }
+
+    /// Whether it is the host.
+    pub fn is_host(&self) -> bool {
+        *self == Self::HOST
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = Error;
+
+    /// Reads `driver:number`; the number may be left out if it is 0, and `cpu` means the host.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let (driver, ordinal) = text.split_once(':').unwrap_or((text, "0"));
+        let driver = if driver == "cpu" { "host" } else { driver };
+        ordinal
+            .bytes()
+            .all(|digit| digit.is_ascii_digit())
+            .then(|| ordinal.parse().ok())
+            .flatten()
+            .and_then(|ordinal| Self::of(driver, ordinal))
+            .filter(|id| id.driver() != "host" || id.ordinal == 0)
+            .ok_or_else(|| Error::InvalidDeviceId { text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_host() { f.write_str("host") } else { write!(f, "{}:{}", self.driver(), self.ordinal) }
+    }
+}
+
+impl fmt::Debug for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for text in ["host", "cuda:0", "cuda:17", "my-npu_2:3"] {
+            assert_eq!(text.parse::<DeviceId>().map(|id| id.to_string()).ok().as_deref(), Some(text));
+        }
+        assert_eq!("cuda".parse::<DeviceId>().ok(), DeviceId::new("cuda", 0).ok());
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_text_in_the_error() {
+        for text in [
+            "",
+            ":",
+            ":0",
+            "cuda:",
+            "cuda:-1",
+            "cuda:+1",
+            "CUDA:0",
+            "cuda:0:0",
+            "cuda:4294967296",
+            "host:1",
+            "averyveryverylongname:0",
+            "cüda:0",
+        ] {
+            match text.parse::<DeviceId>() {
+                Err(error) => assert!(error.to_string().contains(&format!("{text:?}")), "{error}"),
+                Ok(id) => assert_eq!(format!("accepted {id}"), format!("refused {text}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The type of the elements of a tensor.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Alignment, Error};
+
+/// The type of the elements of a tensor. Prints and parses under the names that NumPy and PyTorch use.
+///
+/// ```
+/// use transship_core::DType;
+///
+/// assert_eq!(DType::F32.to_string(), "float32");
+/// assert_eq!("bfloat16".parse::<DType>()?, DType::BF16);
+/// assert_eq!((DType::Complex64.size(), DType::Complex64.alignment().bytes()), (8, 4));
+/// # Ok::<(), transship_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DType {
+    /// A byte that is 0 or 1.
+    Bool,
+    /// 8 bits, unsigned.
+    U8,
+    /// 16 bits, unsigned.
+    U16,
+    /// 32 bits, unsigned.
+    U32,
+    /// 64 bits, unsigned.
+    U64,
+    /// 8 bits, signed.
+    I8,
+    /// 16 bits, signed.
+    I16,
+    /// 32 bits, signed.
+    I32,
+    /// 64 bits, signed.
+    I64,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper half of an `f32`.
+    BF16,
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary64.
+    F64,
+    /// Two `f32`: the real and the imaginary part.
+    Complex64,
+    /// Two `f64`: the real and the imaginary part.
+    Complex128,
+}
+
+impl DType {
+    /// Every element type.
+    pub const ALL: [Self; 15] = [
+        Self::Bool,
+        Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::F16,
+        Self::BF16,
+        Self::F32,
+        Self::F64,
+        Self::Complex64,
+        Self::Complex128,
+    ];
+
+    /// The size of one element in bytes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Bool | Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 | Self::Complex64 => 8,
+            Self::Complex128 => 16,
+        }
+    }
+
+    /// What the address of an element is a multiple of: its size, and for complex numbers the size of one part.
+    pub const fn alignment(self) -> Alignment {
+        let bytes = match self {
+            Self::Complex64 | Self::Complex128 => self.size() / 2,
+            _ => self.size(),
+        };
+        match Alignment::of(bytes) {
+            Some(alignment) => alignment,
+            None => unreachable!(),
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::U8 => "uint8",
+            Self::U16 => "uint16",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
+            Self::I8 => "int8",
+            Self::I16 => "int16",
+            Self::I32 => "int32",
+            Self::I64 => "int64",
+            Self::F16 => "float16",
+            Self::BF16 => "bfloat16",
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+            Self::Complex64 => "complex64",
+            Self::Complex128 => "complex128",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::ALL
+            .into_iter()
+            .find(|dtype| dtype.name() == text)
+            .ok_or_else(|| Error::InvalidDType { text: text.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype.to_string().parse::<DType>().ok(), Some(dtype));
+        }
+    }
+
+    #[test]
+    fn other_names_are_refused() {
+        for text in ["", "f32", "Float32", " float32", "float128"] {
+            assert!(
+                matches!(text.parse::<DType>(), Err(Error::InvalidDType { text: found }) if found == text)
+            );
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What can go wrong, in words that say what to do next.
+
+use std::sync::Arc;
+
+use crate::{DType, DeviceId};
+
+/// `Result` with the [`Error`] of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. Cloning is cheap: a failed copy hands the same error to everyone who waits for it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A shape needs another number of bytes than there are.
+    #[error(
+        "shape {shape:?} of {dtype} needs {expected} bytes, but there are {actual}; change the shape or the data"
+    )]
+    ShapeMismatch {
+        /// The shape asked for.
+        shape: Vec<usize>,
+        /// The element type.
+        dtype: DType,
+        /// Bytes that the shape needs.
+        expected: usize,
+        /// Bytes that are there.
+        actual: usize,
+    },
+    /// The number of elements or bytes does not fit into `usize`.
+    #[error(
+        "shape {shape:?} of {dtype} has more bytes than a machine word can count; use smaller dimensions"
+    )]
+    SizeOverflow {
+        /// The shape asked for.
+        shape: Vec<usize>,
+        /// The element type.
+        dtype: DType,
+    },
+    /// A view reaches beyond the tensor or the memory that it looks into.
+    #[error("{what} {start}..{end} lies outside of 0..{limit}; ask for a part of it")]
+    OutOfRange {
+        /// What was indexed: a dimension, a range of bytes.
+        what: &'static str,
+        /// First index asked for.
+        start: usize,
+        /// One behind the last index asked for.
+        end: usize,
+        /// One behind the last index there is.
+        limit: usize,
+    },
+    /// An address or offset is not a multiple of what the element type or the device needs.
+    #[error("{what} {value:#x} is not a multiple of {alignment}; copy the data to an aligned place")]
+    Misaligned {
+        /// What is misaligned.
+        what: &'static str,
+        /// The address or offset.
+        value: u64,
+        /// What it must be a multiple of, in bytes.
+        alignment: usize,
+    },
+    /// The elements are of another type.
+    #[error("the tensor holds {actual}, not {asked}; ask for {actual}")]
+    WrongDType {
+        /// What the tensor holds.
+        actual: DType,
+        /// What was asked for.
+        asked: DType,
+    },
+    /// A slice or a reshape needs elements that lie in one run, in order.
+    #[error(
+        "a tensor of shape {shape:?} with strides {strides:?} is not contiguous; call contiguous() first"
+    )]
+    NotContiguous {
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its strides, in elements.
+        strides: Vec<usize>,
+    },
+    /// Bytes that are no value of the element type (a bool that is neither 0 nor 1).
+    #[error("the bytes are not valid {dtype} values; read them as u8")]
+    InvalidBits {
+        /// The element type.
+        dtype: DType,
+    },
+    /// The memory lies on a device and cannot be read by the host.
+    #[error("the tensor lies on {device}; copy it to the host first")]
+    NotOnHost {
+        /// Where it lies.
+        device: DeviceId,
+    },
+    /// The tensor lies on another device than the operation needs.
+    #[error("the tensor lies on {actual}, not on {expected}; copy it to {expected} first")]
+    WrongDevice {
+        /// Where it lies.
+        actual: DeviceId,
+        /// Where it should lie.
+        expected: DeviceId,
+    },
+    /// Somebody else uses the same memory, or it may not be written.
+    #[error("the memory of the tensor is {why}; write to a tensor of your own made by empty() or zeros()")]
+    NotWritable {
+        /// Shared, in flight, or not ours to write.
+        why: &'static str,
+    },
+    /// The copy that fills this memory is not done.
+    #[error(
+        "the copy into this tensor is not done; wait for its handle, or use it on a stream that waits for it"
+    )]
+    NotReady,
+    /// The tensor was taken out of its structure by a copy in progress.
+    #[error("the tensor is part of a copy in progress; wait for its handle, which gives it back")]
+    Taken,
+    /// The copy that should have filled this memory failed.
+    #[error("the copy into this tensor failed; copy the source again")]
+    CopyFailed(
+        /// Why it failed.
+        #[source]
+        Arc<Error>,
+    ),
+    /// An option has a value that it cannot have.
+    #[error("option {name} cannot be {value}: {reason}")]
+    InvalidOption {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        reason: &'static str,
+    },
+    /// A description of foreign memory is wrong.
+    #[error("{bytes} bytes at {address:#x} cannot be wrapped: {reason}")]
+    InvalidMemory {
+        /// The address given.
+        address: u64,
+        /// The size given.
+        bytes: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A text does not name a device.
+    #[error("{text:?} does not name a device; write a driver and a number such as cuda:0, or host")]
+    InvalidDeviceId {
+        /// The text.
+        text: String,
+    },
+    /// A text does not name an element type.
+    #[error("{text:?} does not name an element type; write one such as float32, int64 or bool")]
+    InvalidDType {
+        /// The text.
+        text: String,
+    },
+    /// No driver of this name is compiled in or registered.
+    #[error(
+        "no driver {name:?} in this program (there are: {known}); enable the cargo feature of that name or register it"
+    )]
+    UnknownDriver {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The driver is compiled in, but cannot be used on this machine.
+    #[error("driver {driver} cannot be used here: {reason}")]
+    DriverUnavailable {
+        /// The driver.
+        driver: &'static str,
+        /// What is missing.
+        reason: String,
+    },
+    /// The driver has no device of this number.
+    #[error("there is no device {device}: the driver has {count}; use a number below that")]
+    NoSuchDevice {
+        /// The device asked for.
+        device: DeviceId,
+        /// How many there are.
+        count: usize,
+    },
+    /// A driver of this name exists already.
+    #[error("a driver named {name:?} is registered already; give yours another name")]
+    DriverExists {
+        /// The name.
+        name: &'static str,
+    },
+    /// The copy policy forbids the copy that would be needed.
+    #[error("cannot move tensor from {from} to {to} without copying; allow copying to do so")]
+    NeverCopy {
+        /// Where the tensor lies.
+        from: DeviceId,
+        /// Where it should go.
+        to: DeviceId,
+    },
+    /// Memory ran out; it may be there later.
+    #[error(
+        "{device} is out of {kind} memory: {requested} bytes asked for, {free} of {total} free; free some and try again"
+    )]
+    OutOfMemory {
+        /// The device asked.
+        device: DeviceId,
+        /// `device`, `pinned`, `staging` or `host`.
+        kind: &'static str,
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes that were free (0 where the driver does not tell).
+        free: usize,
+        /// Bytes there are in all (0 where the driver does not tell).
+        total: usize,
+    },
+    /// More memory than there can ever be.
+    #[error(
+        "{requested} bytes of {kind} memory can never fit on {device}, which has {limit}; split the tensor"
+    )]
+    TooLarge {
+        /// The device asked.
+        device: DeviceId,
+        /// `device`, `pinned`, `staging` or `host`.
+        kind: &'static str,
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes there are at most.
+        limit: usize,
+    },
+    /// The copy cannot start now without blocking, and background work was switched off.
+    #[error(
+        "{requested} bytes cannot be had on {device} without waiting: {reason}; wait for other copies, call Device::prepare, or allow background work"
+    )]
+    Busy {
+        /// The device.
+        device: DeviceId,
+        /// Bytes to be copied or pinned.
+        requested: usize,
+        /// Why it would block.
+        reason: &'static str,
+    },
+    /// A structure is nested more deeply than the stack can be trusted with.
+    #[error("the structure is nested more than {limit} levels deep; flatten it")]
+    TooDeep {
+        /// The most levels there may be.
+        limit: usize,
+    },
+    /// A structure showed other tensors on the second visit than on the first.
+    #[error(
+        "the structure showed {first} tensors when the copy started and {second} at its end; its TensorTree must always visit the same ones"
+    )]
+    TreeChanged {
+        /// Tensors visited at first.
+        first: usize,
+        /// Tensors visited then.
+        second: usize,
+    },
+    /// A structure went to the host, where no stream can wait for it.
+    #[error("a copy to the host has no stream to wait on; use wait(), or await the handle")]
+    HostTarget,
+    /// The stream belongs to another device than the copy needs.
+    #[error("the stream belongs to {actual}, the copy needs one of {expected}")]
+    WrongStream {
+        /// The device of the stream.
+        actual: DeviceId,
+        /// The device that the copy runs on.
+        expected: DeviceId,
+    },
+    /// The device cannot do this.
+    #[error("{device} cannot {what}")]
+    Unsupported {
+        /// The device.
+        device: DeviceId,
+        /// What was asked.
+        what: &'static str,
+    },
+    /// A call of the driver failed.
+    #[error(
+        "{call} failed on {device}: {message} (code {code}); see the driver's documentation of that code"
+    )]
+    Driver {
+        /// The device.
+        device: DeviceId,
+        /// The call.
+        call: &'static str,
+        /// The code that it returned.
+        code: i64,
+        /// The driver's own words.
+        message: String,
+    },
+    /// The copy was given up because the code that ran it panicked.
+    #[error("a worker panicked during the copy: {message}; this is a bug, please report it")]
+    Panicked {
+        /// The panic's message.
+        message: String,
+    },
+    /// A worker thread could not be started.
+    #[error("a thread could not be started: {reason}; raise the limit on threads")]
+    NoThread {
+        /// The system's own words.
+        reason: String,
+    },
+}
+
+/// A copy that failed, and the structure where it could be kept.
+pub struct CopyError<S>(Box<Failed<S>>);
+
+struct Failed<S> {
+    error: Error,
+    value: Option<S>,
+}
+
+impl<S> CopyError<S> {
+    /// A failure that gives the structure back unless it is gone.
+    pub fn new(error: Error, value: Option<S>) -> Self {
+        Self(Box::new(Failed { error, value }))
+    }
+
+    /// What went wrong.
+    pub fn error(&self) -> &Error {
+        &self.0.error
+    }
+
+    /// The structure with the tensors that went in; `None` if they were let go of before the copy failed.
+    pub fn into_value(self) -> Option<S> {
+        self.0.value
+    }
+
+    /// Both.
+    pub fn into_parts(self) -> (Error, Option<S>) {
+        (self.0.error, self.0.value)
+    }
+}
+
+impl<S> From<CopyError<S>> for Error {
+    fn from(failed: CopyError<S>) -> Self {
+        failed.0.error
+    }
+}
+
+impl<S> std::fmt::Debug for CopyError<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CopyError")
+            .field("error", &self.0.error)
+            .field("value", &if self.0.value.is_some() { "kept" } else { "gone" })
+            .finish()
+    }
+}
+
+impl<S> std::fmt::Display for CopyError<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.error.fmt(f)
+    }
+}
+
+impl<S> std::error::Error for CopyError<S> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.0.error)
+    }
+}

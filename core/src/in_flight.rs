@@ -1,0 +1,313 @@
+//! Owns everything that a device may still touch, until the fence is reached; nothing else does.
+//!
+//! A [`Lane`] is a stream with the queue of what its copies use. Memory enters the queue before the copy is submitted
+//! and leaves it when the position behind the copy is reached. Handles and futures only watch. Where reaching a
+//! position cannot be proved (the device is broken), the memory is leaked and counted, never freed.
+
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, ReentrantMutex};
+use smallvec::SmallVec;
+
+use crate::Result;
+use crate::backend::{Backend, BackendStream, Buffer, CopyOp, Submission, Ticket};
+use crate::pool::Block;
+use crate::reactor::{self, Watch};
+use crate::storage::Storage;
+
+static LEAKS: AtomicU64 = AtomicU64::new(0);
+static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Counts memory that was given up because nothing proves that the device is done with it; see
+/// [`Statistics::leaks`](crate::Statistics::leaks).
+pub fn count_leak(bytes: usize) {
+    LEAKS.fetch_add(1, Ordering::Relaxed);
+    LEAKED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
+/// How often memory was leaked, and how many bytes.
+pub(crate) fn leaked() -> (u64, u64) {
+    (LEAKS.load(Ordering::Relaxed), LEAKED_BYTES.load(Ordering::Relaxed))
+}
+
+/// Keeps `memory` until every ticket of `after` is reached, then drops it. Never blocks. What a broken stream may still
+/// use is leaked and counted.
+pub fn keep_until(memory: Box<dyn Buffer>, after: &[Ticket]) {
+    let kept = Kept { memory: ManuallyDrop::new(memory), after: after.into(), reached: false };
+    // Without a reactor nobody looks after it: the drop of what was not watched leaks it.
+    let _ = reactor::watch(Watch::Memory(kept));
+}
+
+/// Memory that waits for uses of it on streams; leaked if it is dropped before they are known to be done.
+pub(crate) struct Kept {
+    memory: ManuallyDrop<Box<dyn Buffer>>,
+    after: SmallVec<[Ticket; 1]>,
+    reached: bool,
+}
+
+impl Kept {
+    /// Whether it can go: every use is done, or a broken stream will never tell.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        let mut broken = false;
+        self.after.retain(|ticket| match ticket.is_reached() {
+            Ok(reached) => !reached,
+            Err(_) => {
+                broken = true;
+                true
+            }
+        });
+        self.reached = self.after.is_empty();
+        self.reached || broken
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.reached {
+            // SAFETY: the field is not touched again.
+            drop(unsafe { ManuallyDrop::take(&mut self.memory) });
+        } else {
+            count_leak(self.memory.bytes());
+        }
+    }
+}
+
+/// What one submission uses.
+#[derive(Default)]
+pub(crate) struct Keep {
+    pub(crate) block: Option<Block>,
+    /// A block that somebody reads after the copy.
+    pub(crate) shared_block: Option<Arc<Block>>,
+    pub(crate) storages: SmallVec<[Storage; 2]>,
+}
+
+/// The copies of one submission.
+pub(crate) type Ops<'a> = SmallVec<[CopyOp<'a>; 2]>;
+
+/// A stream and what is in flight on it.
+pub(crate) struct Lane {
+    backend: Arc<dyn Backend>,
+    stream: Arc<dyn BackendStream>,
+    /// Published only when what that settles has been let go of: whoever sees a copy done finds its sources free.
+    reached: AtomicU64,
+    queue: Mutex<Queue>,
+    /// Held while memory is let go of. Its owner's code may come back here, on the same thread.
+    releasing: ReentrantMutex<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<Entry>,
+    /// How far somebody has settled already.
+    settled: u64,
+}
+
+struct Entry {
+    /// [`SUBMITTING`] until the backend has told.
+    position: u64,
+    keep: Arc<Keep>,
+}
+
+const SUBMITTING: u64 = u64::MAX;
+
+impl Queue {
+    fn settle(&mut self, reached: u64) {
+        self.settled = self.settled.max(reached);
+    }
+
+    fn has_settled(&self) -> bool {
+        self.entries.iter().any(|entry| entry.position <= self.settled)
+    }
+
+    /// What is done, which need not be at the front: positions are given out while entries are in the queue already.
+    fn take_settled(&mut self) -> (SmallVec<[Entry; 2]>, u64) {
+        let mut done = SmallVec::new();
+        let mut index = 0;
+        while let Some(entry) = self.entries.get(index) {
+            if entry.position <= self.settled {
+                done.extend(self.entries.remove(index));
+            } else {
+                index += 1;
+            }
+        }
+        (done, self.settled)
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(backend: Arc<dyn Backend>, stream: Arc<dyn BackendStream>) -> Arc<Self> {
+        Arc::new(Self {
+            backend,
+            stream,
+            reached: AtomicU64::new(0),
+            queue: Mutex::default(),
+            releasing: ReentrantMutex::new(()),
+        })
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<dyn BackendStream> {
+        &self.stream
+    }
+
+    pub(crate) fn ticket(&self, position: u64) -> Ticket {
+        Ticket { stream: self.stream.clone(), position }
+    }
+
+    /// Takes `keep` into the queue, then submits the copies that `ops` makes of it.
+    ///
+    /// # Safety
+    ///
+    /// Every range of the copies lies within a buffer or block of `keep`.
+    pub(crate) unsafe fn submit<F>(&self, keep: Keep, ops: F) -> Result<Submission>
+    where
+        F: for<'k> FnOnce(&'k Keep) -> Ops<'k>,
+    {
+        let keep = Arc::new(keep);
+        self.queue.lock().entries.push_back(Entry { position: SUBMITTING, keep: keep.clone() });
+        let mut guard = Submitting { lane: self, keep: &keep, settled: false };
+        // SAFETY: the ranges are the caller's promise; the queue owns `keep` from here on until the position is reached
+        // (`release`), and the host has no access to it meanwhile (`Storage::check_ready`, `Block`).
+        let result = unsafe { self.backend.submit(&ops(&keep), &*self.stream) };
+        guard.settled = true;
+        drop(guard);
+        match &result {
+            Ok(submission) => {
+                if self.set_position(&keep, submission.position) {
+                    // Another thread was faster than this one could say what is settled by that.
+                    self.release(false);
+                }
+            }
+            // Promise 2 of `Backend`: nothing of a failed submission is in flight, unless the stream itself is broken.
+            Err(_) if self.stream.reached().is_ok() => drop(self.remove(&keep)),
+            Err(_) => self.remove(&keep).into_iter().for_each(|entry| entry.keep.leak()),
+        }
+        result
+    }
+
+    /// Whether `position` is known to be reached, without asking the driver.
+    pub(crate) fn has_reached(&self, position: u64) -> bool {
+        self.reached.load(Ordering::Acquire) >= position
+    }
+
+    /// Asks the driver how far the stream has come and lets go of what that settles. Never blocks: while another thread
+    /// lets go of memory, that one does it.
+    pub(crate) fn poll(&self) -> Result<()> {
+        let reached = self.stream.reached().inspect_err(|_| self.leak())?;
+        self.queue.lock().settle(reached);
+        self.release(false);
+        Ok(())
+    }
+
+    /// Blocks until `position` is reached and what that settles is let go of; `false` on time-out.
+    pub(crate) fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool> {
+        if self.has_reached(position) {
+            return Ok(true);
+        }
+        let reached = self.stream.wait(position, timeout).inspect_err(|_| self.leak())?;
+        if reached {
+            self.queue.lock().settle(position);
+            self.release(true);
+        }
+        Ok(reached)
+    }
+
+    /// Blocks until the oldest entry is done or the time is over; returns at once where there is none.
+    pub(crate) fn wait_for_oldest(&self, timeout: Duration) -> Result<bool> {
+        let oldest = self.queue.lock().entries.front().map(|entry| entry.position);
+        match oldest {
+            Some(position) if position != SUBMITTING => self.wait(position, Some(timeout)),
+            _ => Ok(false),
+        }
+    }
+
+    /// Blocks until nothing that is submitted by now is in flight.
+    pub(crate) fn drain(&self) -> Result<()> {
+        let submitted = |entry: &Entry| Some(entry.position).filter(|position| *position != SUBMITTING);
+        let newest = self.queue.lock().entries.iter().filter_map(submitted).max();
+        newest.map_or(Ok(()), |position| self.wait(position, None).map(|_| ()))
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.lock().entries.is_empty()
+    }
+
+    /// Gives an entry its position; `true` if others have settled that already, and passed the entry over.
+    fn set_position(&self, keep: &Arc<Keep>, position: u64) -> bool {
+        let mut queue = self.queue.lock();
+        if let Some(entry) = queue.entries.iter_mut().rev().find(|entry| Arc::ptr_eq(&entry.keep, keep)) {
+            entry.position = position;
+        }
+        queue.settled >= position
+    }
+
+    fn remove(&self, keep: &Arc<Keep>) -> Option<Entry> {
+        let mut queue = self.queue.lock();
+        let index = queue.entries.iter().rposition(|entry| Arc::ptr_eq(&entry.keep, keep))?;
+        queue.entries.remove(index)
+    }
+
+    /// Lets go of what is settled. If another thread is at it, `patient` waits for that one; otherwise it is left to
+    /// that one, which looks again before it leaves.
+    fn release(&self, patient: bool) {
+        loop {
+            let releasing = if patient { Some(self.releasing.lock()) } else { self.releasing.try_lock() };
+            let Some(releasing) = releasing else { return };
+            let (done, settled) = self.queue.lock().take_settled();
+            // Only now, without the lock of the queue: letting go of memory runs code of its owner.
+            drop(done);
+            self.reached.fetch_max(settled, Ordering::AcqRel);
+            drop(releasing);
+            if !self.queue.lock().has_settled() {
+                return;
+            }
+        }
+    }
+
+    /// Gives up what is in flight: the device is broken and may or may not touch it.
+    fn leak(&self) {
+        let entries = std::mem::take(&mut self.queue.lock().entries);
+        for entry in entries {
+            entry.keep.leak();
+        }
+    }
+}
+
+impl Keep {
+    fn leak(self: Arc<Self>) {
+        let block = self.block.as_ref().or(self.shared_block.as_deref());
+        if let Some(block) = block {
+            block.give_up();
+        }
+        count_leak(block.map_or(0, Block::bytes) + self.storages.iter().map(Storage::bytes).sum::<usize>());
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if !self.queue.get_mut().entries.is_empty() && self.poll().is_ok() {
+            self.leak();
+        }
+    }
+}
+
+/// An entry being submitted; leaked if the backend panics, since nobody knows what it had submitted.
+struct Submitting<'a> {
+    lane: &'a Lane,
+    keep: &'a Arc<Keep>,
+    settled: bool,
+}
+
+impl Drop for Submitting<'_> {
+    fn drop(&mut self) {
+        if !self.settled
+            && let Some(entry) = self.lane.remove(self.keep)
+        {
+            entry.keep.leak();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The core of transship: everything with a decision in it, and no GPU crate below it.
+//!
+//! Programs use the crate `transship`; backends are written against [`backend`]. The way of a datum is the order of the
+//! modules: [`TensorTree`] finds the tensors of a structure, [`plan`] decides where each goes, staging blocks come out of
+//! a pool, copies go to the backend in few calls, and what they use is owned by a queue until the device is done with it.
+
+pub mod backend;
+pub mod plan;
+
+mod alignment;
+mod copy;
+mod device;
+mod device_id;
+mod dtype;
+mod element;
+mod error;
+mod gather;
+mod host;
+mod host_memory;
+mod in_flight;
+mod layout;
+mod options;
+mod pool;
+mod reactor;
+mod registry;
+mod statistics;
+mod storage;
+mod stream;
+mod tensor;
+mod tree;
+mod workers;
+
+pub use alignment::Alignment;
+pub use backend::{MemoryKind, RawMemory, StreamPriority};
+pub use copy::{CopyHandle, CopyReport, PendingCopy, TimedWait, start_copy};
+pub use device::Device;
+pub use device_id::DeviceId;
+pub use dtype::DType;
+pub use element::Element;
+pub use error::{CopyError, Error, Result};
+pub use layout::Layout;
+pub use options::{BackgroundWork, CopyOptions, CopyPolicy};
+pub use pool::PoolStatistics;
+pub use registry::{DriverInfo, drivers, register_driver};
+pub use statistics::{Statistics, statistics};
+pub use stream::{Event, Scope, Stream};
+pub use tensor::{MemoryInfo, Tensor};
+pub use tree::{Key, MAX_DEPTH, Nested, OtherKey, Stop, TensorTree, Value, Visitor, for_each_tensor};

@@ -1,0 +1,160 @@
+//! How a copy shall be done.
+
+use crate::{Alignment, Error, Result, Stream};
+
+/// Staging blocks are at most this large: 4 MiB fills the link with 8 threads (50.9 of 55.2 GB/s on an H200), and keeps
+/// one copy from delaying another for long.
+pub(crate) const LARGEST_BLOCK: usize = 4 << 20;
+
+/// How a copy shall be done. The default suits most.
+///
+/// ```
+/// use transship_core::{BackgroundWork, CopyOptions};
+///
+/// let options = CopyOptions::default().max_chunk_bytes(8 << 20).background(BackgroundWork::Never);
+/// assert!(options.validate().is_ok());
+/// assert!(CopyOptions::default().packed_alignment(12).validate().is_err());
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct CopyOptions {
+    pub(crate) pinned: bool,
+    pub(crate) pack: bool,
+    pub(crate) alignment: usize,
+    pub(crate) max_chunk: usize,
+    pub(crate) max_packed: usize,
+    pub(crate) pace: Option<usize>,
+    pub(crate) background: BackgroundWork,
+    pub(crate) policy: CopyPolicy,
+    pub(crate) stream: Option<Stream>,
+}
+
+/// Whether workers may do the staging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackgroundWork {
+    /// Small copies at once on the caller's thread, large ones, and all that would block, on workers.
+    #[default]
+    Auto,
+    /// Everything on workers.
+    Always,
+    /// Everything on the caller's thread; what would wait for the device is [`Error::Busy`].
+    Never,
+}
+
+/// Whether a tensor that is on the target already is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CopyPolicy {
+    /// Only if it is somewhere else.
+    #[default]
+    IfNeeded,
+    /// Always: the result shares no memory with the source.
+    Always,
+    /// Never: a tensor that is somewhere else is [`Error::NeverCopy`].
+    Never,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self {
+            pinned: true,
+            pack: true,
+            alignment: 16,
+            max_chunk: 32 << 20,
+            max_packed: 256 << 10,
+            pace: None,
+            background: BackgroundWork::Auto,
+            policy: CopyPolicy::IfNeeded,
+            stream: None,
+        }
+    }
+}
+
+impl CopyOptions {
+    /// Whether host memory is staged through pinned blocks, and results down are pinned (default: yes). Without, staging
+    /// is ordinary memory; copies from and to that block the thread that submits them, which is a worker unless
+    /// background work is switched off.
+    pub fn pinned_staging(mut self, on: bool) -> Self {
+        self.pinned = on;
+        self
+    }
+
+    /// Whether small tensors share allocations and copies (default: yes).
+    pub fn packing(mut self, on: bool) -> Self {
+        self.pack = on;
+        self
+    }
+
+    /// The least alignment of a packed tensor in bytes, a power of two (default: 16).
+    pub fn packed_alignment(mut self, bytes: usize) -> Self {
+        self.alignment = bytes;
+        self
+    }
+
+    /// The largest allocation that packed tensors share, in bytes (default: 32 MiB).
+    pub fn max_chunk_bytes(mut self, bytes: usize) -> Self {
+        self.max_chunk = bytes;
+        self
+    }
+
+    /// The largest tensor that is packed, in bytes (default: 256 KiB). Above it, an allocation of its own costs next to
+    /// nothing (1.6 of 12 us on an H200), and keeps a view from holding on to a whole chunk.
+    pub fn max_packed_bytes(mut self, bytes: usize) -> Self {
+        self.max_packed = bytes;
+        self
+    }
+
+    /// Lets at most so many bytes be in flight at a time, so that other traffic gets its turn (default: no limit).
+    pub fn paced(mut self, bytes_in_flight: usize) -> Self {
+        self.pace = Some(bytes_in_flight);
+        self
+    }
+
+    /// Whether workers may do the staging (default: when it pays).
+    pub fn background(mut self, when: BackgroundWork) -> Self {
+        self.background = when;
+        self
+    }
+
+    /// Whether a tensor that is on the target already is copied (default: no).
+    pub fn policy(mut self, policy: CopyPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Copies in order on `stream`, a stream of the device that runs the copy: the target, or the source where the
+    /// target is the host. By default that is the [current stream](Stream::enter) of the device if there is one, else
+    /// a copy stream of its own.
+    pub fn stream(mut self, stream: &Stream) -> Self {
+        self.stream = Some(stream.clone());
+        self
+    }
+
+    /// Checks the values. [`start_copy`](crate::start_copy) does the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] with the name, the value and what it should be.
+    pub fn validate(&self) -> Result<()> {
+        require(
+            self.alignment.is_power_of_two() && self.alignment <= 1 << 20,
+            "packed_alignment",
+            self.alignment,
+            "it must be a power of two of at most 1 MiB",
+        )?;
+        require(self.max_chunk > 0, "max_chunk_bytes", self.max_chunk, "it must be at least 1")?;
+        require(
+            self.pace.is_none_or(|pace| pace >= 4096),
+            "paced",
+            self.pace.unwrap_or(0),
+            "it must be at least 4096",
+        )
+    }
+
+    pub(crate) fn min_alignment(&self) -> Alignment {
+        Alignment::of(self.alignment).unwrap_or(Alignment::ONE)
+    }
+}
+
+fn require(holds: bool, name: &'static str, value: usize, reason: &'static str) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::InvalidOption { name, value: value.to_string(), reason }) }
+}

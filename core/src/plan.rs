@@ -1,0 +1,321 @@
+//! Deciding where each leaf goes: a pure function of sizes and limits, without a device and without a failure mode
+//! other than [`PlanError`].
+//!
+//! A plan has *chunks*, each of which becomes one buffer of the target. Leaves that are small share a chunk, every
+//! other leaf has one of its own. The chunks of one source, laid one behind the other, are the source's *linear
+//! space*: staging cuts it into blocks where it likes, since an address in it names one byte of one chunk.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+mod classify;
+mod place;
+
+use std::ops::Range;
+
+use crate::backend::Limits;
+use crate::{Alignment, DeviceId, Error};
+
+/// What a plan needs to know of one tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// Its size, laid out without gaps.
+    pub bytes: usize,
+    /// The alignment of its elements.
+    pub alignment: Alignment,
+    /// Where it lies.
+    pub place: Place,
+    /// The memory that it covers; `None` if no other leaf can cover the same.
+    pub range: Option<RangeKey>,
+}
+
+/// Where a leaf lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the target already, and it may stay.
+    Resident,
+    /// On a source, by number: the host, or one of the devices that leaves come from.
+    From(u16),
+}
+
+/// Names the memory that a leaf covers. Two leaves share a copy if their keys, sizes, alignments and places are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeKey {
+    /// What tells the storage from any other.
+    pub storage: usize,
+    /// Where in the storage the leaf starts.
+    pub offset: usize,
+    /// What tells the layout (element type, shape, strides) from any other over the same start.
+    pub layout: u32,
+}
+
+/// How to pack.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanOptions {
+    /// Whether small leaves share chunks at all.
+    pub pack: bool,
+    /// The least alignment of a leaf in a shared chunk.
+    pub alignment: Alignment,
+    /// The largest shared chunk, in bytes.
+    pub largest_chunk: usize,
+    /// The largest leaf that is packed, in bytes.
+    pub largest_packed: usize,
+}
+
+/// Where a leaf goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// It stays where it is.
+    Resident,
+    /// It has no bytes.
+    Empty,
+    /// It covers the same memory as this earlier leaf, which is copied.
+    Alias(u32),
+    /// It shares a chunk with others.
+    Packed {
+        /// The index of the chunk.
+        chunk: u32,
+        /// Where in the chunk, in bytes.
+        offset: usize,
+    },
+    /// It has a chunk of its own.
+    Alone {
+        /// The index of the chunk.
+        chunk: u32,
+    },
+}
+
+/// Memory of the target that is allocated in one piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where its leaves come from.
+    pub source: u16,
+    /// Its size, a multiple of the granularity of copies.
+    pub bytes: usize,
+    /// Where it starts in the linear space of its source.
+    pub base: usize,
+    /// Its leaves: a range of [`Plan::order`].
+    pub order: Range<usize>,
+}
+
+/// A leaf in the linear space of its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Its number.
+    pub leaf: usize,
+    /// The index of its chunk.
+    pub chunk: usize,
+    /// Where its chunk starts.
+    pub base: usize,
+    /// Where it ends.
+    pub end: usize,
+}
+
+/// How many leaves take each route.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Leaves that stay.
+    pub resident: usize,
+    /// Leaves without bytes.
+    pub empty: usize,
+    /// Leaves that share the copy of another one.
+    pub aliases: usize,
+    /// Leaves in shared chunks.
+    pub packed: usize,
+    /// Leaves with a chunk of their own.
+    pub alone: usize,
+}
+
+/// Why leaves cannot be planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlanError {
+    /// A leaf is larger than any buffer, or all leaves together have more bytes than a machine word can count.
+    TooLarge {
+        /// Bytes needed; `usize::MAX` if they cannot be counted.
+        requested: usize,
+        /// The largest buffer.
+        limit: usize,
+    },
+    /// More leaves than 32 bits can number.
+    TooManyLeaves {
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl PlanError {
+    /// The error of a copy to `device`.
+    pub fn on(self, device: DeviceId) -> Error {
+        match self {
+            Self::TooLarge { requested, limit } => {
+                Error::TooLarge { device, kind: "device", requested, limit }
+            }
+            Self::TooManyLeaves { count } => {
+                Error::OutOfRange { what: "tensors", start: 0, end: count, limit: u32::MAX as usize }
+            }
+        }
+    }
+}
+
+/// A route for each leaf, and the chunks.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    routes: Vec<Route>,
+    chunks: Vec<Chunk>,
+    order: Vec<u32>,
+    /// Where each leaf of `order` ends in the linear space of its source.
+    ends: Vec<usize>,
+    bytes: usize,
+}
+
+impl Plan {
+    /// Plans the copy of `leaves`.
+    ///
+    /// Small leaves are packed in the order given if their alignments are equal, otherwise in descending order of
+    /// alignment. The shared chunks of a source lie before those of its other leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError`]; every other input has a plan.
+    pub fn new(leaves: &[Leaf], options: &PlanOptions, limits: &Limits) -> Result<Self, PlanError> {
+        let rules = Rules::new(options, limits);
+        let (routes, copied) = classify::classify(leaves, &rules)?;
+        place::place(routes, &copied, &rules)
+    }
+
+    /// The route of each leaf.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// The chunks: sources ascend, and bases ascend within a source.
+    pub fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+
+    /// The leaves that are copied, by number: chunk by chunk, with ascending addresses.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    /// The bytes of all chunks.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The sources that something is copied from, ascending.
+    pub fn sources(&self) -> impl Iterator<Item = u16> + '_ {
+        self.chunks
+            .chunk_by(|a, b| a.source == b.source)
+            .filter_map(<[Chunk]>::first)
+            .map(|chunk| chunk.source)
+    }
+
+    /// The chunks that are filled from `source`.
+    pub fn chunks_of(&self, source: u16) -> &[Chunk] {
+        let start = self.chunks.partition_point(|chunk| chunk.source < source);
+        let end = self.chunks.partition_point(|chunk| chunk.source <= source);
+        self.chunks.get(start..end).unwrap_or_default()
+    }
+
+    /// The size of the linear space of `source`.
+    pub fn source_span(&self, source: u16) -> usize {
+        self.chunks_of(source).last().map_or(0, |chunk| chunk.base.saturating_add(chunk.bytes))
+    }
+
+    /// The chunk of a leaf and its offset there, for an alias those of the leaf that is copied; `None` if nothing is
+    /// copied for it.
+    pub fn placement(&self, leaf: u32) -> Option<(u32, usize)> {
+        match self.route(leaf)? {
+            Route::Alias(first) => placed(self.route(first)?),
+            route => placed(route),
+        }
+    }
+
+    /// Where a leaf starts in the linear space of its source; `None` if nothing is copied for it.
+    pub fn address(&self, leaf: u32) -> Option<usize> {
+        let (chunk, offset) = self.placement(leaf)?;
+        self.chunks.get(chunk as usize)?.base.checked_add(offset)
+    }
+
+    /// The copied leaves of `source` that end behind `start` in its linear space, in the order of their addresses.
+    pub fn placed_from(&self, source: u16, start: usize) -> impl Iterator<Item = Placed> + '_ {
+        let first = self.chunks.partition_point(|chunk| chunk.source < source);
+        let chunks = self.chunks_of(source).iter().zip(first..);
+        let reached = chunks.skip_while(move |(chunk, _)| chunk.base.saturating_add(chunk.bytes) <= start);
+        reached.flat_map(move |(chunk, number)| {
+            let leaves = self.order.get(chunk.order.clone()).unwrap_or_default();
+            let ends = self.ends.get(chunk.order.clone()).unwrap_or_default();
+            let passed = ends.partition_point(|end| *end <= start);
+            let placed = move |(leaf, end): (&u32, &usize)| Placed {
+                leaf: *leaf as usize,
+                chunk: number,
+                base: chunk.base,
+                end: *end,
+            };
+            leaves.iter().zip(ends).skip(passed).map(placed)
+        })
+    }
+
+    /// How many leaves take each route.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for route in &self.routes {
+            let count = match route {
+                Route::Resident => &mut counts.resident,
+                Route::Empty => &mut counts.empty,
+                Route::Alias(_) => &mut counts.aliases,
+                Route::Packed { .. } => &mut counts.packed,
+                Route::Alone { .. } => &mut counts.alone,
+            };
+            *count = count.saturating_add(1);
+        }
+        counts
+    }
+
+    fn route(&self, leaf: u32) -> Option<Route> {
+        self.routes.get(leaf as usize).copied()
+    }
+}
+
+fn placed(route: Route) -> Option<(u32, usize)> {
+    match route {
+        Route::Packed { chunk, offset } => Some((chunk, offset)),
+        Route::Alone { chunk } => Some((chunk, 0)),
+        Route::Resident | Route::Empty | Route::Alias(_) => None,
+    }
+}
+
+/// Options and limits, brought together.
+struct Rules {
+    /// Sizes of chunks are multiples of this.
+    granularity: Alignment,
+    /// The least alignment in a shared chunk, the granularity included.
+    alignment: Alignment,
+    /// The largest leaf that is packed.
+    largest_packed: usize,
+    /// The largest shared chunk: a multiple of the granularity that fits into a buffer.
+    largest_shared: usize,
+    largest_buffer: usize,
+}
+
+impl Rules {
+    /// Every chunk starts at a multiple of this in its linear space, and of the granularity, as all sizes are.
+    const BASE: Alignment = match Alignment::of(256) {
+        Some(alignment) => alignment,
+        None => unreachable!(),
+    };
+
+    fn new(options: &PlanOptions, limits: &Limits) -> Self {
+        let granularity = limits.copy_granularity;
+        let largest_shared =
+            options.largest_chunk.min(limits.largest_buffer) & !granularity.bytes().wrapping_sub(1);
+        Self {
+            granularity,
+            alignment: options.alignment.max(granularity),
+            largest_packed: if options.pack { options.largest_packed.min(largest_shared) } else { 0 },
+            largest_shared,
+            largest_buffer: limits.largest_buffer,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Laying the leaves that are copied into chunks.
+
+use super::classify::Copied;
+use super::{Chunk, Plan, PlanError, Route, Rules};
+
+/// Places `copied`, which is in order of rank, and fills in the routes.
+pub(super) fn place(routes: Vec<Route>, copied: &[Copied], rules: &Rules) -> Result<Plan, PlanError> {
+    let mut plan = Plan {
+        routes,
+        chunks: Vec::new(),
+        order: copied.iter().map(|leaf| leaf.leaf).collect(),
+        ends: Vec::with_capacity(copied.len()),
+        bytes: 0,
+    };
+    let mut rest = copied;
+    while let Some((first, others)) = rest.split_first() {
+        let mates = plan.fill_chunk(first, others, rules)?;
+        rest = others.get(mates..).unwrap_or_default();
+    }
+    let total = plan.chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(chunk.bytes));
+    plan.bytes = total.ok_or(rules.uncountable())?;
+    Ok(plan)
+}
+
+impl Plan {
+    /// Opens a chunk for `first` and lets as many of `others` join it as belong and fit there. Returns how many.
+    fn fill_chunk(&mut self, first: &Copied, others: &[Copied], rules: &Rules) -> Result<usize, PlanError> {
+        let source = first.source();
+        let base = self.next_base(source).ok_or(rules.uncountable())?;
+        let number = self.chunks.len() as u32;
+        let start = self.ends.len();
+
+        let mut end = first.bytes;
+        self.ends.push(base.saturating_add(end));
+        let mut mates = 0_usize;
+        for leaf in others.iter().take_while(|leaf| leaf.source() == source) {
+            let Some((offset, behind)) = rules.behind(end, leaf) else { break };
+            end = behind;
+            self.ends.push(base.saturating_add(end));
+            self.settle(leaf, Route::Packed { chunk: number, offset });
+            mates = mates.saturating_add(1);
+        }
+        let shared = Route::Packed { chunk: number, offset: 0 };
+        self.settle(first, if mates == 0 { Route::Alone { chunk: number } } else { shared });
+
+        let bytes = rules.buffer_size(end)?;
+        base.checked_add(bytes).ok_or(rules.uncountable())?;
+        self.chunks.push(Chunk { source, bytes, base, order: start..self.ends.len() });
+        Ok(mates)
+    }
+
+    /// Where the next chunk of `source` starts in its linear space.
+    fn next_base(&self, source: u16) -> Option<usize> {
+        match self.chunks.last().filter(|chunk| chunk.source == source) {
+            Some(last) => Rules::BASE.round_up(last.base.checked_add(last.bytes)?),
+            None => Some(0),
+        }
+    }
+
+    #[inline]
+    fn settle(&mut self, leaf: &Copied, route: Route) {
+        if let Some(place) = self.routes.get_mut(leaf.leaf as usize) {
+            *place = route;
+        }
+    }
+}
+
+impl Rules {
+    /// Where a leaf starts and ends in a shared chunk whose other leaves end at `end`; `None` if it must not be there.
+    #[inline]
+    fn behind(&self, end: usize, leaf: &Copied) -> Option<(usize, usize)> {
+        let offset = leaf.alignment()?.round_up(end)?;
+        let behind = offset.checked_add(leaf.bytes)?;
+        (behind <= self.largest_shared).then_some((offset, behind))
+    }
+
+    fn buffer_size(&self, bytes: usize) -> Result<usize, PlanError> {
+        let rounded = self.granularity.round_up(bytes);
+        rounded.filter(|bytes| *bytes <= self.largest_buffer).ok_or(PlanError::TooLarge {
+            requested: rounded.unwrap_or(usize::MAX),
+            limit: self.largest_buffer,
+        })
+    }
+
+    fn uncountable(&self) -> PlanError {
+        PlanError::TooLarge { requested: usize::MAX, limit: self.largest_buffer }
+    }
+}

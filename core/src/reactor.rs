@@ -1,0 +1,134 @@
+//! One thread for all devices, parked when idle: it asks how far the streams have come, settles copies that nobody
+//! waits for, and wakes the tasks that wait for theirs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use crate::copy::Completion;
+use crate::in_flight::{Kept, Lane};
+use crate::{Error, Result};
+
+/// After the last event the thread keeps asking for so long before it starts to sleep.
+const EAGER: Duration = Duration::from_micros(200);
+const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+static REACTOR: Reactor = Reactor {
+    state: Mutex::new(State { arrived: Vec::new(), running: false, parked: false }),
+    wake: Condvar::new(),
+};
+static WAKES: AtomicU64 = AtomicU64::new(0);
+
+struct Reactor {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    arrived: Vec<Watch>,
+    running: bool,
+    parked: bool,
+}
+
+/// Something that the reactor looks after until it is done.
+pub(crate) enum Watch {
+    /// A copy, whose tasks are woken at its end.
+    Copy(Arc<Completion>),
+    /// What a failed copy has left in flight.
+    Lane(Arc<Lane>),
+    /// Memory that streams still use.
+    Memory(Kept),
+}
+
+/// How often the reactor was woken from its sleep since the program started.
+pub(crate) fn wakes() -> u64 {
+    WAKES.load(Ordering::Relaxed)
+}
+
+/// Looks after `watch` from now on. Never blocks.
+pub(crate) fn watch(watch: Watch) -> Result<()> {
+    let mut state = REACTOR.state.lock();
+    if !state.running {
+        thread::Builder::new()
+            .name("transship-reactor".into())
+            .spawn(run)
+            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
+        state.running = true;
+    }
+    state.arrived.push(watch);
+    if state.parked {
+        state.parked = false;
+        WAKES.fetch_add(1, Ordering::Relaxed);
+        REACTOR.wake.notify_one();
+    }
+    Ok(())
+}
+
+fn run() {
+    let mut watched = Vec::new();
+    let mut last_event = Instant::now();
+    let mut sleep = SHORTEST_SLEEP;
+    loop {
+        if collect(&mut watched) {
+            last_event = Instant::now();
+            sleep = SHORTEST_SLEEP;
+        }
+        let before = watched.len();
+        // Foreign code runs in there: wakers, and drops of memory that was lent. Its panic must not stop the others.
+        let _ = catch_unwind(AssertUnwindSafe(|| settle(&mut watched)));
+        if watched.len() < before {
+            last_event = Instant::now();
+            sleep = SHORTEST_SLEEP;
+        } else if last_event.elapsed() < EAGER {
+            thread::yield_now();
+        } else {
+            nap(sleep);
+            sleep = (sleep * 2).min(LONGEST_SLEEP);
+        }
+    }
+}
+
+/// Takes over what has arrived; parks while there is nothing at all to look after.
+fn collect(watched: &mut Vec<Watch>) -> bool {
+    let mut state = REACTOR.state.lock();
+    while watched.is_empty() && state.arrived.is_empty() {
+        state.parked = true;
+        REACTOR.wake.wait(&mut state);
+    }
+    state.parked = false;
+    let news = !state.arrived.is_empty();
+    watched.append(&mut state.arrived);
+    news
+}
+
+fn nap(time: Duration) {
+    let mut state = REACTOR.state.lock();
+    if state.arrived.is_empty() {
+        state.parked = true;
+        REACTOR.wake.wait_for(&mut state, time);
+        state.parked = false;
+    }
+}
+
+/// Asks each lane once, then drops what is done.
+fn settle(watched: &mut Vec<Watch>) {
+    let mut asked = SmallVec::<[*const Lane; 4]>::new();
+    watched.retain_mut(|watch| match watch {
+        Watch::Copy(copy) => !copy.settle(&mut |lane| {
+            let unasked = !asked.contains(&Arc::as_ptr(lane));
+            if unasked {
+                asked.push(Arc::as_ptr(lane));
+            }
+            unasked
+        }),
+        // An error has leaked what was in flight: the queue is empty then, too.
+        Watch::Lane(lane) => lane.poll().is_ok() && !lane.is_idle(),
+        Watch::Memory(memory) => !memory.is_settled(),
+    });
+}

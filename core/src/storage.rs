@@ -1,0 +1,249 @@
+//! Memory that tensors share: a buffer, where it lies, and when it may be used.
+
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket};
+use crate::copy::Completion;
+use crate::{Device, DeviceId, Error, Result};
+
+/// Shared ownership of one piece of memory. Cloning it shares the memory.
+#[derive(Clone)]
+pub(crate) struct Storage(Arc<Shared>);
+
+/// What a traversal looks at comes first, in one cache line with the counts of the `Arc`.
+#[repr(C)]
+struct Shared {
+    bytes: usize,
+    host: Option<(NonNull<u8>, bool)>,
+    /// `None` is the host: sources are let go of by many threads at once, and a shared count would slow them down.
+    device: Option<Device>,
+    /// The copy that fills the memory; `None` for memory that was there before.
+    filled_by: Option<Arc<Completion>>,
+    buffer: ManuallyDrop<Box<dyn Buffer>>,
+    uses: Mutex<SmallVec<[Use; 1]>>,
+}
+
+// SAFETY: `host` points into `buffer`, which is Send and Sync; reads and writes through it are guarded by
+// `host_bytes` (no copy in flight writes it) and `host_bytes_mut` (nobody else holds the storage).
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// A use of the memory that its release must wait for.
+enum Use {
+    /// Everything submitted to the stream before the release.
+    On(Arc<dyn BackendStream>),
+    /// Everything up to a position.
+    Until(Ticket),
+}
+
+impl Storage {
+    /// Takes a buffer of `device` (`None`: of the host), filled by a copy or usable at once.
+    pub(crate) fn new(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        let shared = Shared {
+            host: buffer.host_pointer(),
+            bytes: buffer.bytes(),
+            buffer: ManuallyDrop::new(buffer),
+            device: device.filter(|device| !device.is_host()),
+            filled_by,
+            uses: Mutex::new(SmallVec::new()),
+        };
+        Self(Arc::new(shared))
+    }
+
+    /// What tells this storage from any other that is alive.
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    pub(crate) fn kind(&self) -> MemoryKind {
+        self.0.buffer.kind()
+    }
+
+    pub(crate) fn buffer(&self) -> &dyn Buffer {
+        &**self.0.buffer
+    }
+
+    /// The device, `None` for the host.
+    pub(crate) fn device(&self) -> Option<&Device> {
+        self.0.device.as_ref()
+    }
+
+    pub(crate) fn device_id(&self) -> DeviceId {
+        self.0.device.as_ref().map_or(DeviceId::HOST, Device::id)
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// The copy that fills the memory, unless that is known to be done.
+    pub(crate) fn pending(&self) -> Option<&Arc<Completion>> {
+        self.0.filled_by.as_ref().filter(|copy| !copy.is_done_cached())
+    }
+
+    /// Fails unless whatever fills the memory is done. Asks the driver at most once; never blocks.
+    pub(crate) fn check_ready(&self) -> Result<()> {
+        match &self.0.filled_by {
+            None => Ok(()),
+            Some(copy) => match copy.is_done() {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(Error::NotReady),
+                Err(error) => Err(poisoned(error)),
+            },
+        }
+    }
+
+    /// The bytes of a range, for the host to read.
+    pub(crate) fn host_bytes(&self, offset: usize, bytes: usize) -> Result<&[u8]> {
+        self.check_ready()?;
+        let start = self.host_range(offset, bytes)?;
+        // SAFETY: the range is inside of the buffer (`host_range`), which outlives the borrow of `self`; nothing
+        // writes it: copies into it are done (`check_ready`), and `host_bytes_mut` needs an unshared storage.
+        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
+    }
+
+    /// The bytes of a range, for the host to write; only while nobody else holds the memory.
+    pub(crate) fn host_bytes_mut(&mut self, offset: usize, bytes: usize) -> Result<&mut [u8]> {
+        self.check_ready()?;
+        let start = self.host_range(offset, bytes)?;
+        let Some(shared) = Arc::get_mut(&mut self.0) else {
+            return Err(Error::NotWritable { why: "shared with another tensor or in flight" });
+        };
+        if !shared.host.is_some_and(|(_, writable)| writable) {
+            return Err(Error::NotWritable { why: "lent read-only" });
+        }
+        let uses = shared.uses.get_mut();
+        uses.retain(|using| !using.is_over());
+        if !uses.is_empty() {
+            return Err(Error::NotWritable { why: "in use on a stream" });
+        }
+        // SAFETY: as in `host_bytes`; `get_mut` has shown that nobody else, a copy in flight included, holds it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
+    }
+
+    /// Fails unless a range lies within the storage.
+    #[inline]
+    pub(crate) fn check_range(&self, offset: usize, bytes: usize) -> Result<()> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.0.bytes => Ok(()),
+            _ => Err(self.out_of_range(offset, bytes)),
+        }
+    }
+
+    /// Where `offset`, which lies within the storage, is on the host; `None` if the host cannot reach it.
+    #[inline]
+    pub(crate) fn host_address(&self, offset: usize) -> Option<NonNull<u8>> {
+        debug_assert!(offset <= self.0.bytes);
+        self.0.host.map(|(start, _)| start.map_addr(|address| address.saturating_add(offset)))
+    }
+
+    /// Where a range of host memory lies, whether or not it may be read yet.
+    pub(crate) fn host_range(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>> {
+        self.check_range(offset, bytes)?;
+        self.host_address(offset).ok_or_else(|| Error::NotOnHost { device: self.device_id() })
+    }
+
+    #[cold]
+    fn out_of_range(&self, start: usize, bytes: usize) -> Error {
+        Error::OutOfRange { what: "bytes", start, end: start.saturating_add(bytes), limit: self.0.bytes }
+    }
+
+    /// The memory is not given back before everything submitted to `stream` up to that moment is done.
+    pub(crate) fn record_stream(&self, stream: &Arc<dyn BackendStream>) {
+        let mut uses = self.0.uses.lock();
+        let known = uses.iter().any(|using| matches!(using, Use::On(known) if Arc::ptr_eq(known, stream)));
+        if !known {
+            uses.push(Use::On(stream.clone()));
+        }
+    }
+
+    /// The memory is not given back before `ticket` is reached.
+    pub(crate) fn record_use(&self, ticket: Ticket) {
+        let mut uses = self.0.uses.lock();
+        for using in uses.iter_mut() {
+            if let Use::Until(known) = using
+                && Arc::ptr_eq(&known.stream, &ticket.stream)
+            {
+                known.position = known.position.max(ticket.position);
+                return;
+            }
+        }
+        uses.push(Use::Until(ticket));
+    }
+
+    /// Adds the streams that use the memory to `streams`: later work must come behind them, up to a position or behind
+    /// all that they were given so far.
+    pub(crate) fn add_uses(&self, streams: &mut StreamUses) {
+        for using in &*self.0.uses.lock() {
+            let (stream, position) = match using {
+                Use::On(stream) => (stream, None),
+                Use::Until(ticket) => (&ticket.stream, Some(ticket.position)),
+            };
+            match streams.iter_mut().find(|(known, _)| Arc::ptr_eq(known, stream)) {
+                // Behind all is behind any position.
+                Some((_, known)) => *known = known.zip(position).map(|(known, position)| known.max(position)),
+                None => streams.push((stream.clone(), position)),
+            }
+        }
+    }
+}
+
+/// Streams, and up to which position; `None` for all that they were given so far.
+pub(crate) type StreamUses = SmallVec<[(Arc<dyn BackendStream>, Option<u64>); 1]>;
+
+impl Use {
+    /// The position behind the use as it is now.
+    fn ticket(&self) -> Result<Ticket> {
+        match self {
+            Self::Until(ticket) => Ok(ticket.clone()),
+            Self::On(stream) => Ok(Ticket { position: stream.record()?, stream: stream.clone() }),
+        }
+    }
+
+    /// Whether it is known to be over.
+    fn is_over(&self) -> bool {
+        self.ticket().and_then(|ticket| ticket.is_reached()).unwrap_or(false)
+    }
+}
+
+pub(crate) fn poisoned(error: Error) -> Error {
+    match error {
+        Error::CopyFailed(_) => error,
+        other => Error::CopyFailed(Arc::new(other)),
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the field is not touched again.
+        let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
+        let mut tickets = SmallVec::<[Ticket; 1]>::new();
+        for using in self.uses.get_mut().drain(..) {
+            match using.ticket() {
+                Ok(ticket) => tickets.push(ticket),
+                // The stream is broken: nothing proves that its work is done, so the memory is never freed.
+                Err(_) => return leak(buffer),
+            }
+        }
+        buffer.release(&tickets);
+    }
+}
+
+fn leak(buffer: Box<dyn Buffer>) {
+    crate::in_flight::count_leak(buffer.bytes());
+    std::mem::forget(buffer);
+}

@@ -1,0 +1,92 @@
+//! Tensors over memory of the host that is there already. Nothing is copied.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Tensor;
+use crate::host_memory::HostMemory;
+use crate::storage::Storage;
+use crate::{DType, Element, Layout, Result};
+
+impl Tensor {
+    /// The elements of a vector, in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shape has another number of elements;
+    /// [`Error::SizeOverflow`](crate::Error::SizeOverflow).
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: &[usize]) -> Result<Self> {
+        Self::over(HostMemory::from_vec(data), Layout::contiguous(T::DTYPE, shape)?)
+    }
+
+    /// The elements of a shared slice, in row-major order; read-only.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_vec`](Tensor::from_vec).
+    pub fn from_arc<T: Element>(data: Arc<[T]>, shape: &[usize]) -> Result<Self> {
+        Self::over(HostMemory::from_owner(AsBytes(data)), Layout::contiguous(T::DTYPE, shape)?)
+    }
+
+    /// Bytes in the order of this machine; read-only.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_owner`](Tensor::from_owner).
+    pub fn from_bytes(data: Bytes, dtype: DType, shape: &[usize]) -> Result<Self> {
+        Self::from_owner(data, dtype, shape)
+    }
+
+    /// The bytes of any owner, such as a memory map, in the order of this machine; read-only. The owner is dropped with
+    /// the last tensor over them. Whether they are values of `dtype` (a bool is 0 or 1) shows when they are read.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_vec`](Tensor::from_vec); [`Error::Misaligned`](crate::Error::Misaligned) if elements of `dtype`
+    /// cannot lie there.
+    pub fn from_owner(
+        owner: impl AsRef<[u8]> + Send + Sync + 'static,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Self> {
+        Self::over(HostMemory::from_owner(owner), Layout::contiguous(dtype, shape)?)
+    }
+
+    /// One element, of rank 0.
+    pub fn scalar<T: Element>(value: T) -> Self {
+        Self::whole(HostMemory::from_vec(vec![value]), Layout::scalar(T::DTYPE))
+    }
+
+    fn over(memory: HostMemory, layout: Layout) -> Result<Self> {
+        let storage = Storage::new(Box::new(memory), None, None);
+        if layout.bytes() != storage.bytes() {
+            return Err(layout.shape_mismatch(storage.bytes()));
+        }
+        Self::from_storage(storage, 0, layout)
+    }
+
+    /// Memory that was made for the layout.
+    pub(super) fn whole(memory: HostMemory, layout: Layout) -> Self {
+        let storage = Storage::new(Box::new(memory), None, None);
+        debug_assert!(layout.span() == storage.bytes());
+        Self { storage: Some(storage), offset: 0, layout }
+    }
+}
+
+/// One dimension, as long as the vector.
+impl<T: Element> From<Vec<T>> for Tensor {
+    fn from(data: Vec<T>) -> Self {
+        let layout = Layout::of_slice(&data);
+        Self::whole(HostMemory::from_vec(data), layout)
+    }
+}
+
+/// Lends the bytes of a shared slice.
+struct AsBytes<T>(Arc<[T]>);
+
+impl<T: Element> AsRef<[u8]> for AsBytes<T> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}

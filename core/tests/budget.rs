@@ -1,0 +1,206 @@
+//! Pinned memory stays within its budget, by the figures of the backend, and what goes another way says so.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+
+use support::{bytes_of, in_time, late, no_violations, on};
+use transship_core::backend::MemoryKind;
+use transship_core::{CopyOptions, DType, Device, Error, Tensor, start_copy};
+
+const STAGING: usize = 2 << 20;
+const RESULTS: usize = 1 << 20;
+
+fn options() -> CopyOptions {
+    CopyOptions::default()
+}
+
+fn limited() -> (late_backend::LateHandle, Device) {
+    let (late, device) = late();
+    device.set_staging_budget(STAGING).unwrap();
+    device.set_result_budget(RESULTS).unwrap();
+    (late, device)
+}
+
+/// Up and down again.
+fn round_trip(device: &Device, bytes: usize, byte: u8) {
+    let source = vec![Tensor::from(vec![byte; bytes]), Tensor::from(vec![!byte; 100])];
+    let up = start_copy(source, device, options()).unwrap();
+    let down = start_copy(up.wait().unwrap(), &Device::host(), options()).unwrap().wait().unwrap();
+    assert_eq!(down[0].to_bytes().unwrap(), vec![byte; bytes]);
+    assert_eq!(down[1].to_bytes().unwrap(), [!byte; 100]);
+}
+
+/// catches: 13-budget-not-checked
+#[test]
+fn many_copies_of_many_threads_stay_within_the_budget() {
+    let (late, device) = limited();
+    in_time({
+        let device = device.clone();
+        move || {
+            let threads: Vec<_> = (0..8_u8)
+                .map(|thread| {
+                    let device = device.clone();
+                    thread::spawn(move || {
+                        for copy in 0..25_u8 {
+                            let bytes = [10, 70_000, 400_000, 3_000_000][usize::from(copy + thread) % 4];
+                            round_trip(&device, bytes, thread * 25 + copy);
+                        }
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+    });
+    let high_water = device.counters().staging_high_water as usize;
+    assert!(high_water <= STAGING + RESULTS, "{high_water} bytes");
+    let (staging, results) = (device.staging_statistics(), device.result_statistics());
+    assert!(staging.high_water <= STAGING && results.high_water <= RESULTS, "{staging:?} {results:?}");
+    assert_eq!((staging.in_use, results.in_use), (0, 0));
+    assert_eq!(device.counters().staging_bytes as usize, staging.idle + results.idle);
+    no_violations(&late);
+}
+
+#[test]
+fn copies_that_wait_for_nobody_stay_within_the_budget() {
+    let (late, device) = limited();
+    late.stall();
+    let copies: Vec<_> = (0..200_u8)
+        .map(|byte| {
+            let bytes = if byte % 8 == 0 { 300_000 } else { 1_000 };
+            (byte, start_copy(Tensor::from(vec![byte; bytes]), &device, options()).unwrap())
+        })
+        .collect();
+    late.release();
+    in_time(move || {
+        for (byte, copy) in copies {
+            assert!(bytes_of(&copy.wait().unwrap()).iter().all(|found| *found == byte));
+        }
+    });
+    assert!(device.staging_statistics().high_water <= STAGING);
+    assert!(device.counters().staging_high_water as usize <= STAGING + RESULTS);
+    no_violations(&late);
+}
+
+#[test]
+fn a_copy_larger_than_the_budget_goes_through_smaller_blocks() {
+    let (late, device) = late();
+    device.set_staging_budget(100_000).unwrap();
+    let up = start_copy(Tensor::from(vec![7_u8; 1_000_000]), &device, options()).unwrap();
+    let (tensor, report) = in_time(move || up.wait_with_report()).unwrap();
+    assert!(report.pinned_staging_bytes >= 1_000_000, "{report:?}");
+    assert_eq!(report.pageable_staging_bytes, 0);
+    assert_eq!(bytes_of(&tensor), vec![7; 1_000_000]);
+    assert!(device.staging_statistics().high_water <= 100_000);
+    no_violations(&late);
+}
+
+#[test]
+fn results_above_their_cap_are_ordinary_memory_and_the_report_says_so() {
+    let (late, device) = late();
+    device.set_result_budget(256 << 10).unwrap();
+    let source = on(&device, &vec![9; 200_000]);
+    let down = |source: &Tensor| {
+        let copy = start_copy(source.clone(), &Device::host(), options()).unwrap();
+        in_time(move || copy.wait_with_report()).unwrap()
+    };
+    let (first, report) = down(&source);
+    assert_eq!((first.memory_kind().unwrap(), report.pageable_result_bytes), (MemoryKind::Pinned, 0));
+    let (second, report) = down(&source);
+    assert_eq!(second.memory_kind().unwrap(), MemoryKind::Pageable);
+    assert!(report.pageable_result_bytes >= 200_000);
+    assert_eq!(second.to_bytes().unwrap(), vec![9; 200_000]);
+    let refused = Tensor::empty_pinned(&[200_000], DType::U8, &device).unwrap_err();
+    assert!(matches!(refused, Error::Busy { .. }), "{refused}");
+
+    drop(first);
+    let (third, report) = down(&source);
+    assert_eq!((third.memory_kind().unwrap(), report.pageable_result_bytes), (MemoryKind::Pinned, 0));
+    assert!(device.result_statistics().high_water <= 256 << 10);
+    no_violations(&late);
+}
+
+#[test]
+fn trim_frees_what_is_idle_and_nothing_else() {
+    let (late, device) = late();
+    device.prepare(1 << 20).unwrap();
+    let kept = start_copy(on(&device, &[1; 8]), &Device::host(), options()).unwrap().wait().unwrap();
+    let in_use = device.result_statistics().in_use;
+    assert!(in_use > 0);
+    let before = device.counters().staging_bytes as usize;
+    assert_eq!(device.trim(), before - in_use);
+    assert_eq!(device.counters().staging_bytes as usize, in_use);
+    assert_eq!((device.staging_statistics().idle, device.result_statistics().idle), (0, 0));
+    assert_eq!(kept.to_bytes().unwrap(), [1; 8]);
+    no_violations(&late);
+}
+
+#[test]
+fn a_smaller_budget_is_reached_as_blocks_come_back() {
+    let (late, device) = late();
+    device.prepare(8).unwrap();
+    late.stall();
+    let copies: Vec<_> =
+        (0..4_u8).map(|byte| start_copy(Tensor::from(vec![byte; 8]), &device, options()).unwrap()).collect();
+    device.set_staging_budget(64 << 10).unwrap();
+    late.release();
+    copies.into_iter().for_each(|copy| drop(copy.wait().unwrap()));
+    support::eventually("blocks above the budget are freed", || {
+        device.staging_statistics().in_use + device.staging_statistics().idle <= 64 << 10
+            && device.counters().staging_bytes as usize
+                == device.staging_statistics().idle + device.result_statistics().idle
+    });
+    let error = device.set_staging_budget(1).unwrap_err();
+    assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
+    no_violations(&late);
+}
+
+#[test]
+fn a_smaller_budget_frees_idle_blocks() {
+    let (late, device) = late();
+    device.prepare(1 << 20).unwrap();
+    device.set_staging_budget(64 << 10).unwrap();
+    support::eventually("blocks above the budget are freed", || {
+        device.staging_statistics().in_use + device.staging_statistics().idle <= 64 << 10
+    });
+    let held = device.staging_statistics().idle + device.result_statistics().idle;
+    assert_eq!(device.counters().staging_bytes as usize, held);
+    no_violations(&late);
+}
+
+#[test]
+fn what_is_prepared_stays_within_the_budget_however_much_is_asked_for() {
+    let (late, device) = limited();
+    let error = device.prepare(usize::MAX).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. } | Error::TooLarge { .. }), "{error:?}");
+    assert!(device.counters().staging_high_water as usize <= STAGING + RESULTS);
+    round_trip(&device, 1000, 3);
+    no_violations(&late);
+}
+
+/// Two copies in opposite directions over the host, each of which needs a block at both ends.
+#[test]
+fn copies_in_opposite_directions_share_single_blocks() {
+    let (here, one) = late();
+    let (there, other) = late();
+    let (one, other) = (Arc::new(one), Arc::new(other));
+    one.set_staging_budget(64 << 10).unwrap();
+    other.set_staging_budget(64 << 10).unwrap();
+    let (left, right) = (on(&one, &[1; 8]), on(&other, &[2; 8]));
+    in_time({
+        let (one, other) = (one.clone(), other.clone());
+        move || {
+            for _ in 0..50 {
+                let over = start_copy(left.clone(), &other, options()).unwrap();
+                let back = start_copy(right.clone(), &one, options()).unwrap();
+                assert_eq!(bytes_of(&over.wait().unwrap()), [1; 8]);
+                assert_eq!(bytes_of(&back.wait().unwrap()), [2; 8]);
+            }
+        }
+    });
+    no_violations(&here);
+    no_violations(&there);
+}

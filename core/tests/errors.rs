@@ -1,0 +1,275 @@
+//! Every error that a program can meet names what it is about and says what to do next, keeps its source, and turns into
+//! the plain error by `?`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support/hooked.rs"]
+mod hooked;
+mod support;
+
+use std::error::Error as _;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use hooked::Hooked;
+use late_backend::{Call, LateConfig, LateHandle};
+use support::{in_time, late, on, two, with};
+use transship_core::backend::{Backend, Driver, MemoryKind, RawMemory, StreamPriority};
+use transship_core::{
+    BackgroundWork, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, Result, Stop, Tensor,
+    TensorTree, Value, Visitor, register_driver, start_copy,
+};
+
+fn options() -> CopyOptions {
+    CopyOptions::default()
+}
+
+fn bytes(count: usize) -> Tensor {
+    Tensor::from(vec![1_u8; count])
+}
+
+/// The error of a copy, through `?`.
+fn copy<S: TensorTree + Send + 'static>(value: S, to: &Device, options: CopyOptions) -> Error {
+    let to = to.clone();
+    let copied = in_time(move || -> Result<()> {
+        start_copy(value, &to, options)?.wait()?;
+        Ok(())
+    });
+    copied.expect_err("the copy fails")
+}
+
+/// The error is of a variant, and its text has all of these in it, the hint last.
+#[track_caller]
+fn says(error: &Error, variant: &str, words: &[&str]) {
+    assert!(format!("{error:?}").starts_with(variant), "{error:?} is no {variant}");
+    let text = error.to_string();
+    for word in words {
+        assert!(text.contains(word), "{text:?} does not say {word:?}");
+    }
+}
+
+#[test]
+fn tensors_say_what_is_wrong_with_them() {
+    let tensor = Tensor::from_vec(vec![1.0_f32; 6], &[2, 3]).unwrap();
+    let shape = Tensor::from_vec(vec![1_u8; 5], &[2, 3]).unwrap_err();
+    says(&shape, "ShapeMismatch", &["[2, 3]", "uint8", "6 bytes", "are 5", "change the shape"]);
+    let huge = Tensor::empty(&[usize::MAX, 2], DType::F64, &Device::host()).unwrap_err();
+    says(&huge, "SizeOverflow", &[&usize::MAX.to_string(), "float64", "use smaller"]);
+    says(&tensor.narrow(1, 2, 5).unwrap_err(), "OutOfRange", &["2..7", "0..3", "ask for a part"]);
+    says(&tensor.as_slice::<i64>().unwrap_err(), "WrongDType", &["float32", "int64", "ask for"]);
+    let across = tensor.transpose(0, 1).unwrap().as_slice::<f32>().unwrap_err();
+    says(&across, "NotContiguous", &["[3, 2]", "[1, 3]", "call contiguous()"]);
+    let odd = Tensor::from_owner(vec![2_u8], DType::Bool, &[1]).unwrap().as_slice::<bool>().unwrap_err();
+    says(&odd, "InvalidBits", &["bool", "read them as u8"]);
+    let twin = tensor.clone();
+    says(&{ twin }.as_mut_bytes().unwrap_err(), "NotWritable", &["shared", "write to a tensor of your own"]);
+
+    #[repr(align(8))]
+    struct Eight([u8; 16]);
+    struct Shifted(Eight);
+    impl AsRef<[u8]> for Shifted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0.0[1..9]
+        }
+    }
+    let shifted = Tensor::from_owner(Shifted(Eight([0; 16])), DType::F64, &[1]).unwrap_err();
+    says(&shifted, "Misaligned", &["address 0x", "multiple of 8", "copy the data"]);
+}
+
+#[test]
+fn names_say_what_they_should_look_like() {
+    let parse = |text: &str| text.parse::<DeviceId>().unwrap_err();
+    says(&parse("cuda:x"), "InvalidDeviceId", &["\"cuda:x\"", "write a driver and a number"]);
+    says(&"float33".parse::<DType>().unwrap_err(), "InvalidDType", &["\"float33\"", "write one such as"]);
+    let open = |name| Device::open(DeviceId::new(name, 0).unwrap()).unwrap_err();
+    says(&open("nowhere"), "UnknownDriver", &["\"nowhere\"", "host", "enable the cargo feature"]);
+    let late = late_backend::install(LateConfig::new("late-errors")).unwrap();
+    let none = Device::open(DeviceId::new("late-errors", 7).unwrap()).unwrap_err();
+    says(&none, "NoSuchDevice", &["late-errors:7", "has 1", "use a number below"]);
+    let again = register_driver(late.driver()).unwrap_err();
+    says(&again, "DriverExists", &["\"late-errors\"", "another name"]);
+    register_driver(Arc::new(Missing)).unwrap();
+    says(&open("missing"), "DriverUnavailable", &["missing", "libmissing.so.1", "install it"]);
+}
+
+/// A driver whose library is not there.
+struct Missing;
+
+#[async_trait]
+impl Driver for Missing {
+    fn name(&self) -> &'static str {
+        "missing"
+    }
+
+    fn preference(&self) -> u32 {
+        0
+    }
+
+    fn is_available(&self) -> Result<()> {
+        let reason = "libmissing.so.1 is not there; install it".to_owned();
+        Err(Error::DriverUnavailable { driver: "missing", reason })
+    }
+
+    fn device_count(&self) -> usize {
+        0
+    }
+
+    async fn open(&self, _: usize) -> Result<Arc<dyn Backend>> {
+        Err(self.is_available().expect_err("it never is"))
+    }
+}
+
+/// catches: 15-never-copy-not-enforced
+#[test]
+fn options_say_what_they_forbid() {
+    let (_, device) = late();
+    let never = copy(bytes(8), &device, options().policy(CopyPolicy::Never));
+    let text = "cannot move tensor from host to late:0 without copying; allow copying to do so";
+    says(&never, "NeverCopy", &[text]);
+    assert_eq!(never.to_string(), text);
+    let back = copy(on(&device, &[1]), &Device::host(), options().policy(CopyPolicy::Never));
+    assert!(back.to_string().contains("from late:0 to host"), "{back}");
+    let alignment = options().packed_alignment(12).validate().unwrap_err();
+    says(&alignment, "InvalidOption", &["packed_alignment", "12", "a power of two"]);
+    says(&copy(bytes(8), &device, options().paced(1)), "InvalidOption", &["paced", "1", "at least 4096"]);
+
+    let (_, other) = support::late();
+    let foreign = other.create_stream(StreamPriority::Normal).unwrap();
+    says(&copy(bytes(8), &device, options().stream(&foreign)), "WrongStream", &["late:0", "needs one of"]);
+
+    let (late, device) = support::late();
+    device.set_staging_budget(64 << 10).unwrap();
+    late.stall();
+    let never = options().background(BackgroundWork::Never);
+    let first = start_copy(bytes(8), &device, never.clone()).unwrap();
+    let busy = copy(bytes(8), &device, never);
+    says(&busy, "Busy", &["late:0", "bytes", "no staging block", "wait for other copies"]);
+    drop(first);
+}
+
+#[test]
+fn devices_say_what_they_cannot_do() {
+    let (late, device) = late();
+    let there = on(&device, &[1; 8]);
+    says(&there.as_slice::<u8>().unwrap_err(), "NotOnHost", &["late:0", "copy it to the host"]);
+    let down = start_copy(there.clone(), &Device::host(), options()).unwrap();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    let refused = Error::from(down.wait_on(&stream).unwrap_err());
+    says(&refused, "HostTarget", &["no stream to wait on", "use wait()"]);
+    let (_, other) = support::late();
+    let foreign = other.create_stream(StreamPriority::Normal).unwrap();
+    let event = foreign.record().unwrap();
+    says(&stream.wait(&event).unwrap_err(), "Unsupported", &["late:0", "another driver"]);
+    late.stall();
+    let tensor = start_copy(bytes(8), &device, options()).unwrap().wait_on(&stream).unwrap();
+    says(&tensor.to_bytes().unwrap_err(), "NotReady", &["is not done", "wait for its handle"]);
+
+    let memory = RawMemory { address: 0, bytes: 8, kind: MemoryKind::Device };
+    // SAFETY: the device refuses memory that it has not allocated.
+    let raw = unsafe { Tensor::from_raw(memory, Box::new(()), &[8], DType::U8, &device) };
+    says(&raw.unwrap_err(), "InvalidMemory", &["8 bytes", "0x0", "no such memory"]);
+}
+
+#[test]
+fn memory_that_is_not_there_says_how_much() {
+    let (_, small) = with(LateConfig { device_memory: 100, ..LateConfig::new("late") });
+    says(&copy(bytes(200), &small, options()), "TooLarge", &["late:0", "100", "split the tensor"]);
+    let held = on(&small, &[1; 80]);
+    says(
+        &copy(bytes(60), &small, options()),
+        "OutOfMemory",
+        &["late:0", "device", "of 100 free", "try again"],
+    );
+    drop(held);
+    let (_, bare) = with(LateConfig { staging_memory: 100_000, ..LateConfig::new("late") });
+    let pinned = || Tensor::empty_pinned(&[40_000], DType::U8, &bare);
+    let held = pinned().unwrap();
+    says(&pinned().unwrap_err(), "OutOfMemory", &["late:0", "pinned", "of 100000 free", "free some"]);
+    drop(held);
+}
+
+/// Shows its tensor twice.
+struct Twice(Tensor);
+
+impl TensorTree for Twice {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.0.visit(visitor)?;
+        self.0.visit(visitor)
+    }
+}
+
+/// Shows another number of tensors each time.
+struct Fickle(Vec<Tensor>, usize);
+
+impl TensorTree for Fickle {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.1 -= 1;
+        self.0.iter_mut().take(self.1).try_for_each(|tensor| tensor.visit(visitor))
+    }
+}
+
+/// Shows its tensors in another order each time.
+struct Turning(Vec<Tensor>);
+
+impl TensorTree for Turning {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.0.reverse();
+        self.0.iter_mut().try_for_each(|tensor| tensor.visit(visitor))
+    }
+}
+
+/// catches: 16-depth-not-counted, 17-place-without-layout-check
+#[test]
+fn structures_that_break_the_rules_are_errors() {
+    let (late, device) = late();
+    let twice = start_copy(Twice(bytes(8)), &device, options()).unwrap_err();
+    says(twice.error(), "Taken", &["part of a copy in progress", "wait for its handle"]);
+    assert_eq!(twice.into_value().unwrap().0.to_bytes().unwrap(), [1; 8]);
+    let fickle = copy(Fickle(vec![bytes(8), bytes(8), bytes(8)], 3), &device, options());
+    says(&fickle, "TreeChanged", &["2 tensors", "1 at its end", "always visit the same"]);
+    // In the second, either has room in the place of the other: their memory is one piece.
+    for sizes in [[8, 16], [16, 8]] {
+        let turning = Turning(sizes.map(bytes).into());
+        says(&copy(turning, &device, options()), "TreeChanged", &["2 tensors"]);
+    }
+    let deep = (0..2000).fold(Value::from(bytes(8)), |inside, _| Value::list([inside]));
+    let deep = start_copy(deep, &device, options()).unwrap_err();
+    says(deep.error(), "TooDeep", &["1024 levels", "flatten it"]);
+    device.shutdown().unwrap();
+    support::no_violations(&late);
+}
+
+#[test]
+fn failures_of_the_driver_keep_its_words_and_their_source() {
+    let (late, device, other) = two(LateConfig::new("late"));
+    device.prepare(64).unwrap();
+    late.fail_next(Call::Submit, 0);
+    let failed = copy(bytes(8), &device, options());
+    says(&failed, "Driver", &["late", "late:0", "told to fail", "code 1", "see the driver's documentation"]);
+    assert!(failed.source().is_none());
+
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    late.stall();
+    let tensor = start_copy(bytes(8), &device, options()).unwrap().wait_on(&stream).unwrap();
+    late.break_device();
+    let poisoned = start_copy(tensor, &other, options()).unwrap_err();
+    says(poisoned.error(), "CopyFailed", &["failed", "copy the source again"]);
+    let source = poisoned.source().expect("the reason is kept");
+    assert!(source.to_string().contains("broken"), "{source}");
+    assert_eq!(poisoned.to_string(), poisoned.error().to_string());
+    let plain = Error::from(poisoned);
+    assert!(plain.source().expect("the reason is kept").to_string().contains("broken"));
+}
+
+#[test]
+fn a_panic_is_an_error_with_its_message() {
+    let late = LateHandle::new(LateConfig::new("late")).unwrap();
+    let backend = Hooked::new(late.backend(0));
+    let device = Device::from_backend(backend.clone()).unwrap();
+    backend.before_next_submit(|| panic!("told to panic in submit"));
+    let panicked = copy(bytes(8), &device, options().background(BackgroundWork::Always));
+    says(&panicked, "Panicked", &["told to panic in submit", "please report it"]);
+    backend.before_next_allocate(|| panic!("told to panic in allocate"));
+    let panicked = copy(bytes(8), &device, options().background(BackgroundWork::Always));
+    says(&panicked, "Panicked", &["told to panic in allocate", "please report it"]);
+}

@@ -1,0 +1,337 @@
+//! What fails says so, gives the structure back where it can, leaks where it must, and leaves the device usable.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support/hooked.rs"]
+mod hooked;
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hooked::Hooked;
+use late_backend::{Call, LateConfig, LateHandle, SubmitFailure};
+use support::{Drops, bytes_of, eventually, in_time, late, no_violations, on, with};
+use transship_core::backend::StreamPriority;
+use transship_core::{
+    BackgroundWork, CopyError, CopyOptions, Device, Error, Stop, Tensor, TensorTree, TimedWait, Visitor,
+    start_copy, statistics,
+};
+
+const MODES: [BackgroundWork; 3] = [BackgroundWork::Auto, BackgroundWork::Always, BackgroundWork::Never];
+
+/// Without packing: two allocations and two copies.
+fn options(when: BackgroundWork) -> CopyOptions {
+    CopyOptions::default().packing(false).background(when)
+}
+
+fn sources() -> Vec<Tensor> {
+    vec![Tensor::from(vec![1_u8; 8]), Tensor::from(vec![2_u8; 24])]
+}
+
+fn copy(tree: Vec<Tensor>, to: &Device, options: CopyOptions) -> Result<Vec<Tensor>, CopyError<Vec<Tensor>>> {
+    let to = to.clone();
+    in_time(move || start_copy(tree, &to, options)?.wait())
+}
+
+/// A copy fails, gives its sources back as they were, and the next one succeeds.
+#[track_caller]
+fn fails_and_recovers(late: &LateHandle, device: &Device, when: BackgroundWork) {
+    let tree = sources();
+    let addresses: Vec<_> = tree.iter().map(|tensor| tensor.address().unwrap()).collect();
+    let failed = copy(tree, device, options(when)).unwrap_err();
+    assert!(failed.to_string().contains("told to fail"), "{failed}");
+    let mut back = failed.into_value().expect("the structure comes back");
+    assert_eq!(back.iter().map(|tensor| tensor.address().unwrap()).collect::<Vec<_>>(), addresses);
+    assert_eq!(bytes(&back), [vec![1; 8], vec![2; 24]]);
+    eventually("the sources are no longer in use", || back[0].as_mut_bytes().is_ok());
+
+    let done = copy(back, device, options(when)).unwrap();
+    assert_eq!(bytes(&done), [vec![1; 8], vec![2; 24]]);
+    drop(done);
+    device.shutdown().unwrap();
+    eventually("all memory is given back", || {
+        device.counters().device_bytes == 0 && device.staging_statistics().in_use == 0
+    });
+    no_violations(late);
+}
+
+fn bytes(tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    tensors.iter().map(bytes_of).collect()
+}
+
+#[test]
+fn an_allocation_that_fails_gives_the_structure_back() {
+    for when in MODES {
+        for after in 0..2 {
+            let (late, device) = late();
+            device.prepare(64).unwrap();
+            late.fail_next(Call::Allocate, after);
+            fails_and_recovers(&late, &device, when);
+        }
+    }
+}
+
+#[test]
+fn staging_that_cannot_be_had_gives_the_structure_back() {
+    for when in MODES {
+        let (late, device) = late();
+        late.fail_next(Call::Staging, 0);
+        fails_and_recovers(&late, &device, when);
+    }
+}
+
+/// catches: 08-failed-submit-keeps-its-entry, 09-structure-not-restored
+#[test]
+fn a_submission_that_fails_gives_the_structure_back() {
+    for when in MODES {
+        for submit_failure in [SubmitFailure::BeforeAnything, SubmitFailure::AfterOps(1)] {
+            let (late, device) = with(LateConfig { submit_failure, ..LateConfig::new("late") });
+            device.prepare(64).unwrap();
+            late.fail_next(Call::Submit, 0);
+            fails_and_recovers(&late, &device, when);
+        }
+    }
+}
+
+#[test]
+fn what_was_submitted_before_the_failure_stays_owned() {
+    for when in MODES {
+        let (late, device) = late();
+        device.prepare(1 << 20).unwrap();
+        late.stall();
+        // Three units, the last of which fails.
+        late.fail_next(Call::Submit, 2);
+        let tree = vec![Tensor::from(vec![3_u8; 9 << 20])];
+        let failed = match start_copy(tree, &device, options(when)) {
+            Err(failed) => failed,
+            Ok(handle) => in_time(move || handle.wait()).unwrap_err(),
+        };
+        assert!(failed.to_string().contains("told to fail"), "{failed}");
+        assert_eq!(bytes(&failed.into_value().unwrap())[0], vec![3; 9 << 20]);
+        late.release();
+        eventually("the rest is let go of", || device.staging_statistics().in_use == 0);
+        no_violations(&late);
+    }
+}
+
+/// The tests that break a device, one after the other: leaks are counted for the whole process.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// catches: 06-leak-not-counted, 07-freed-instead-of-leaked
+#[test]
+fn a_broken_device_leaks_what_is_in_flight_and_counts_it() {
+    let _turn = one_at_a_time();
+    let (late, device) = late();
+    device.prepare(64).unwrap();
+    let drops = Drops::default();
+    late.stall();
+    let copy = start_copy(drops.tensor(vec![1; 8]), &device, CopyOptions::default()).unwrap();
+    let before = statistics();
+    late.break_device();
+    assert!(matches!(copy.is_ready(), Err(Error::Driver { .. })));
+    let failed = in_time(move || copy.wait()).unwrap_err();
+    assert!(matches!(failed.error(), Error::Driver { .. }), "{failed}");
+    assert_eq!(bytes_of(&failed.into_value().unwrap()), [1; 8]);
+
+    let leaked = statistics();
+    assert_eq!(leaked.leaks - before.leaks, 1);
+    assert!(leaked.leaked_bytes - before.leaked_bytes >= 8);
+    assert!(device.staging_statistics().in_use > 0, "the block may still be read");
+    assert!(device.counters().device_bytes >= 8, "the result may still be written");
+    assert_eq!(drops.count(), 1, "nobody uses the source");
+}
+
+/// catches: 23-leaked-blocks-not-counted
+#[test]
+fn blocks_that_were_leaked_are_not_waited_for() {
+    let _turn = one_at_a_time();
+    let (late, device) = late();
+    device.set_staging_budget(64 << 10).unwrap();
+    device.prepare(64).unwrap();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    late.stall();
+    let options = CopyOptions::default().stream(&stream);
+    let handle = start_copy(Tensor::from(vec![1_u8; 8]), &device, options).unwrap();
+    late.fail_next(Call::Query, 0);
+    assert!(handle.is_ready().is_err());
+    drop(handle);
+    late.release();
+    let failed = copy(sources(), &device, CopyOptions::default()).unwrap_err();
+    assert!(matches!(failed.error(), Error::OutOfMemory { kind: "staging", .. }), "{failed}");
+    assert_eq!(bytes(&failed.into_value().unwrap()), [vec![1; 8], vec![2; 24]]);
+}
+
+#[test]
+fn a_broken_device_ends_waits_that_have_begun() {
+    let _turn = one_at_a_time();
+    for when in MODES {
+        let (late, device) = late();
+        late.stall();
+        let handle = start_copy(sources(), &device, options(when)).unwrap();
+        let waiting = std::thread::spawn(move || in_time(move || handle.wait().map(drop)));
+        eventually("it waits", || late.calls().iter().any(|record| record.call == Call::Wait));
+        late.break_device();
+        let failed = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(failed.error(), Error::Driver { .. }), "{failed}");
+        let failed = copy(sources(), &device, options(when)).unwrap_err();
+        assert_eq!(bytes(&failed.into_value().unwrap()), [vec![1; 8], vec![2; 24]]);
+    }
+}
+
+#[test]
+fn a_broken_device_ends_futures() {
+    let _turn = one_at_a_time();
+    let (late, device) = late();
+    device.prepare(64).unwrap();
+    late.stall();
+    let handle = start_copy(sources(), &device, CopyOptions::default()).unwrap();
+    let waiting = std::thread::spawn(move || in_time(move || futures::executor::block_on(handle).map(drop)));
+    eventually("it is polled", || late.calls().iter().any(|record| record.call == Call::Query));
+    late.break_device();
+    assert!(matches!(waiting.join().unwrap().unwrap_err().error(), Error::Driver { .. }));
+}
+
+/// catches: 10-no-poison
+#[test]
+fn a_result_that_was_never_filled_says_so_at_every_use() {
+    let _turn = one_at_a_time();
+    let (late, device) = late();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    device.prepare(64).unwrap();
+    late.stall();
+    let handle = start_copy(Tensor::from(vec![1_u8; 8]), &device, CopyOptions::default()).unwrap();
+    let tensor = handle.wait_on(&stream).unwrap();
+    let view = tensor.narrow(0, 2, 4).unwrap();
+    late.break_device();
+    for tensor in [&tensor, &view] {
+        let failed = [
+            tensor.is_ready().unwrap_err(),
+            tensor.as_slice::<u8>().unwrap_err(),
+            tensor.to_bytes().unwrap_err(),
+            tensor.record_stream(&stream).unwrap_err(),
+            tensor.wait_on_backend(stream.backend_stream()).unwrap_err(),
+        ];
+        for error in failed {
+            assert!(
+                matches!(&error, Error::CopyFailed(why) if matches!(**why, Error::Driver { .. })),
+                "{error:?}"
+            );
+        }
+        let failed = copy(vec![tensor.clone()], &Device::host(), CopyOptions::default()).unwrap_err();
+        assert!(matches!(failed.error(), Error::CopyFailed(_)), "{failed:?}");
+        assert!(failed.into_value().is_some());
+    }
+}
+
+#[test]
+fn a_device_that_does_not_answer_gives_the_handle_back() {
+    for when in MODES {
+        let (late, device) = late();
+        late.stall();
+        let mut handle = start_copy(sources(), &device, options(when)).unwrap();
+        for _ in 0..3 {
+            handle = match handle.wait_timeout(Duration::from_millis(5)).unwrap() {
+                TimedWait::Pending(handle) => handle,
+                TimedWait::Done(_) => panic!("the device stands still"),
+            };
+        }
+        late.release();
+        let TimedWait::Done(done) = handle.wait_timeout(support::PATIENCE).unwrap() else {
+            panic!("the device answers");
+        };
+        assert_eq!(bytes(&done), [vec![1; 8], vec![2; 24]]);
+        no_violations(&late);
+    }
+}
+
+#[test]
+fn a_panic_on_a_worker_is_an_error_of_the_copy() {
+    let _turn = one_at_a_time();
+    let late = LateHandle::new(LateConfig::new("late")).unwrap();
+    let backend = Hooked::new(late.backend(0));
+    let device = Device::from_backend(backend.clone()).unwrap();
+    let when = BackgroundWork::Always;
+    for place in ["submit", "allocate"] {
+        match place {
+            "submit" => backend.before_next_submit(|| panic!("told to panic in submit")),
+            _ => backend.before_next_allocate(|| panic!("told to panic in allocate")),
+        }
+        let failed = copy(sources(), &device, options(when)).unwrap_err();
+        let Error::Panicked { message } = failed.error() else { panic!("{failed:?}") };
+        assert_eq!(*message, format!("told to panic in {place}"));
+        let done = copy(failed.into_value().unwrap(), &device, options(when)).unwrap();
+        assert_eq!(bytes(&done), [vec![1; 8], vec![2; 24]]);
+    }
+    no_violations(&late);
+}
+
+#[test]
+fn a_panic_in_start_copy_leaves_the_device_usable() {
+    let _turn = one_at_a_time();
+    let late = LateHandle::new(LateConfig::new("late")).unwrap();
+    let backend = Hooked::new(late.backend(0));
+    let device = Device::from_backend(backend.clone()).unwrap();
+    device.prepare(64).unwrap();
+    backend.before_next_submit(|| panic!("told to panic in submit"));
+    let before = statistics().leaks;
+    let start = || drop(start_copy(sources(), &device, options(BackgroundWork::Auto)));
+    assert!(catch_unwind(AssertUnwindSafe(start)).is_err());
+    assert_eq!(statistics().leaks - before, 1, "nobody knows what was submitted");
+    let done = copy(sources(), &device, options(BackgroundWork::Auto)).unwrap();
+    assert_eq!(bytes(&done), [vec![1; 8], vec![2; 24]]);
+    no_violations(&late);
+}
+
+#[test]
+fn a_copy_that_cannot_be_waited_for_on_a_stream_is_settled_all_the_same() {
+    let (late, device) = late();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    let source = on(&device, &[1; 8]);
+    device.prepare(64).unwrap();
+    late.stall();
+    let handle = start_copy(source, &Device::host(), CopyOptions::default()).unwrap();
+    let refused = handle.wait_on(&stream).unwrap_err();
+    assert!(matches!(refused.error(), Error::HostTarget));
+    assert_eq!(refused.into_value().unwrap().device_id().unwrap(), device.id());
+    late.release();
+    eventually("the result is let go of", || device.result_statistics().in_use == 0);
+    no_violations(&late);
+}
+
+/// Breaks the promise of a structure to be visited in the same order every time.
+#[derive(Debug)]
+struct Swapping {
+    tensors: [Tensor; 2],
+    forward: bool,
+}
+
+impl TensorTree for Swapping {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.forward = !self.forward;
+        let [first, second] = &mut self.tensors;
+        let order = if self.forward { [first, second] } else { [second, first] };
+        order.into_iter().try_for_each(|tensor| visitor.tensor(tensor))
+    }
+}
+
+#[test]
+fn a_structure_that_changes_its_order_gets_no_tensor_beyond_its_memory() {
+    let (late, device) = late();
+    let tree = Swapping { tensors: [on(&device, &[1; 4096]), on(&device, &[2; 4])], forward: false };
+    late.fail_next(Call::Submit, 0);
+    let failed =
+        in_time(move || start_copy(tree, &Device::host(), CopyOptions::default())?.wait()).unwrap_err();
+    assert!(failed.to_string().contains("told to fail"), "{failed}");
+    // A tensor whose memory does not fit has none.
+    for tensor in failed.into_value().unwrap().tensors.iter().filter(|tensor| tensor.device_id().is_ok()) {
+        let held = tensor.buffer().unwrap().bytes();
+        let end = tensor.offset() + tensor.layout().span();
+        assert!(end <= held, "a tensor that ends at {end} of {held} bytes");
+    }
+    no_violations(&late);
+}

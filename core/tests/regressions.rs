@@ -1,0 +1,290 @@
+//! What went wrong once, where the corner is too odd for the tests of one subject.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support/hooked.rs"]
+mod hooked;
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use hooked::Hooked;
+use late_backend::{Call, LateConfig, LateHandle};
+use support::{PATIENCE, bytes_of, eventually, in_time, late, no_violations, on, two};
+use transship_core::backend::{MemoryKind, RawMemory, StreamPriority};
+use transship_core::{
+    BackgroundWork, CopyOptions, CopyPolicy, DType, Device, Error, Stream, Tensor, TimedWait, start_copy,
+};
+
+fn options() -> CopyOptions {
+    CopyOptions::default()
+}
+
+fn stream_of(device: &Device) -> Stream {
+    device.create_stream(StreamPriority::Normal).unwrap()
+}
+
+/// Something that happens once, on any thread.
+#[derive(Clone, Default)]
+struct Flag(Arc<AtomicBool>);
+
+impl Flag {
+    fn raise(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn is_raised(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Runs code when it goes.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// A tensor over memory of the host that the program lends; `on_drop` runs when it is given back.
+fn lent_by_host(bytes: &[u8], on_drop: impl Fn() + Send + Sync + 'static) -> Tensor {
+    let (shape, bytes) = ([bytes.len()], bytes.to_vec());
+    let address = bytes.as_ptr().expose_provenance() as u64;
+    let memory = RawMemory { address, bytes: bytes.len(), kind: MemoryKind::Pageable };
+    let owner = Box::new((OnDrop(on_drop), bytes));
+    // SAFETY: the owner holds the bytes, which nobody writes.
+    unsafe { Tensor::from_raw(memory, owner, &shape, DType::U8, &Device::host()) }.unwrap()
+}
+
+/// The same in memory of a device.
+fn lent_by_device(device: &Device, on_drop: impl Fn() + Send + Sync + 'static) -> Tensor {
+    let stream = stream_of(device);
+    let buffer = device.backend().allocate(64, &**stream.backend_stream()).unwrap();
+    stream.synchronize().unwrap();
+    let memory = RawMemory { address: buffer.address().unwrap(), bytes: 64, kind: MemoryKind::Device };
+    let owner = Box::new((OnDrop(on_drop), buffer));
+    // SAFETY: the owner holds the buffer, whose allocation is done and which nobody writes.
+    unsafe { Tensor::from_raw(memory, owner, &[64], DType::U8, device) }.unwrap()
+}
+
+fn hooked() -> (LateHandle, Arc<Hooked>, Device) {
+    let late = LateHandle::new(LateConfig::new("late")).unwrap();
+    let backend = Hooked::new(late.backend(0));
+    let device = Device::from_backend(backend.clone()).unwrap();
+    (late, backend, device)
+}
+
+#[test]
+fn memory_that_was_lent_is_given_back_when_its_use_is_over() {
+    let (late, device) = late();
+    let stream = stream_of(&device);
+    late.stall();
+    let given_back = Flag::default();
+    let tensor = lent_by_host(&[7; 8], {
+        let given_back = given_back.clone();
+        move || given_back.raise()
+    });
+    tensor.record_stream(&stream).unwrap();
+    drop(tensor);
+    assert!(!given_back.is_raised(), "the stream still uses it");
+    late.release();
+    eventually("it is given back", || given_back.is_raised());
+}
+
+#[test]
+fn an_owner_that_panics_does_not_take_others_with_it() {
+    let (late, device) = late();
+    let stream = stream_of(&device);
+    late.stall();
+    let given_back = Flag::default();
+    let tensor = lent_by_host(&[7; 8], {
+        let given_back = given_back.clone();
+        move || given_back.raise()
+    });
+    tensor.record_stream(&stream).unwrap();
+    drop(tensor);
+    let other = lent_by_host(&[1; 8], || panic!("the owner panics"));
+    assert!(catch_unwind(AssertUnwindSafe(move || drop(other))).is_err());
+    assert!(!given_back.is_raised(), "the stream still uses it");
+    late.release();
+    eventually("it is given back", || given_back.is_raised());
+}
+
+/// The copy ends, and somebody else looks at the stream, before the copy knows its own position.
+#[test]
+fn a_copy_that_ends_while_it_is_submitted_lets_go_of_its_source() {
+    let (late, backend, device) = hooked();
+    let stream = stream_of(&device);
+    let options = || options().policy(CopyPolicy::Always).stream(&stream);
+    let [in_drop, go_on, second_dropped] = [(); 3].map(|()| Flag::default());
+    let first = lent_by_device(&device, {
+        let (in_drop, go_on) = (in_drop.clone(), go_on.clone());
+        move || {
+            in_drop.raise();
+            eventually("the owner of the first source may go on", || go_on.is_raised());
+        }
+    });
+    let second = lent_by_device(&device, {
+        let dropped = second_dropped.clone();
+        move || dropped.raise()
+    });
+
+    late.stall();
+    let copy = start_copy(first, &device, options()).unwrap();
+    let TimedWait::Pending(copy) = copy.wait_timeout(Duration::ZERO).unwrap() else {
+        panic!("the device stands still");
+    };
+    late.release();
+    let submitted = Arc::new(OnceLock::new());
+    backend.after_next_submit({
+        let submitted = submitted.clone();
+        move |position| {
+            submitted.set(position).unwrap();
+            eventually("another thread lets go of the first source", || in_drop.is_raised());
+        }
+    });
+    let looking = thread::spawn({
+        let stream = stream.clone();
+        move || {
+            eventually("the second copy is submitted", || submitted.get().is_some());
+            let position = *submitted.get().unwrap();
+            assert!(stream.backend_stream().wait(position, Some(PATIENCE)).unwrap());
+            copy.is_ready()
+        }
+    });
+    let copy = start_copy(second, &device, options()).unwrap();
+    go_on.raise();
+    assert!(looking.join().unwrap().unwrap());
+    let _result = in_time(move || copy.wait()).unwrap();
+    assert!(second_dropped.is_raised(), "the copy is done and its source is still held");
+    no_violations(&late);
+}
+
+#[test]
+fn shutdown_waits_for_copies_that_workers_submit() {
+    let (late, backend, device) = hooked();
+    device.prepare(64).unwrap();
+    let [submitting, go_on] = [(); 2].map(|()| Flag::default());
+    backend.after_next_submit({
+        let (submitting, go_on) = (submitting.clone(), go_on.clone());
+        move |_| {
+            submitting.raise();
+            eventually("the worker may go on", || go_on.is_raised());
+        }
+    });
+    let options = options().background(BackgroundWork::Always);
+    let copy = start_copy(Tensor::from(vec![1_u8; 64]), &device, options).unwrap();
+    eventually("a worker submits", || submitting.is_raised());
+
+    let (done, is_done) = mpsc::channel();
+    thread::spawn({
+        let device = device.clone();
+        move || done.send(device.shutdown()).unwrap()
+    });
+    let early = is_done.recv_timeout(Duration::from_millis(100));
+    go_on.raise();
+    assert!(early.is_err(), "shutdown has returned while a copy was being submitted");
+    is_done.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert_eq!(bytes_of(&copy.wait().unwrap()), [1; 64]);
+    no_violations(&late);
+}
+
+#[test]
+fn the_pace_is_that_of_the_whole_copy() {
+    let (late, one, other) = two(LateConfig::new("late"));
+    let tree = vec![on(&one, &[1; 4096]), on(&other, &[2; 4096])];
+    one.prepare(4096).unwrap();
+    other.prepare(4096).unwrap();
+    late.stall();
+    late.clear_calls();
+    let copy = start_copy(tree, &Device::host(), options().paced(4096)).unwrap();
+    let waits = || late.calls().iter().any(|record| record.call == Call::Wait);
+    eventually("it waits, or everything is submitted", || waits() || copy.report().submitted_after.is_some());
+    assert_eq!(copy.report().copied_bytes, 4096);
+    late.release();
+    let down = in_time(move || copy.wait()).unwrap();
+    assert_eq!([down[0].to_bytes().unwrap(), down[1].to_bytes().unwrap()], [[1; 4096], [2; 4096]]);
+    no_violations(&late);
+}
+
+#[test]
+fn a_tensor_that_stays_needs_no_worker_while_it_is_being_filled() {
+    let (late, device) = late();
+    device.prepare(64).unwrap();
+    let stream = stream_of(&device);
+    late.stall();
+    let filling = start_copy(Tensor::from(vec![1_u8; 64]), &device, options()).unwrap();
+    let resident = filling.wait_on(&stream).unwrap();
+    let copy = start_copy(vec![resident, Tensor::from(vec![2_u8; 64])], &device, options()).unwrap();
+    assert!(!copy.report().background);
+    assert!(!copy.is_ready().unwrap(), "a tensor of it is not filled yet");
+    late.release();
+    let done = in_time(move || copy.wait()).unwrap();
+    assert_eq!([bytes_of(&done[0]), bytes_of(&done[1])], [[1; 64], [2; 64]]);
+    no_violations(&late);
+}
+
+#[test]
+fn blocks_whose_copies_are_done_are_taken_again_without_a_worker() {
+    let (late, device) = late();
+    device.prepare(64).unwrap();
+    // More copies than there are blocks, and nobody asks for any of them.
+    let copies: Vec<_> = (0..8_u8)
+        .map(|byte| {
+            let copy = start_copy(Tensor::from(vec![byte; 64]), &device, options()).unwrap();
+            device.backend().synchronize().unwrap();
+            copy
+        })
+        .collect();
+    assert!(copies.iter().all(|copy| !copy.report().background));
+    for (byte, copy) in (0..).zip(copies) {
+        assert_eq!(bytes_of(&copy.wait().unwrap()), [byte; 64]);
+    }
+    no_violations(&late);
+}
+
+#[test]
+fn scopes_may_end_in_any_order() {
+    let (_late, device) = late();
+    let (one, other) = (stream_of(&device), stream_of(&device));
+    let current = || Stream::current(&device).map(|stream| stream.backend_stream().clone());
+    let (scope, inner) = (one.enter(), other.enter());
+    drop(scope);
+    assert!(Arc::ptr_eq(&current().unwrap(), other.backend_stream()), "the scope that is open counts");
+    drop(inner);
+    assert!(current().is_none());
+}
+
+#[test]
+fn memory_is_writable_again_when_its_use_on_a_stream_is_over() {
+    let (late, device) = late();
+    let stream = stream_of(&device);
+    let mut tensor = Tensor::from(vec![1_u8; 4]);
+    late.stall();
+    stream.record().unwrap();
+    tensor.record_stream(&stream).unwrap();
+    assert!(matches!(tensor.as_mut_bytes(), Err(Error::NotWritable { .. })));
+    late.release();
+    stream.synchronize().unwrap();
+    eventually("it is writable", || tensor.as_mut_bytes().is_ok());
+}
+
+/// A driver may block when its device goes.
+#[test]
+fn a_device_never_goes_on_the_thread_that_drops_it() {
+    const DEVICES: usize = 1000;
+    let late = LateHandle::new(LateConfig::new("late")).unwrap();
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..DEVICES {
+        let threads = threads.clone();
+        let gone = OnDrop(move || threads.lock().unwrap().push(thread::current().id()));
+        drop(Device::from_backend(Hooked::with_owner(late.backend(0), gone)).unwrap());
+    }
+    eventually("all devices are gone", || threads.lock().unwrap().len() == DEVICES);
+    assert!(!threads.lock().unwrap().contains(&thread::current().id()));
+}

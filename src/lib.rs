@@ -1,0 +1,45 @@
+//! Copies whole nested structures of tensors between devices, asynchronously, at the speed of the hardware.
+//!
+//! ```
+//! use transship::prelude::*;
+//!
+//! #[derive(TensorTree)]
+//! struct Camera {
+//!     boxes: Tensor,
+//!     name: String,
+//!     depth: Option<Tensor>,
+//! }
+//!
+//! let boxes = Tensor::from_vec(vec![0.0f32; 8], &[2, 4])?;
+//! let batch = vec![Camera { boxes, name: "front".into(), depth: None }];
+//!
+//! let device = Device::best()?;
+//! let handle = transship::start_copy(batch, &device, CopyOptions::default())?; // returns at once
+//! let batch: Vec<Camera> = handle.wait()?; // or .await, or wait_on(&stream)
+//! assert_eq!(batch[0].boxes.device_id()?, device.id());
+//! # Ok::<(), transship::Error>(())
+//! ```
+//!
+//! Everything with a decision in it is in `transship-core`, whose items are all here; each backend is a cargo feature
+//! and a module of its name.
+
+pub use transship_core::*;
+
+#[cfg(feature = "derive")]
+pub use transship_derive::TensorTree;
+
+#[cfg(feature = "cuda")]
+pub use transship_cuda as cuda;
+
+pub mod prelude {
+    //! What most programs need.
+
+    pub use crate::{
+        BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, DeviceId, PendingCopy,
+        Stream, Tensor, TensorTree, TimedWait, Value, start_copy,
+    };
+}
+
+#[cfg(all(doctest, feature = "derive"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,37 @@
+//! The cases, by subject.
+
+mod awaiting;
+mod dtypes;
+mod errors;
+mod lifetimes;
+mod memory;
+mod policies;
+mod random;
+mod reports;
+mod shapes;
+mod streams;
+mod strided;
+mod trees;
+mod visits;
+
+use crate::suite::Case;
+
+/// Every case, made anew for each backend.
+pub(crate) fn all() -> Vec<Case> {
+    let subjects = [
+        awaiting::cases,
+        dtypes::cases,
+        errors::cases,
+        lifetimes::cases,
+        memory::cases,
+        policies::cases,
+        random::cases,
+        reports::cases,
+        shapes::cases,
+        streams::cases,
+        strided::cases,
+        trees::cases,
+        visits::cases,
+    ];
+    subjects.into_iter().flat_map(|cases| cases()).collect()
+}

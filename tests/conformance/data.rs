@@ -1,0 +1,76 @@
+//! Random data, and what a tensor held before it was copied.
+
+use transship::{DType, Device, Tensor, TensorTree, for_each_tensor};
+
+/// Numbers that look random (splitmix64).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A tensor on the host with random elements.
+    pub(crate) fn tensor(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
+        let mut tensor = Tensor::empty(shape, dtype, &Device::host()).expect("host memory");
+        self.fill(&mut tensor);
+        tensor
+    }
+
+    /// Random elements that are valid for the type of `tensor`.
+    pub(crate) fn fill(&mut self, tensor: &mut Tensor) {
+        let mask = if tensor.dtype() == DType::Bool { 0x0101_0101_0101_0101 } else { u64::MAX };
+        for part in tensor.as_mut_bytes().expect("a host tensor of our own").chunks_mut(8) {
+            let bytes = (self.next() & mask).to_le_bytes();
+            part.copy_from_slice(&bytes[..part.len()]);
+        }
+    }
+}
+
+/// What a tensor is, wherever it lies: its type, its shape, and its elements in order.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Contents {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Contents {
+    /// Of a tensor on the host.
+    pub(crate) fn of(tensor: &Tensor) -> Self {
+        let bytes = tensor.to_bytes().expect("a tensor on the host");
+        Self { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes }
+    }
+
+    /// Of every tensor of a structure on the host, in the order of a copy.
+    pub(crate) fn of_all<S: TensorTree>(value: &mut S) -> Vec<Self> {
+        let mut all = Vec::new();
+        for_each_tensor(value, |tensor| {
+            all.push(Self::of(tensor));
+            Ok(())
+        })
+        .expect("a structure that can be visited");
+        all
+    }
+}
+
+/// Panics unless `after` is `before`, and says where they differ.
+#[track_caller]
+pub(crate) fn assert_same(before: &[Contents], after: &[Contents]) {
+    assert_eq!(before.len(), after.len(), "tensors before and after");
+    for (index, (before, after)) in before.iter().zip(after).enumerate() {
+        assert_eq!((before.dtype, &before.shape), (after.dtype, &after.shape), "tensor {index}");
+        let differs = before.bytes.iter().zip(&after.bytes).position(|(one, other)| one != other);
+        if let Some(byte) = differs {
+            let (was, is) = (before.bytes[byte], after.bytes[byte]);
+            panic!("byte {byte} of {} of tensor {index} was {was:#x} and is {is:#x}", before.bytes.len());
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The driver and its devices.
+
+mod capture;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use transship_core::backend::{
+    Backend, BackendStream, Buffer, CopyOp, Counters, Driver, Limits, MemoryKind, RawMemory, Staging,
+    StreamPriority, Submission,
+};
+use transship_core::{Alignment, DeviceId, Error, Result};
+
+use crate::calls::{Call, failure};
+use crate::config::SubmitFailure;
+use crate::instance::Instance;
+use crate::memory::{LateBuffer, LateStaging, Life};
+use crate::queue::{Op, Queue};
+use crate::stream::LateStream;
+
+pub(crate) struct LateDriver(pub(crate) Arc<Instance>);
+
+#[async_trait]
+impl Driver for LateDriver {
+    fn name(&self) -> &'static str {
+        self.0.config.name
+    }
+
+    fn preference(&self) -> u32 {
+        0
+    }
+
+    fn is_available(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn device_count(&self) -> usize {
+        self.0.config.devices
+    }
+
+    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+        let count = self.device_count();
+        if ordinal >= count {
+            return Err(Error::NoSuchDevice { device: DeviceId::new(self.name(), ordinal)?, count });
+        }
+        drop(self.0.enter(Call::Open, true, ordinal)?);
+        Ok(Arc::new(LateBackend::new(self.0.clone(), ordinal)))
+    }
+}
+
+/// One simulated device.
+pub(crate) struct LateBackend {
+    pub(crate) instance: Arc<Instance>,
+    pub(crate) device: usize,
+    limits: Limits,
+}
+
+impl LateBackend {
+    pub(crate) fn new(instance: Arc<Instance>, device: usize) -> Self {
+        let limits = Limits {
+            copy_granularity: instance.config.copy_granularity,
+            buffer_alignment: const { Alignment::of(256).unwrap() },
+            largest_buffer: instance.config.device_memory,
+            host_writable: false,
+        };
+        Self { instance, device, limits }
+    }
+
+    fn stream<'a>(&self, stream: &'a dyn BackendStream) -> Result<&'a LateStream> {
+        let stream = LateStream::of(stream, &self.instance).ok_or(Error::Unsupported {
+            device: self.device(),
+            what: "work on a stream of another driver",
+        })?;
+        if stream.device != self.device {
+            let actual = self.instance.devices[stream.device];
+            return Err(Error::WrongStream { actual, expected: self.device() });
+        }
+        Ok(stream)
+    }
+
+    /// Does what a submit that fails half way has done: the first copies, to their end.
+    fn submit_some(&self, mut ops: Vec<Op>, stream: &LateStream) -> Result<()> {
+        let SubmitFailure::AfterOps(count) = self.instance.config.submit_failure else { return Ok(()) };
+        ops.truncate(count);
+        let mut state = self.instance.lock();
+        let queue = &mut state.streams[stream.index];
+        queue.pending.extend(ops);
+        let behind = queue.record();
+        drop(state);
+        self.instance.run_until(stream.index, None, |state| state.streams[stream.index].reached >= behind)?;
+        Ok(())
+    }
+}
+
+// SAFETY: promise 1: a position is an operation behind the copies of its stream; 2: `submit_some` waits;
+// 3: blocks never move, and a staging block is freed when it is dropped; 4: `Instance::collect` frees device memory once
+// its tickets are reached; 5: nothing but `wait`, `synchronize` and a failing submit sleeps.
+unsafe impl Backend for LateBackend {
+    fn device(&self) -> DeviceId {
+        self.instance.devices[self.device]
+    }
+
+    fn description(&self) -> &str {
+        "simulated device that copies as late as it may"
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn counters(&self) -> Counters {
+        self.instance.lock().counters[self.device]
+    }
+
+    fn create_stream(&self, _: StreamPriority) -> Result<Arc<dyn BackendStream>> {
+        let mut state = self.instance.enter(Call::CreateStream, false, self.device)?;
+        state.streams.push(Queue::new(self.device));
+        state.counters[self.device].streams_created += 1;
+        let index = state.streams.len() - 1;
+        Ok(Arc::new(LateStream { instance: self.instance.clone(), device: self.device, index }))
+    }
+
+    fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        let stream = self.stream(stream)?;
+        let (allocation, address) = self.instance.allocate(self.device, bytes, stream.index)?;
+        Ok(Box::new(LateBuffer {
+            instance: self.instance.clone(),
+            device: self.device,
+            allocation,
+            offset: 0,
+            bytes,
+            address,
+            life: Some(Life::Allocation(allocation)),
+        }))
+    }
+
+    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>> {
+        let (id, block) = self.instance.allocate_staging(self.device, bytes)?;
+        Ok(Box::new(LateStaging { instance: self.instance.clone(), device: self.device, id, block }))
+    }
+
+    /// Wraps a part of a live allocation of this device: allocate a buffer, and let it be the owner.
+    unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
+        let state = self.instance.enter(Call::Wrap, false, self.device)?;
+        let RawMemory { address, bytes, kind } = memory;
+        let invalid = |reason: &str| Error::InvalidMemory { address, bytes, reason: reason.to_owned() };
+        if kind != MemoryKind::Device {
+            return Err(invalid("it is no device memory"));
+        }
+        let found = state.allocations.iter().find_map(|(id, memory)| {
+            let offset = usize::try_from(address.checked_sub(memory.address)?).ok()?;
+            (memory.device == self.device && memory.block.at(offset, bytes).is_some())
+                .then_some((*id, offset))
+        });
+        let (allocation, offset) = found.ok_or_else(|| invalid("the device has no such memory"))?;
+        drop(state);
+        Ok(Box::new(LateBuffer {
+            instance: self.instance.clone(),
+            device: self.device,
+            allocation,
+            offset,
+            bytes,
+            address,
+            life: Some(Life::Owner { _owner: owner }),
+        }))
+    }
+
+    unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
+        let stream = self.stream(stream)?;
+        let captured = ops.iter().map(|op| self.capture(op)).collect::<Result<Vec<_>>>()?;
+        let blocking = ops.iter().any(capture::blocks);
+        if let Err(error) = self.instance.enter(Call::Submit, blocking, self.device).map(drop) {
+            self.submit_some(captured, stream)?;
+            return Err(error);
+        }
+        let mut state = self.instance.lock();
+        let moved = capture::count(&mut state.counters[self.device], ops);
+        let queue = &mut state.streams[stream.index];
+        queue.pending.extend(captured);
+        Ok(Submission { position: queue.record(), copies: ops.len(), bytes: moved })
+    }
+
+    fn reaches(&self, other: &dyn Backend) -> bool {
+        let other: &dyn Any = other;
+        other.downcast_ref::<Self>().is_some_and(|other| {
+            let same = Arc::ptr_eq(&self.instance, &other.instance);
+            same && (self.device == other.device || self.instance.config.peers)
+        })
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let state = self.instance.enter(Call::Synchronize, true, self.device)?;
+        let streams = 0..state.streams.len();
+        let mine: Vec<usize> = streams.filter(|index| state.streams[*index].device == self.device).collect();
+        drop(state);
+        for index in mine {
+            let all_done =
+                self.instance.run_until(index, None, |state| state.streams[index].pending.is_empty())?;
+            if !all_done {
+                return Err(failure(self.device(), "a stream did not come to its end".to_owned()));
+            }
+        }
+        self.instance.collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! Copies, as they are captured when they are submitted.
+
+use std::any::Any;
+
+use transship_core::Result;
+use transship_core::backend::{Buffer, CopyOp, Counters, HostSide, MemoryKind};
+
+use crate::backend::LateBackend;
+use crate::memory::{LateBuffer, LateStaging};
+use crate::queue::{End, HostPointer, Op};
+
+impl LateBackend {
+    /// Checks a copy against the contract of `submit`, and keeps what it needs to run later.
+    pub(super) fn capture(&self, op: &CopyOp<'_>) -> Result<Op> {
+        let (from, to, bytes) = match *op {
+            CopyOp::Upload { from, to, to_offset, bytes } => {
+                (Some(self.host(from, bytes, false)), self.device_end(to, to_offset, bytes, false), bytes)
+            }
+            CopyOp::Download { from, from_offset, to, bytes } => {
+                (Some(self.device_end(from, from_offset, bytes, false)), self.host(to, bytes, true), bytes)
+            }
+            CopyOp::Between { from, from_offset, to, to_offset, bytes } => {
+                let source = self.device_end(from, from_offset, bytes, self.instance.config.peers);
+                (Some(source), self.device_end(to, to_offset, bytes, false), bytes)
+            }
+            CopyOp::Clear { to, to_offset, bytes } => {
+                (None, self.device_end(to, to_offset, bytes, false), bytes)
+            }
+        };
+        let granular = self.instance.config.copy_granularity.divides(bytes);
+        let granular =
+            granular.then_some(()).ok_or_else(|| format!("a copy of {bytes} bytes, which is no multiple"));
+        let checked = granular.and_then(|()| Ok(Op::Copy { from: from.transpose()?, to: to?, bytes }));
+        checked.map_err(|what| self.instance.violation(self.device, what))
+    }
+
+    fn device_end(
+        &self,
+        buffer: &dyn Buffer,
+        offset: usize,
+        bytes: usize,
+        peers: bool,
+    ) -> Result<End, String> {
+        let any: &dyn Any = buffer;
+        let buffer = any
+            .downcast_ref::<LateBuffer>()
+            .filter(|buffer| std::sync::Arc::ptr_eq(&buffer.instance, &self.instance))
+            .filter(|buffer| buffer.device == self.device || peers)
+            .ok_or("a copy of a buffer that the device does not reach")?;
+        inside(offset, bytes, buffer.bytes)?;
+        if !self.instance.config.copy_granularity.divides(offset) {
+            return Err(format!("a copy at offset {offset} of a buffer, which is no multiple"));
+        }
+        Ok(End::Device { allocation: buffer.allocation, offset: buffer.offset + offset })
+    }
+
+    fn host(&self, side: HostSide<'_>, bytes: usize, writes: bool) -> Result<End, String> {
+        let start = if writes { side.destination() } else { side.source() };
+        let start = HostPointer(start.ok_or("a copy of host memory that may not be used like that")?);
+        match side {
+            HostSide::Buffer(buffer, offset) => {
+                inside(offset, bytes, buffer.bytes())?;
+                Ok(End::Host(start))
+            }
+            HostSide::Staging(block, offset) => {
+                inside(offset, bytes, block.bytes())?;
+                let any: &dyn Any = block;
+                let block = any
+                    .downcast_ref::<LateStaging>()
+                    .filter(|block| std::sync::Arc::ptr_eq(&block.instance, &self.instance))
+                    .filter(|block| block.device == self.device)
+                    .ok_or("a copy of a staging block of another device")?;
+                Ok(End::Staging { block: block.id, start })
+            }
+        }
+    }
+}
+
+fn inside(offset: usize, bytes: usize, limit: usize) -> Result<(), String> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= limit => Ok(()),
+        _ => Err(format!("a copy of {bytes} bytes at {offset} of {limit} bytes")),
+    }
+}
+
+/// Whether a real driver might block in this copy: its host side is neither staging nor pinned.
+pub(super) fn blocks(op: &CopyOp<'_>) -> bool {
+    let side = match op {
+        CopyOp::Upload { from, .. } => from,
+        CopyOp::Download { to, .. } => to,
+        CopyOp::Between { .. } | CopyOp::Clear { .. } => return false,
+    };
+    match side {
+        HostSide::Staging(..) => false,
+        HostSide::Buffer(buffer, _) => buffer.kind() != MemoryKind::Pinned,
+    }
+}
+
+/// Counts a submission; returns how many bytes it moves.
+pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>]) -> usize {
+    counters.submissions += 1;
+    counters.copies += ops.len() as u64;
+    let mut moved = 0;
+    for op in ops {
+        let (counter, bytes) = match op {
+            CopyOp::Upload { bytes, .. } => (Some(&mut counters.bytes_up), *bytes),
+            CopyOp::Download { bytes, .. } => (Some(&mut counters.bytes_down), *bytes),
+            CopyOp::Between { bytes, .. } => (Some(&mut counters.bytes_between), *bytes),
+            CopyOp::Clear { bytes, .. } => (None, *bytes),
+        };
+        if let Some(counter) = counter {
+            *counter += bytes as u64;
+        }
+        moved += bytes;
+    }
+    moved
+}

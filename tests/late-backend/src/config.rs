@@ -1,0 +1,55 @@
+//! What a simulated driver is like.
+
+use transship_core::Alignment;
+
+/// The settings of one simulated driver. All of them are public: take [`LateConfig::new`] and change some.
+#[derive(Debug, Clone)]
+pub struct LateConfig {
+    /// The name of the driver, e.g. `late`.
+    pub name: &'static str,
+    /// How many devices it has.
+    pub devices: usize,
+    /// Whether its devices reach each other.
+    pub peers: bool,
+    /// Whether staging blocks are pinned.
+    pub pinned: bool,
+    /// How many looks at a stream it takes to make one operation run.
+    pub polls_per_op: u32,
+    /// With a seed, a look runs an operation of a stream chosen at random, not of the stream that was looked at.
+    pub seed: Option<u64>,
+    /// Memory of each device, in bytes.
+    pub device_memory: usize,
+    /// Staging memory of each device, in bytes.
+    pub staging_memory: usize,
+    /// What offsets and sizes of copies must be multiples of.
+    pub copy_granularity: Alignment,
+    /// What a failing submit has done by then.
+    pub submit_failure: SubmitFailure,
+}
+
+/// What a submit that was told to fail has done by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubmitFailure {
+    /// Nothing.
+    BeforeAnything,
+    /// So many of its copies, which are done when the error is returned.
+    AfterOps(usize),
+}
+
+impl LateConfig {
+    /// One device with as much memory as there is, pinned staging blocks and a copy for each poll.
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            devices: 1,
+            peers: true,
+            pinned: true,
+            polls_per_op: 1,
+            seed: None,
+            device_memory: isize::MAX as usize,
+            staging_memory: isize::MAX as usize,
+            copy_granularity: Alignment::ONE,
+            submit_failure: SubmitFailure::BeforeAnything,
+        }
+    }
+}
