@@ -188,9 +188,14 @@ impl Lane {
         result
     }
 
-    /// Whether `position` is known to be reached, without asking the driver.
+    /// Whether `position` is known to be reached and what it used to be free, without asking the driver.
     pub(crate) fn has_reached(&self, position: u64) -> bool {
         self.reached.load(Ordering::Acquire) >= position
+    }
+
+    /// Whether `position` is known to be reached, without asking the driver.
+    pub(crate) fn has_settled(&self, position: u64) -> bool {
+        self.queue.lock().settled >= position
     }
 
     /// Asks the driver how far the stream has come and lets go of what that settles. Never blocks: while another thread

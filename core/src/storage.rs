@@ -99,7 +99,7 @@ impl Storage {
     pub(crate) fn check_ready(&self) -> Result<()> {
         match &self.0.filled_by {
             None => Ok(()),
-            Some(copy) => match copy.is_done() {
+            Some(copy) => match copy.is_filled() {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(Error::NotReady),
                 Err(error) => Err(poisoned(error)),

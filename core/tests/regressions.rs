@@ -288,3 +288,26 @@ fn a_device_never_goes_on_the_thread_that_drops_it() {
     eventually("all devices are gone", || threads.lock().unwrap().len() == DEVICES);
     assert!(!threads.lock().unwrap().contains(&thread::current().id()));
 }
+
+/// catches: 25-ready-only-when-sources-are-free
+#[test]
+fn a_result_is_ready_while_another_thread_lets_go_of_its_source() {
+    let (late, device) = late();
+    let (begun, has_begun) = mpsc::channel();
+    let (let_go, go_on) = mpsc::channel();
+    let go_on = Mutex::new(go_on);
+    let source = lent_by_device(&device, move || {
+        begun.send(()).unwrap();
+        let _ = go_on.lock().unwrap().recv_timeout(PATIENCE);
+    });
+    let stream = stream_of(&device);
+    let always = options().policy(CopyPolicy::Always);
+    let copy = start_copy(source, &device, always).unwrap().wait_on(&stream).unwrap();
+    stream.synchronize().unwrap();
+    has_begun.recv_timeout(PATIENCE).unwrap();
+    assert!(copy.is_ready().unwrap(), "the stream has passed behind the copy");
+    let_go.send(()).unwrap();
+    drop(copy);
+    device.shutdown().unwrap();
+    no_violations(&late);
+}

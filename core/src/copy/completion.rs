@@ -118,6 +118,21 @@ impl Completion {
         self.check(&mut |_| true)
     }
 
+    /// Whether the device is done with the copy, even if another thread is still letting go of what it used. Asks the
+    /// driver; never blocks.
+    pub(crate) fn is_filled(&self) -> Result<bool> {
+        if self.is_done()? {
+            return Ok(true);
+        }
+        let inner = self.inner.lock();
+        match self.state.load(Ordering::Acquire) {
+            SUBMITTED => Ok(inner.positions.iter().all(|(lane, position)| lane.has_settled(*position))),
+            DONE => Ok(true),
+            FAILED => Err(inner.error.clone().unwrap_or(Error::NotReady)),
+            _ => Ok(false),
+        }
+    }
+
     /// For the reactor: whether the copy is over. Asks only the lanes that `may_ask` allows.
     pub(crate) fn settle(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> bool {
         self.check(may_ask).unwrap_or(true)
