@@ -26,14 +26,17 @@ fn planning(criterion: &mut Criterion) {
     let options = PlanOptions {
         pack: true,
         alignment: Alignment::new(16).unwrap(),
+        granularity: Alignment::ONE,
         largest_chunk: 32 << 20,
         largest_packed: 256 << 10,
     };
     let limits = Limits {
         copy_granularity: Alignment::ONE,
+        bindable_alignment: Alignment::ONE,
         buffer_alignment: Alignment::new(256).unwrap(),
         largest_buffer: 1 << 40,
         host_writable: false,
+        mapped_staging: false,
     };
     for count in [detection::LEAVES, 10_000] {
         let leaves = leaves_of_all_kinds(count);
@@ -52,6 +55,7 @@ fn leaves_of_all_kinds(count: usize) -> Vec<Leaf> {
     let leaf = |tensor: &Tensor| Leaf {
         bytes: tensor.bytes(),
         alignment: tensor.dtype().alignment(),
+        skew: 0,
         place: Place::From(0),
         range: None,
     };

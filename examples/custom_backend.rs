@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use transship::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Driver, HostSide, Limits, MemoryKind, RawMemory,
-    Staging, StreamPriority, Submission, Ticket, TimeMark, WriteWindow,
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, HostSide, Limits, MemoryKind,
+    RawMemory, Staging, StreamPriority, Submission, Ticket, TimeMark, WriteWindow,
 };
 use transship::{Alignment, CopyOptions, Device, DeviceId, Error, Result, Tensor};
 
@@ -66,9 +66,11 @@ impl Driver for ToyDriver {
         let device = DeviceId::new(self.name(), ordinal)?;
         let limits = Limits {
             copy_granularity: Alignment::ONE,
+            bindable_alignment: Alignment::ONE,
             buffer_alignment: Alignment::new(64)?,
             largest_buffer: 1 << 30,
             host_writable: false,
+            mapped_staging: false,
         };
         Ok(Arc::new(Toy { device, limits, counters: Mutex::default() }))
     }
@@ -166,7 +168,7 @@ unsafe impl Backend for Toy {
         Ok(Box::new(ToyBuffer { bytes, memory: Mutex::new(self.zeros("device", bytes)?) }))
     }
 
-    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>> {
+    fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
         lock(&self.counters).staging_allocations += 1;
         Ok(Box::new(ToyStaging(self.zeros("staging", bytes)?.into_iter().map(UnsafeCell::new).collect())))
     }

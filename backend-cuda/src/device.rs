@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use cudarc::driver::sys::{self, CUresult};
 use parking_lot::Mutex;
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Limits, RawMemory, Staging, StreamPriority, Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
+    Submission,
 };
 use transship_core::{Alignment, DeviceId, Error, Result};
 
@@ -44,9 +45,11 @@ impl CudaBackend {
         let heap = Arc::new(Heap::new(&context)?);
         let limits = Limits {
             copy_granularity: Alignment::ONE,
+            bindable_alignment: Alignment::ONE,
             buffer_alignment: BUFFER_ALIGNMENT,
             largest_buffer: heap.total(),
             host_writable: false,
+            mapped_staging: false,
         };
         let description = describe(&context)?;
         Ok(Self { heap, limits, description, peers: Mutex::default(), adopted: Mutex::default() })
@@ -157,7 +160,7 @@ unsafe impl Backend for CudaBackend {
         Ok(Box::new(CudaBuffer::allocate(&self.heap, bytes, self.own(stream)?)?))
     }
 
-    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>> {
+    fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
         Ok(Box::new(CudaStaging::allocate(self.context(), bytes)?))
     }
 

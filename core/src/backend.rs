@@ -97,13 +97,13 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>>;
 
-    /// Allocates a staging block that copies of this device may read and write asynchronously (pinned, where the
-    /// device knows that). Expensive; it may block for milliseconds. So may dropping it.
+    /// Allocates a staging block that copies of this device in one direction may use asynchronously (pinned, where
+    /// the device knows that). Expensive; it may block for milliseconds. So may dropping it.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
-    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>>;
+    fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>>;
 
     /// Describes memory that somebody else allocated.
     ///
@@ -223,11 +223,24 @@ pub unsafe trait Buffer: Any + Send + Sync {
     fn release(self: Box<Self>, after: &[Ticket]);
 }
 
+/// What a staging block is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// The host writes, the device reads.
+    Upload,
+    /// The device writes, the host reads.
+    Download,
+}
+
 /// A block of host memory that a device copies from and to asynchronously.
+///
+/// Where [`Limits::mapped_staging`] says so, a block is used by one submission at a time, and the host has no access
+/// from the call of `submit` on until the position behind it is reached; then it has again.
 ///
 /// # Safety
 ///
-/// See promise 3 of [`Backend`].
+/// See promise 3 of [`Backend`]. [`window`](Staging::window) and [`contents`](Staging::contents) count from the moment
+/// at which they are asked, as long as no copy that uses the block is submitted.
 pub unsafe trait Staging: Any + Send + Sync {
     /// Its size in bytes.
     fn bytes(&self) -> usize;
@@ -235,10 +248,10 @@ pub unsafe trait Staging: Any + Send + Sync {
     /// Whether copies from and to it are asynchronous.
     fn is_pinned(&self) -> bool;
 
-    /// Where the host writes; `None` while it may not (a block that must be mapped first).
+    /// Where the host writes; `None` while it may not (a block that is not mapped), or if the block is for downloads only.
     fn window(&self) -> Option<WriteWindow>;
 
-    /// Where the host reads what a reached copy has written; `None` while it may not.
+    /// Where the host reads what a reached copy has written; `None` while it may not, or if the block is for uploads only.
     fn contents(&self) -> Option<NonNull<u8>>;
 }
 
@@ -383,14 +396,19 @@ pub struct Ticket {
 /// What a device demands of a plan.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Offsets and sizes of copies are multiples of this.
+    /// Offsets and sizes of copies are multiples of this, and so are the sizes of buffers.
     pub copy_granularity: Alignment,
+    /// Where a buffer may be bound to a kernel on its own: offsets are multiples of this.
+    pub bindable_alignment: Alignment,
     /// How buffers are aligned at the least.
     pub buffer_alignment: Alignment,
     /// The largest buffer, in bytes.
     pub largest_buffer: usize,
     /// The host writes to a new buffer directly, which makes staging pointless.
     pub host_writable: bool,
+    /// Staging blocks belong to buffers of the device's own API: the host has access only while no copy uses them, and
+    /// copies reach no other host memory, page-locked or not.
+    pub mapped_staging: bool,
 }
 
 /// What memory is, without naming a vendor.
@@ -401,6 +419,8 @@ pub enum MemoryKind {
     Pageable,
     /// Page-locked host memory, which devices copy from and to asynchronously.
     Pinned,
+    /// Host memory that is mapped from a buffer of a device's own API, which only its own staging reaches.
+    Mapped,
     /// Memory of a device.
     Device,
     /// Memory that the host and the device share, migrated on demand.

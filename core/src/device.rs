@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Backend, BackendStream, Counters, Limits, StreamPriority};
+use crate::backend::{Backend, BackendStream, Buffer, Counters, Direction, Limits, StreamPriority};
 use crate::copy::Completion;
 use crate::host::{HostBackend, HostStream};
 use crate::in_flight::Lane;
@@ -171,10 +171,10 @@ impl Device {
     /// Out of memory, pinned or on the device.
     pub fn prepare(&self, bytes: usize) -> Result<()> {
         if !self.is_host() {
-            self.0.parts.staging.prepare(bytes, LARGEST_BLOCK)?;
-            self.0.parts.results.prepare(bytes, usize::MAX)?;
+            self.0.parts.staging.prepare(bytes, LARGEST_BLOCK, Direction::Upload)?;
+            self.0.parts.results.prepare(bytes, usize::MAX, Direction::Download)?;
         }
-        self.0.parts.backend.allocate(bytes, &**self.0.parts.up.stream())?.release(&[]);
+        self.allocate(bytes, self.up())?.release(&[]);
         Ok(())
     }
 
@@ -240,6 +240,14 @@ impl Device {
 
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Allocates memory of the device in stream order of `lane`: at least `bytes` bytes, in whole granules.
+    pub(crate) fn allocate(&self, bytes: usize, lane: &Lane) -> Result<Box<dyn Buffer>> {
+        let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
+        let rounded = self.limits().copy_granularity.round_up(bytes);
+        let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
+        self.backend().allocate(rounded, &**lane.stream())
     }
 
     pub(crate) fn up(&self) -> &Arc<Lane> {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use crate::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Driver, Limits, RawMemory, Staging, StreamPriority,
-    Submission, TimeMark, WriteWindow,
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, RawMemory, Staging,
+    StreamPriority, Submission, TimeMark, WriteWindow,
 };
 use crate::host::counts::{Counts, add};
 use crate::host::foreign::{Foreign, host_range};
@@ -65,9 +65,11 @@ impl HostBackend {
             description: format!("host, {threads} thread{}", if threads == 1 { "" } else { "s" }),
             limits: Limits {
                 copy_granularity: Alignment::ONE,
+                bindable_alignment: Alignment::ONE,
                 buffer_alignment: const { Alignment::of(256).unwrap() },
                 largest_buffer: isize::MAX as usize,
                 host_writable: true,
+                mapped_staging: false,
             },
             counts: Arc::default(),
         }
@@ -105,7 +107,7 @@ unsafe impl Backend for HostBackend {
         Ok(Box::new(HostMemory::uninit(bytes)?))
     }
 
-    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>> {
+    fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
         let memory = HostMemory::uninit(bytes)?;
         self.counts.staging_allocated(bytes);
         Ok(Box::new(HostStaging { memory, counts: self.counts.clone() }))

@@ -1,10 +1,14 @@
 //! How a copy shall be done.
 
+use crate::backend::Limits;
 use crate::{Alignment, Error, Result, Stream};
 
 /// Staging blocks are at most this large: 4 MiB fills the link with 8 threads (50.9 of 55.2 GB/s on an H200), and keeps
 /// one copy from delaying another for long.
 pub(crate) const LARGEST_BLOCK: usize = 4 << 20;
+
+/// Where a device demands more, tensors are not made bindable on their own unless that is asked for, in bytes.
+const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
 
 /// How a copy shall be done. The default suits most.
 ///
@@ -21,6 +25,7 @@ pub struct CopyOptions {
     pub(crate) pinned: bool,
     pub(crate) pack: bool,
     pub(crate) alignment: usize,
+    pub(crate) bindable: Option<bool>,
     pub(crate) max_chunk: usize,
     pub(crate) max_packed: usize,
     pub(crate) pace: Option<usize>,
@@ -59,6 +64,7 @@ impl Default for CopyOptions {
             pinned: true,
             pack: true,
             alignment: 16,
+            bindable: None,
             max_chunk: 32 << 20,
             max_packed: 256 << 10,
             pace: None,
@@ -87,6 +93,15 @@ impl CopyOptions {
     /// The least alignment of a packed tensor in bytes, a power of two (default: 16).
     pub fn packed_alignment(mut self, bytes: usize) -> Self {
         self.alignment = bytes;
+        self
+    }
+
+    /// Whether each packed tensor can be bound to a kernel on its own: it begins at a multiple of
+    /// [`Limits::bindable_alignment`](crate::backend::Limits::bindable_alignment) then, which takes room (256 bytes make a
+    /// batch of small tensors 1.8 times as large). Without, kernels bind the chunk and index. Default: where the device
+    /// demands at most 64 bytes.
+    pub fn bindable(mut self, on: bool) -> Self {
+        self.bindable = Some(on);
         self
     }
 
@@ -152,6 +167,13 @@ impl CopyOptions {
 
     pub(crate) fn min_alignment(&self) -> Alignment {
         Alignment::of(self.alignment).unwrap_or(Alignment::ONE)
+    }
+
+    /// The least alignment of a packed tensor on a device with these limits.
+    pub(crate) fn alignment_on(&self, limits: &Limits) -> Alignment {
+        let demanded = limits.bindable_alignment;
+        let bindable = self.bindable.unwrap_or(demanded.bytes() <= LARGEST_BINDABLE_BY_DEFAULT);
+        if bindable { self.min_alignment().max(demanded) } else { self.min_alignment() }
     }
 }
 

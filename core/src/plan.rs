@@ -23,6 +23,9 @@ pub struct Leaf {
     pub bytes: usize,
     /// The alignment of its elements.
     pub alignment: Alignment,
+    /// How far behind a granule of its source it begins, in bytes: its copy begins as far behind one, so that whole
+    /// granules can be copied. Counts below the granularity only.
+    pub skew: u16,
     /// Where it lies.
     pub place: Place,
     /// The memory that it covers; `None` if no other leaf can cover the same.
@@ -56,6 +59,8 @@ pub struct PlanOptions {
     pub pack: bool,
     /// The least alignment of a leaf in a shared chunk.
     pub alignment: Alignment,
+    /// The granularity of copies that sources demand; that of the target comes with its limits.
+    pub granularity: Alignment,
     /// The largest shared chunk, in bytes.
     pub largest_chunk: usize,
     /// The largest leaf that is packed, in bytes.
@@ -82,6 +87,8 @@ pub enum Route {
     Alone {
         /// The index of the chunk.
         chunk: u32,
+        /// Where in the chunk, in bytes: its [skew](Leaf::skew).
+        offset: usize,
     },
 }
 
@@ -180,7 +187,7 @@ impl Plan {
     pub fn new(leaves: &[Leaf], options: &PlanOptions, limits: &Limits) -> Result<Self, PlanError> {
         let rules = Rules::new(options, limits);
         let (routes, copied) = classify::classify(leaves, &rules)?;
-        place::place(routes, &copied, &rules)
+        place::place(leaves, routes, &copied, &rules)
     }
 
     /// The route of each leaf.
@@ -280,15 +287,14 @@ impl Plan {
 
 fn placed(route: Route) -> Option<(u32, usize)> {
     match route {
-        Route::Packed { chunk, offset } => Some((chunk, offset)),
-        Route::Alone { chunk } => Some((chunk, 0)),
+        Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => Some((chunk, offset)),
         Route::Resident | Route::Empty | Route::Alias(_) => None,
     }
 }
 
 /// Options and limits, brought together.
 struct Rules {
-    /// Sizes of chunks are multiples of this.
+    /// Sizes of chunks are multiples of this, and skews less.
     granularity: Alignment,
     /// The least alignment in a shared chunk, the granularity included.
     alignment: Alignment,
@@ -307,7 +313,7 @@ impl Rules {
     };
 
     fn new(options: &PlanOptions, limits: &Limits) -> Self {
-        let granularity = limits.copy_granularity;
+        let granularity = limits.copy_granularity.max(options.granularity);
         let largest_shared =
             options.largest_chunk.min(limits.largest_buffer) & !granularity.bytes().wrapping_sub(1);
         Self {

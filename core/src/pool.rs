@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::backend::{Backend, Buffer, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
+use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
 use crate::host_memory::HostMemory;
 use crate::in_flight::{Lane, keep_until};
 use crate::{DeviceId, Error, Result, workers};
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
 }
 
 struct State {
-    idle: BTreeMap<usize, VecDeque<Box<dyn Staging>>>,
+    idle: BTreeMap<Class, VecDeque<Box<dyn Staging>>>,
     budget: usize,
     held: usize,
     idle_bytes: usize,
@@ -77,29 +77,33 @@ impl Pool {
     }
 
     /// An idle block of at least `bytes`, if there is one. Never allocates, never waits.
-    pub(crate) fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Block> {
-        let class = class_of(bytes);
+    pub(crate) fn try_take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Option<Block> {
+        let class = Class::of(bytes, direction);
         let mut state = self.state.lock();
         let staging = state.idle.get_mut(&class)?.pop_front()?;
-        state.idle_bytes -= class;
+        state.idle_bytes -= class.bytes;
         Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
     }
 
     /// An idle block of at least `bytes`, or a new one within the budget; `None` if the budget is used up. May block
     /// for milliseconds in the driver, but not for other copies.
-    pub(crate) fn take_or_grow(self: &Arc<Self>, bytes: usize) -> Result<Option<Block>> {
-        if let Some(block) = self.try_take(bytes) {
+    pub(crate) fn take_or_grow(
+        self: &Arc<Self>,
+        bytes: usize,
+        direction: Direction,
+    ) -> Result<Option<Block>> {
+        if let Some(block) = self.try_take(bytes, direction) {
             return Ok(Some(block));
         }
         self.settle_lanes()?;
-        if let Some(block) = self.try_take(bytes) {
+        if let Some(block) = self.try_take(bytes, direction) {
             return Ok(Some(block));
         }
-        let class = class_of(bytes);
+        let class = Class::of(bytes, direction);
         let Some(block) = self.grow(class)? else {
             return Ok(None);
         };
-        if class <= SMALL_CLASS {
+        if class.bytes <= SMALL_CLASS {
             for _ in 1..BLOCKS_IN_TURN {
                 // Spare blocks are a matter of speed: without them the copy goes on all the same.
                 if !matches!(self.grow(class), Ok(Some(_spare))) {
@@ -111,11 +115,11 @@ impl Pool {
     }
 
     /// As [`take_or_grow`](Self::take_or_grow), but waits for other copies to give a block back. For workers.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Result<Block> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Result<Block> {
         let class = class_of(bytes);
         loop {
             self.check_hope(class)?;
-            if let Some(block) = self.take_or_grow(bytes)? {
+            if let Some(block) = self.take_or_grow(bytes, direction)? {
                 return Ok(block);
             }
             self.wait_for_return()?;
@@ -147,12 +151,17 @@ impl Pool {
     }
 
     /// Allocates blocks until `bytes` in blocks of at most `largest` are idle, as far as the budget goes.
-    pub(crate) fn prepare(self: &Arc<Self>, bytes: usize, largest: usize) -> Result<()> {
+    pub(crate) fn prepare(
+        self: &Arc<Self>,
+        bytes: usize,
+        largest: usize,
+        direction: Direction,
+    ) -> Result<()> {
         let class = class_of(bytes.min(largest));
         let wanted = if class <= SMALL_CLASS { BLOCKS_IN_TURN } else { bytes.div_ceil(class) };
         let mut taken = Vec::new();
         while taken.len() < wanted {
-            match self.take_or_grow(class)? {
+            match self.take_or_grow(class, direction)? {
                 Some(block) => taken.push(block),
                 None => break,
             }
@@ -180,8 +189,8 @@ impl Pool {
         let mut excess = state.held.saturating_sub(bytes);
         while excess > 0 {
             let Some((class, staging)) = state.take_idle() else { break };
-            excess = excess.saturating_sub(class);
-            surplus.push(Surplus { staging: Some(staging), class, pool: self.clone() });
+            excess = excess.saturating_sub(class.bytes);
+            surplus.push(Surplus { staging: Some(staging), bytes: class.bytes, pool: self.clone() });
         }
         drop(state);
         if !surplus.is_empty() {
@@ -208,13 +217,13 @@ impl Pool {
     }
 
     /// Allocates one block within the budget. Idle blocks of other classes make room first.
-    fn grow(self: &Arc<Self>, class: usize) -> Result<Option<Block>> {
-        let room = self.reserve(class) || (self.trim() > 0 && self.reserve(class));
+    fn grow(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
+        let room = self.reserve(class.bytes) || (self.trim() > 0 && self.reserve(class.bytes));
         if !room {
             return Ok(None);
         }
-        let reserved = Reservation { pool: self, bytes: class };
-        let staging = self.backend.allocate_staging(class)?;
+        let reserved = Reservation { pool: self, bytes: class.bytes };
+        let staging = self.backend.allocate_staging(class.bytes, class.direction)?;
         std::mem::forget(reserved);
         Ok(Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) }))
     }
@@ -252,16 +261,16 @@ impl Pool {
         self.lanes.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn give_back(self: &Arc<Self>, staging: Box<dyn Staging>, class: usize) {
+    fn give_back(self: &Arc<Self>, staging: Box<dyn Staging>, class: Class) {
         let mut state = self.state.lock();
         let fits = state.held <= state.budget;
         if fits {
             state.idle.entry(class).or_default().push_back(staging);
-            state.idle_bytes += class;
+            state.idle_bytes += class.bytes;
             drop(state);
         } else {
             drop(state);
-            workers::dispose(Surplus { staging: Some(staging), class, pool: self.clone() });
+            workers::dispose(Surplus { staging: Some(staging), bytes: class.bytes, pool: self.clone() });
         }
         self.returned.notify_one();
     }
@@ -269,14 +278,14 @@ impl Pool {
 
 impl State {
     /// The largest idle block.
-    fn take_idle(&mut self) -> Option<(usize, Box<dyn Staging>)> {
+    fn take_idle(&mut self) -> Option<(Class, Box<dyn Staging>)> {
         let mut last = self.idle.last_entry()?;
         let (class, staging) = (*last.key(), last.get_mut().pop_front());
         if last.get().is_empty() {
             last.remove();
         }
         let staging = staging?;
-        self.idle_bytes -= class;
+        self.idle_bytes -= class.bytes;
         Some((class, staging))
     }
 }
@@ -294,14 +303,14 @@ impl Drop for Pool {
 /// A block above a budget that was lowered; it counts until it is freed.
 struct Surplus {
     staging: Option<Box<dyn Staging>>,
-    class: usize,
+    bytes: usize,
     pool: Arc<Pool>,
 }
 
 impl Drop for Surplus {
     fn drop(&mut self) {
         drop(self.staging.take());
-        self.pool.state.lock().held -= self.class;
+        self.pool.state.lock().held -= self.bytes;
     }
 }
 
@@ -319,7 +328,7 @@ impl Drop for Reservation<'_> {
 /// A staging block in use; dropping it gives it back to its pool.
 pub(crate) struct Block {
     staging: ManuallyDrop<Box<dyn Staging>>,
-    class: usize,
+    class: Class,
     /// `None` for ordinary memory, which is not pooled.
     pool: Option<Arc<Pool>>,
 }
@@ -328,7 +337,8 @@ impl Block {
     /// A block of ordinary memory.
     pub(crate) fn pageable(bytes: usize) -> Result<Self> {
         let staging: Box<dyn Staging> = Box::new(Pageable(HostMemory::uninit(bytes)?));
-        Ok(Self { staging: ManuallyDrop::new(staging), class: bytes, pool: None })
+        let class = Class { bytes, direction: Direction::Upload };
+        Ok(Self { staging: ManuallyDrop::new(staging), class, pool: None })
     }
 
     pub(crate) fn staging(&self) -> &dyn Staging {
@@ -345,13 +355,18 @@ impl Block {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.class
+        self.class.bytes
+    }
+
+    /// Whether the host has access only while no copy uses it.
+    fn is_mapped(&self) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.backend.limits().mapped_staging)
     }
 
     /// Counts it as lost for its pool: it is about to be leaked.
     pub(crate) fn give_up(&self) {
         if let Some(pool) = &self.pool {
-            pool.state.lock().leaked += self.class;
+            pool.state.lock().leaked += self.class.bytes;
             pool.returned.notify_all();
         }
     }
@@ -395,6 +410,15 @@ unsafe impl Staging for Pageable {
     }
 }
 
+/// The place at `offset` of memory of the host, for a copy: the staging block where it lies in one.
+pub(crate) fn host_side(buffer: &dyn Buffer, offset: usize) -> HostSide<'_> {
+    let any: &dyn Any = buffer;
+    match any.downcast_ref::<PinnedBuffer>() {
+        Some(pinned) => pinned.block.host_side(offset),
+        None => HostSide::Buffer(buffer, offset),
+    }
+}
+
 /// A block that a tensor on the host lies in; it goes back to its pool when the last tensor over it goes.
 struct PinnedBuffer {
     block: Block,
@@ -408,7 +432,11 @@ unsafe impl Buffer for PinnedBuffer {
     }
 
     fn kind(&self) -> MemoryKind {
-        if self.block.staging().is_pinned() { MemoryKind::Pinned } else { MemoryKind::Pageable }
+        match (self.block.staging().is_pinned(), self.block.is_mapped()) {
+            (_, true) => MemoryKind::Mapped,
+            (true, false) => MemoryKind::Pinned,
+            (false, false) => MemoryKind::Pageable,
+        }
     }
 
     fn address(&self) -> Option<u64> {
@@ -416,13 +444,26 @@ unsafe impl Buffer for PinnedBuffer {
     }
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
-        self.block.staging().contents().map(|start| (start, true))
+        self.block.staging().contents().map(|start| (start, !self.block.is_mapped()))
     }
 
     fn release(self: Box<Self>, after: &[Ticket]) {
         if !after.iter().all(|ticket| ticket.is_reached().unwrap_or(false)) {
             keep_until(self, after);
         }
+    }
+}
+
+/// What blocks are alike in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Class {
+    bytes: usize,
+    direction: Direction,
+}
+
+impl Class {
+    fn of(bytes: usize, direction: Direction) -> Self {
+        Self { bytes: class_of(bytes), direction }
     }
 }
 

@@ -123,7 +123,7 @@ impl Storage {
         let Some(shared) = Arc::get_mut(&mut self.0) else {
             return Err(Error::NotWritable { why: "shared with another tensor or in flight" });
         };
-        if !shared.host.is_some_and(|(_, writable)| writable) {
+        if !shared.host().is_some_and(|(_, writable)| writable) {
             return Err(Error::NotWritable { why: "lent read-only" });
         }
         let uses = shared.uses.get_mut();
@@ -144,11 +144,11 @@ impl Storage {
         }
     }
 
-    /// Where `offset`, which lies within the storage, is on the host; `None` if the host cannot reach it.
+    /// Where `offset`, which lies within the storage, is on the host; `None` if the host cannot reach it, or not yet.
     #[inline]
     pub(crate) fn host_address(&self, offset: usize) -> Option<NonNull<u8>> {
         debug_assert!(offset <= self.0.bytes);
-        self.0.host.map(|(start, _)| start.map_addr(|address| address.saturating_add(offset)))
+        self.0.host().map(|(start, _)| start.map_addr(|address| address.saturating_add(offset)))
     }
 
     /// Where a range of host memory lies, whether or not it may be read yet.
@@ -240,6 +240,17 @@ impl Drop for Shared {
             }
         }
         buffer.release(&tickets);
+    }
+}
+
+impl Shared {
+    /// Where the host reaches the memory. What a copy fills may be mapped only when that is done.
+    #[inline]
+    fn host(&self) -> Option<(NonNull<u8>, bool)> {
+        match (self.host, &self.device) {
+            (None, None) => self.buffer.host_pointer(),
+            (known, _) => known,
+        }
     }
 }
 

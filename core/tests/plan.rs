@@ -28,8 +28,13 @@ impl Input {
         leaf.place != Place::Resident && leaf.bytes > 0
     }
 
-    fn granularity(&self) -> usize {
-        self.limits.copy_granularity.bytes()
+    fn granularity(&self) -> Alignment {
+        self.limits.copy_granularity.max(self.options.granularity)
+    }
+
+    /// What of the skew counts.
+    fn skew(&self, leaf: &Leaf) -> usize {
+        usize::from(leaf.skew) % self.granularity().bytes()
     }
 }
 
@@ -54,9 +59,11 @@ fn leaf(size: impl Strategy<Value = usize>) -> impl Strategy<Value = Leaf> {
     let range =
         proptest::option::of(key.prop_map(|(storage, offset, layout)| RangeKey { storage, offset, layout }));
     let bytes = prop_oneof![1 => Just(8_usize), 3 => size];
-    (bytes, alignment(), place, range).prop_map(|(bytes, alignment, place, range)| Leaf {
+    let skew = prop_oneof![3 => Just(0_u16), 1 => any::<u16>()];
+    (bytes, alignment(), skew, place, range).prop_map(|(bytes, alignment, skew, place, range)| Leaf {
         bytes,
         alignment,
+        skew,
         place,
         range,
     })
@@ -67,10 +74,12 @@ fn bound() -> impl Strategy<Value = usize> {
 }
 
 fn options() -> impl Strategy<Value = PlanOptions> {
-    (proptest::bool::weighted(0.9), alignment(), bound(), bound()).prop_map(
-        |(pack, alignment, largest_chunk, largest_packed)| PlanOptions {
+    let granularity = prop_oneof![3 => Just(Alignment::ONE), 1 => alignment()];
+    (proptest::bool::weighted(0.9), alignment(), granularity, bound(), bound()).prop_map(
+        |(pack, alignment, granularity, largest_chunk, largest_packed)| PlanOptions {
             pack,
             alignment,
+            granularity,
             largest_chunk,
             largest_packed,
         },
@@ -81,9 +90,11 @@ fn limits(largest_buffer: impl Strategy<Value = usize>) -> impl Strategy<Value =
     (alignment(), alignment(), largest_buffer).prop_map(
         |(copy_granularity, buffer_alignment, largest_buffer)| Limits {
             copy_granularity,
+            bindable_alignment: Alignment::ONE,
             buffer_alignment,
             largest_buffer,
             host_writable: false,
+            mapped_staging: false,
         },
     )
 }
@@ -119,6 +130,7 @@ fn huge_input() -> impl Strategy<Value = Input> {
     ];
     let leaves = proptest::collection::vec(leaf(size), 1..5);
     let options = (any::<bool>(), 0_u32..5).prop_map(|(pack, log)| PlanOptions {
+        granularity: Alignment::ONE,
         pack,
         alignment: Alignment::of(1 << log).unwrap(),
         largest_chunk: usize::MAX,
@@ -157,7 +169,7 @@ proptest! {
                 Route::Resident => prop_assert_eq!(leaf.place, Place::Resident),
                 Route::Empty => prop_assert!(leaf.bytes == 0 && leaf.place != Place::Resident),
                 Route::Alias(_) => prop_assert!(Input::is_copied(leaf)),
-                Route::Packed { chunk, .. } | Route::Alone { chunk } => {
+                Route::Packed { chunk, .. } | Route::Alone { chunk, .. } => {
                     let chunk = &plan.chunks()[*chunk as usize];
                     prop_assert_eq!(leaf.place, Place::From(chunk.source));
                     prop_assert!(plan.order()[chunk.order.clone()].contains(&number));
@@ -187,8 +199,8 @@ proptest! {
         }
     }
 
-    /// catches: padding left out, so that leaves overlap or lie beside their alignment; an offset that only respects
-    /// one of the three alignments; a chunk that ends before its last leaf.
+    /// catches: padding left out, so that leaves overlap, share a granule or lie beside their alignment; an offset that only
+    /// respects one of the alignments; a skew left out, or taken for one of another leaf; a chunk that ends before its last leaf.
     #[test]
     fn leaves_are_aligned_apart_and_inside_of_their_chunk((input, plan) in planned()) {
         for chunk in plan.chunks() {
@@ -198,14 +210,14 @@ proptest! {
                 let leaf = input.leaf(number);
                 let (_, offset) = plan.placement(number).unwrap();
                 prop_assert!(offset >= free, "leaf {} at {} overlaps what ends at {}", number, offset, free);
-                prop_assert!(leaf.alignment.divides(offset));
-                prop_assert!(input.options.alignment.divides(offset));
-                prop_assert!(input.limits.copy_granularity.divides(offset));
-                free = offset.checked_add(leaf.bytes).unwrap();
+                let granule = offset.checked_sub(input.skew(leaf)).unwrap();
+                prop_assert!(leaf.alignment.divides(granule));
+                prop_assert!(input.options.alignment.divides(granule));
+                prop_assert!(input.granularity().divides(granule));
+                free = offset.checked_add(leaf.bytes).and_then(|end| input.granularity().round_up(end)).unwrap();
                 prop_assert_eq!(plan.address(number), Some(chunk.base + offset));
             }
-            prop_assert!(free <= chunk.bytes);
-            prop_assert!(chunk.bytes - free < input.granularity());
+            prop_assert_eq!(free, chunk.bytes);
         }
     }
 
@@ -217,10 +229,11 @@ proptest! {
         for (index, chunk) in plan.chunks().iter().enumerate() {
             let leaves = &plan.order()[chunk.order.clone()];
             prop_assert!(!leaves.is_empty());
-            prop_assert!(input.limits.copy_granularity.divides(chunk.bytes));
+            prop_assert!(input.granularity().divides(chunk.bytes));
             prop_assert!(chunk.bytes <= input.limits.largest_buffer);
             if let [only] = leaves {
-                prop_assert_eq!(plan.routes()[*only as usize], Route::Alone { chunk: index as u32 });
+                let offset = input.skew(input.leaf(*only));
+                prop_assert_eq!(plan.routes()[*only as usize], Route::Alone { chunk: index as u32, offset });
                 continue;
             }
             prop_assert!(input.options.pack);
@@ -238,9 +251,12 @@ proptest! {
     #[test]
     fn chunks_are_full_and_their_leaves_in_order((input, plan) in planned()) {
         let limit = input.options.largest_chunk.min(input.limits.largest_buffer);
-        let effective = |leaf: &Leaf| leaf.alignment.max(input.options.alignment).max(input.limits.copy_granularity);
-        let limit = limit - limit % input.granularity();
-        let packs = |leaf: &Leaf| input.options.pack && leaf.bytes <= input.options.largest_packed.min(limit);
+        let effective = |leaf: &Leaf| leaf.alignment.max(input.options.alignment).max(input.granularity());
+        let limit = limit - limit % input.granularity().bytes();
+        let packs = |leaf: &Leaf| {
+            let bytes = leaf.bytes.saturating_add(input.skew(leaf));
+            input.options.pack && bytes <= input.options.largest_packed.min(limit)
+        };
         for pair in plan.order().windows(2) {
             let (a, b) = (input.leaf(pair[0]), input.leaf(pair[1]));
             if a.place != b.place {
@@ -253,7 +269,8 @@ proptest! {
             prop_assert!(packs(a) && effective(a) >= effective(b));
             prop_assert!(effective(a) > effective(b) || pair[0] < pair[1]);
             let ((left, offset), (right, _)) = (plan.placement(pair[0]).unwrap(), plan.placement(pair[1]).unwrap());
-            let next = effective(b).round_up(offset + a.bytes).and_then(|offset| offset.checked_add(b.bytes));
+            let next = effective(b).round_up(offset + a.bytes);
+            let next = next.and_then(|granule| granule.checked_add(input.skew(b))?.checked_add(b.bytes));
             prop_assert_eq!(left == right, next.is_some_and(|end| end <= limit));
         }
     }
@@ -268,7 +285,7 @@ proptest! {
             prop_assert_eq!(chunk.order.start, order);
             order = chunk.order.end;
             prop_assert_eq!(chunk.base % 256, 0);
-            prop_assert!(input.limits.copy_granularity.divides(chunk.base));
+            prop_assert!(input.granularity().divides(chunk.base));
             match last.filter(|last| last.source == chunk.source) {
                 Some(last) => prop_assert!(chunk.base >= last.base + last.bytes),
                 None => {
@@ -320,7 +337,8 @@ proptest! {
         let wide = |value: usize| value as u128;
         let round = |value: u128, to: u128| value.div_ceil(to) * to;
         let copied = || input.leaves.iter().filter(|leaf| Input::is_copied(leaf));
-        let size = |leaf: &Leaf| round(wide(leaf.bytes), wide(input.granularity()));
+        let bytes = |leaf: &Leaf| wide(leaf.bytes) + wide(input.skew(leaf));
+        let size = |leaf: &Leaf| round(bytes(leaf), wide(input.granularity().bytes()));
         let too_large = |leaf: &Leaf| size(leaf) > wide(input.limits.largest_buffer);
         match input.plan() {
             Ok(_) => prop_assert!(!copied().any(too_large)),
@@ -328,7 +346,7 @@ proptest! {
                 prop_assert_eq!(limit, input.limits.largest_buffer);
                 // No chunk is larger than the sum of its leaves, each with its padding.
                 let most = copied().map(|leaf| {
-                    let alignment = leaf.alignment.max(input.options.alignment).max(input.limits.copy_granularity);
+                    let alignment = leaf.alignment.max(input.options.alignment).max(input.granularity());
                     size(leaf) + wide(alignment.bytes()) + 256
                 });
                 let sum = most.sum::<u128>();
@@ -355,24 +373,32 @@ proptest! {
 
 #[test]
 fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
-    let leaf =
-        |bytes| Leaf { bytes, alignment: Alignment::of(4).unwrap(), place: Place::From(0), range: None };
+    let leaf = |bytes| Leaf {
+        bytes,
+        alignment: Alignment::of(4).unwrap(),
+        skew: 0,
+        place: Place::From(0),
+        range: None,
+    };
     let options = PlanOptions {
         pack: true,
         alignment: Alignment::of(16).unwrap(),
+        granularity: Alignment::ONE,
         largest_chunk: 1 << 20,
         largest_packed: 1 << 10,
     };
     let limits = Limits {
         copy_granularity: Alignment::of(4).unwrap(),
+        bindable_alignment: Alignment::ONE,
         buffer_alignment: Alignment::of(256).unwrap(),
         largest_buffer: 1 << 30,
         host_writable: false,
+        mapped_staging: false,
     };
     let plan = Plan::new(&[leaf(20), leaf(2_000), leaf(16), leaf(3)], &options, &limits).unwrap();
     let expected = [
         Route::Packed { chunk: 0, offset: 0 },
-        Route::Alone { chunk: 1 },
+        Route::Alone { chunk: 1, offset: 0 },
         Route::Packed { chunk: 0, offset: 32 },
         Route::Packed { chunk: 0, offset: 48 },
     ];
@@ -385,14 +411,26 @@ fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
     assert_eq!(plan.chunks(), chunks);
 }
 
+fn no_packing() -> PlanOptions {
+    PlanOptions {
+        pack: false,
+        alignment: Alignment::ONE,
+        granularity: Alignment::ONE,
+        largest_chunk: 0,
+        largest_packed: 0,
+    }
+}
+
 #[test]
 fn nothing_makes_an_empty_plan() {
-    let options = PlanOptions { pack: true, alignment: Alignment::ONE, largest_chunk: 0, largest_packed: 0 };
+    let options = no_packing();
     let limits = Limits {
         copy_granularity: Alignment::ONE,
+        bindable_alignment: Alignment::ONE,
         buffer_alignment: Alignment::ONE,
         largest_buffer: 0,
         host_writable: false,
+        mapped_staging: false,
     };
     let plan = Plan::new(&[], &options, &limits).unwrap();
     assert!(plan.routes().is_empty() && plan.chunks().is_empty() && plan.bytes() == 0);
@@ -402,13 +440,15 @@ fn nothing_makes_an_empty_plan() {
 /// catches: a chunk whose end is not checked although the bytes of all chunks can be counted.
 #[test]
 fn padding_that_leads_beyond_the_linear_space_is_refused() {
-    let leaf = |bytes| Leaf { bytes, alignment: Alignment::ONE, place: Place::From(0), range: None };
-    let options = PlanOptions { pack: false, alignment: Alignment::ONE, largest_chunk: 0, largest_packed: 0 };
+    let leaf = |bytes| Leaf { bytes, alignment: Alignment::ONE, skew: 0, place: Place::From(0), range: None };
+    let options = no_packing();
     let limits = Limits {
         copy_granularity: Alignment::ONE,
+        bindable_alignment: Alignment::ONE,
         buffer_alignment: Alignment::ONE,
         largest_buffer: usize::MAX,
         host_writable: false,
+        mapped_staging: false,
     };
     let refused = Plan::new(&[leaf(1), leaf(usize::MAX - 100)], &options, &limits);
     assert_eq!(refused.err(), Some(PlanError::TooLarge { requested: usize::MAX, limit: usize::MAX }));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use late_backend::{LateConfig, LateHandle};
-use transship::{Device, DeviceId};
+use transship::{Alignment, Device, DeviceId};
 
 /// A backend under test.
 pub(crate) struct Backend {
@@ -27,7 +27,7 @@ enum Source {
 pub(crate) enum Need {
     /// Memory that is not the host's: the host reads what lies there through a copy.
     OwnMemory,
-    /// Page-locked host memory, and copies through it.
+    /// Page-locked host memory for tensors, which copies read as it is.
     Pinned,
     /// Streams that copies run on and that wait for copies.
     Streams,
@@ -39,8 +39,19 @@ pub(crate) enum Need {
 pub(crate) fn all() -> Vec<Backend> {
     vec![
         Backend::built_in("host", &[Need::OwnMemory, Need::Pinned, Need::Streams, Need::SecondDevice]),
-        Backend::simulated("late", |config| config),
-        Backend::simulated("late-far", |config| LateConfig { peers: false, seed: Some(7), ..config }),
+        Backend::simulated("late", &[], |config| config),
+        Backend::simulated("late-far", &[], |config| LateConfig {
+            peers: false,
+            seed: Some(7),
+            copy_granularity: Alignment::of(4).expect("a power of two"),
+            ..config
+        }),
+        Backend::simulated("late-map", &[Need::Pinned], |config| LateConfig {
+            copy_granularity: Alignment::of(4).expect("a power of two"),
+            bindable_alignment: Alignment::of(32).expect("a power of two"),
+            mapped_staging: true,
+            ..config
+        }),
         #[cfg(feature = "cuda")]
         Backend::built_in("cuda", &[]),
     ]
@@ -58,8 +69,12 @@ impl Backend {
         Self { name, lacks, source: Source::BuiltIn }
     }
 
-    fn simulated(name: &'static str, configure: fn(LateConfig) -> LateConfig) -> Self {
-        Self { name, lacks: &[], source: Source::Simulated(configure) }
+    fn simulated(
+        name: &'static str,
+        lacks: &'static [Need],
+        configure: fn(LateConfig) -> LateConfig,
+    ) -> Self {
+        Self { name, lacks, source: Source::Simulated(configure) }
     }
 
     /// Why a case with these needs does not run here, if it does not.

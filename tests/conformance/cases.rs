@@ -3,6 +3,7 @@
 mod awaiting;
 mod dtypes;
 mod errors;
+mod granules;
 mod lifetimes;
 mod memory;
 mod policies;
@@ -22,6 +23,7 @@ pub(crate) fn all() -> Vec<Case> {
         awaiting::cases,
         dtypes::cases,
         errors::cases,
+        granules::cases,
         lifetimes::cases,
         memory::cases,
         policies::cases,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::in_flight::Lane;
 use crate::options::{CopyOptions, LARGEST_BLOCK};
 use crate::plan::Plan;
-use crate::{Device, DeviceId, Error, Result, Stream};
+use crate::{Alignment, Device, DeviceId, Error, Result, Stream};
 
 /// Where leaves lie.
 #[derive(Clone)]
@@ -88,7 +88,16 @@ impl Flow {
         let lane = callers.as_ref().map_or(own, Stream::lane).clone();
         let pace = options.pace.unwrap_or(usize::MAX);
         let unit = if matches!(way, Way::Direct) { pace } else { pace.min(largest_block(&origin, target)) };
+        let granularity = origin.granularity().max(target.limits().copy_granularity);
+        let unit = (unit & !(granularity.bytes() - 1)).max(granularity.bytes());
         Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit }
+    }
+
+    /// Whether its results must be filled by one submission, unless they are ordinary memory: a mapped block is used by
+    /// one at a time.
+    pub(crate) fn fills_at_once(&self) -> bool {
+        matches!(self.way, Way::Download)
+            && self.origin.device().is_some_and(|source| source.limits().mapped_staging)
     }
 
     /// The device that runs the copies.
@@ -121,6 +130,11 @@ impl Way {
 }
 
 impl Origin {
+    /// What the offsets and sizes of copies out of it are multiples of.
+    pub(crate) fn granularity(&self) -> Alignment {
+        self.device().map_or(Alignment::ONE, |device| device.limits().copy_granularity)
+    }
+
     pub(crate) fn device(&self) -> Option<&Device> {
         match self {
             Self::Device(device) => Some(device),

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use crate::backend::Direction;
 use crate::copy::completion::Completion;
 use crate::copy::figures::{CopyReport, Phase};
 use crate::copy::flow::{Flow, Way};
@@ -13,7 +14,7 @@ use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
 use crate::plan::{Plan, PlanOptions, Route};
 use crate::storage::Storage;
-use crate::{Device, Error, Result, Tensor};
+use crate::{Alignment, Device, Error, Result, Tensor};
 
 /// A planned copy. Shared by its handle and the workers that carry it out; it owns the sources until they are not
 /// needed any more.
@@ -21,6 +22,8 @@ pub(crate) struct Job {
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) plan: Plan,
     pub(crate) flows: SmallVec<[Flow; 1]>,
+    /// Offsets and sizes of copies are multiples of this.
+    pub(crate) granularity: Alignment,
     pub(crate) target: Device,
     pub(crate) pinned: bool,
     pub(crate) pace: Option<usize>,
@@ -51,7 +54,8 @@ impl Job {
         completion: Arc<Completion>,
     ) -> Result<Self, (Error, Vec<Leaf>)> {
         let target = survey.target();
-        let plan = match Plan::new(survey.leaves(), &plan_options(options), target.limits()) {
+        let planning = plan_options(options, &survey);
+        let plan = match Plan::new(survey.leaves(), &planning, target.limits()) {
             Ok(plan) => plan,
             Err(error) => return Err((error.on(target.id()), leaves)),
         };
@@ -63,6 +67,7 @@ impl Job {
             leaves,
             plan,
             flows,
+            granularity: survey.granularity(),
             target: target.clone(),
             pinned: options.pinned,
             pace: options.pace,
@@ -159,7 +164,7 @@ impl Job {
         } else {
             for flow in &self.flows {
                 for chunk in self.plan.chunks_of(flow.source) {
-                    let buffer = self.target.backend().allocate(chunk.bytes, &**flow.lane.stream())?;
+                    let buffer = self.target.allocate(chunk.bytes, &flow.lane)?;
                     let storage = Storage::new(buffer, target.clone(), fill.clone());
                     if flow.on_callers_stream {
                         storage.record_stream(flow.lane.stream());
@@ -169,7 +174,7 @@ impl Job {
             }
         }
         let empty = if self.plan.routes().contains(&Route::Empty) {
-            let nothing = self.target.backend().allocate(0, &**self.target.up().stream())?;
+            let nothing = self.target.allocate(0, self.target.up())?;
             Some(Storage::new(nothing, target, None))
         } else {
             None
@@ -182,7 +187,9 @@ impl Job {
         if !self.flows.iter().any(|flow| matches!(flow.way, Way::Download)) {
             return Ok(None);
         }
-        if !self.pinned || self.flows.iter().any(|flow| !matches!(flow.way, Way::Download)) {
+        let pinned =
+            self.pinned && !self.flows.iter().any(|flow| self.pace.is_some() && flow.fills_at_once());
+        if !pinned || self.flows.iter().any(|flow| !matches!(flow.way, Way::Download)) {
             return Ok(Some(HostBlocks::Pageable));
         }
         let mut blocks = Vec::with_capacity(self.plan.chunks().len());
@@ -193,12 +200,12 @@ impl Job {
                 return Ok(Some(HostBlocks::Pageable));
             }
             let block = match host_results {
-                HostResults::IdleOnly => match pool.try_take(chunk.bytes) {
+                HostResults::IdleOnly => match pool.try_take(chunk.bytes, Direction::Download) {
                     None => return Ok(Some(HostBlocks::Missing)),
                     block => block,
                 },
                 // Results that cannot be pinned are ordinary memory, and the report says so.
-                HostResults::Grow => pool.take_or_grow(chunk.bytes).unwrap_or(None),
+                HostResults::Grow => pool.take_or_grow(chunk.bytes, Direction::Download).unwrap_or(None),
             };
             match block {
                 Some(block) => blocks.push(block.into_buffer(chunk.bytes)),
@@ -244,10 +251,11 @@ enum HostBlocks {
     Missing,
 }
 
-fn plan_options(options: &CopyOptions) -> PlanOptions {
+fn plan_options(options: &CopyOptions, survey: &Survey<'_>) -> PlanOptions {
     PlanOptions {
+        granularity: survey.granularity(),
         pack: options.pack,
-        alignment: options.min_alignment(),
+        alignment: survey.alignment(options),
         largest_chunk: options.max_chunk,
         largest_packed: options.max_packed,
     }

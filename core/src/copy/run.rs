@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::backend::BackendStream;
+use crate::backend::{BackendStream, Direction};
 use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{HostResults, Job};
@@ -199,14 +199,14 @@ fn take_blocks(
         Some(Way::Staged) => {
             let block = match diligence {
                 // Blocks whose copies are done may not have been given back yet.
-                Diligence::Quick => match pool.try_take(unit.bytes()) {
+                Diligence::Quick => match pool.try_take(unit.bytes(), Direction::Upload) {
                     None => {
                         job.target.up().poll()?;
-                        pool.try_take(unit.bytes())
+                        pool.try_take(unit.bytes(), Direction::Upload)
                     }
                     block => block,
                 },
-                Diligence::Thorough => pool.take_or_grow(unit.bytes())?,
+                Diligence::Thorough => pool.take_or_grow(unit.bytes(), Direction::Upload)?,
             };
             block.map(Some).ok_or(Refusal::NeedsWorker("no staging block is free within the budget"))
         }

@@ -12,7 +12,7 @@ use crate::copy::flow::Origin;
 use crate::options::{CopyOptions, CopyPolicy};
 use crate::plan::{self, Place, RangeKey};
 use crate::storage::{Storage, StreamUses, poisoned};
-use crate::{Device, Error, Layout, Result};
+use crate::{Alignment, Device, Error, Layout, Result};
 
 thread_local! {
     /// How many tensors the last structure had: the next one of a loader is likely to have about as many.
@@ -99,6 +99,20 @@ impl<'a> Survey<'a> {
         self.has_residents
     }
 
+    /// What the offsets and sizes of copies are multiples of.
+    pub(crate) fn granularity(&self) -> Alignment {
+        let target = self.target.limits().copy_granularity;
+        self.origins.iter().map(Origin::granularity).fold(target, Alignment::max)
+    }
+
+    /// The least alignment of a packed tensor: that of either end, so that neighbours keep their distances and travel
+    /// together.
+    pub(crate) fn alignment(&self, options: &CopyOptions) -> Alignment {
+        let sources = self.origins.iter().filter_map(Origin::device);
+        let devices = sources.chain([self.target]);
+        devices.map(|device| options.alignment_on(device.limits())).fold(Alignment::ONE, Alignment::max)
+    }
+
     /// What the copy must come behind.
     pub(crate) fn into_predecessors(self) -> Predecessors {
         LAST.set(self.leaves.len().min(MOST_EXPECTED));
@@ -124,8 +138,16 @@ impl<'a> Survey<'a> {
             offset,
             layout: if on_host { self.number_of(layout) } else { 0 },
         });
-        self.leaves.push(plan::Leaf { bytes, alignment: layout.dtype().alignment(), place, range });
+        let skew = storage.device().map_or(0, |source| self.skew(source, offset));
+        self.leaves.push(plan::Leaf { bytes, alignment: layout.dtype().alignment(), skew, place, range });
         Ok(())
+    }
+
+    /// How far behind a granule of either end a leaf on `source` begins.
+    #[inline]
+    fn skew(&self, source: &Device, offset: usize) -> u16 {
+        let granularity = source.limits().copy_granularity.max(self.target.limits().copy_granularity);
+        (offset & (granularity.bytes() - 1)) as u16
     }
 
     #[inline]
@@ -172,7 +194,12 @@ impl<'a> Survey<'a> {
         layout.bytes() > self.largest_gathered
             && layout.is_contiguous()
             && storage.kind() == MemoryKind::Pinned
-            && !self.target.limits().host_writable
+            && self.copies_directly(layout.bytes())
+    }
+
+    fn copies_directly(&self, bytes: usize) -> bool {
+        let limits = self.target.limits();
+        !limits.host_writable && !limits.mapped_staging && limits.copy_granularity.divides(bytes)
     }
 
     fn note_pending(&mut self, copy: &Arc<Completion>, place: Place) -> Result<()> {

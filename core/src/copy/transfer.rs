@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend::{CopyOp, HostSide};
+use crate::backend::{CopyOp, Direction};
 use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
-use crate::copy::leaves::Leaf;
+use crate::copy::leaves::{HostAddress, Leaf};
 use crate::gather::gather;
 use crate::in_flight::{Keep, Lane, Ops};
 use crate::plan::Placed;
-use crate::pool::{Block, Pool};
+use crate::pool::{Block, Pool, host_side};
 use crate::storage::Storage;
-use crate::{Error, Result};
+use crate::{Alignment, Error, Result};
 
 /// Neighbours in the same memory are copied together, and up to so many bytes between them as well: a copy of its own
 /// costs as much as 60 KB.
@@ -45,9 +45,11 @@ pub(crate) fn units(job: &Job) -> Vec<Unit> {
     let mut units = Vec::new();
     for (index, flow) in job.flows.iter().enumerate() {
         let span = job.plan.source_span(flow.source);
+        let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
+        let unit = if flow.fills_at_once() && !pageable { span } else { flow.unit };
         let mut start = 0;
         while start < span {
-            let end = start.saturating_add(flow.unit).min(span);
+            let end = start.saturating_add(unit).min(span);
             units.push(Unit { flow: index, start, end, last: false });
             start = end;
         }
@@ -149,7 +151,9 @@ impl Transfer<'_> {
     fn stage_up(&self, block: Option<Block>) -> Result<()> {
         let block = match block {
             Some(block) => block,
-            None if self.job.pinned => self.job.target.staging().take(self.unit.bytes())?,
+            None if self.job.pinned => {
+                self.job.target.staging().take(self.unit.bytes(), Direction::Upload)?
+            }
             None => Block::pageable(self.unit.bytes())?,
         };
         self.job.completion.figures.time(Phase::Stage, || self.write_block(&block, None))?;
@@ -159,7 +163,8 @@ impl Transfer<'_> {
     /// Copies down into a staging block, and from there into ordinary memory.
     fn drain(&self) -> Result<()> {
         let source = self.flow.origin.device().ok_or(Error::NotReady)?;
-        let block = self.copy_down(&self.flow.lane, source.staging().take(self.unit.bytes())?)?;
+        let block =
+            self.copy_down(&self.flow.lane, source.staging().take(self.unit.bytes(), Direction::Download)?)?;
         self.job.completion.figures.time(Phase::Stage, || {
             let contents = block.staging().contents().ok_or(Error::NotReady)?;
             for piece in pieces(self.job, self.flow, self.unit) {
@@ -285,11 +290,9 @@ impl Transfer<'_> {
     /// `to` has room for the piece and is not used by anybody else.
     #[inline]
     unsafe fn read(&self, piece: &Piece, to: NonNull<u8>) -> Result<()> {
-        let Some((leaf, first)) =
-            self.job.leaves.get(piece.leaf).and_then(|leaf| Some((leaf, leaf.host?.pointer())))
-        else {
-            return Err(Error::NotReady);
-        };
+        let leaf = self.job.leaves.get(piece.leaf).ok_or(Error::NotReady)?;
+        let first = leaf.host.map(HostAddress::pointer).or_else(|| leaf.storage.host_address(leaf.offset));
+        let first = first.ok_or(Error::NotReady)?;
         match &leaf.strided {
             // SAFETY: the piece lies within the leaf, and the leaf within its storage (`leaves::take`), which the job holds;
             // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
@@ -341,6 +344,10 @@ impl Transfer<'_> {
             }
             last = Some(piece);
         }
+        // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
+        if self.flow.origin.device().is_some() {
+            runs.iter_mut().for_each(|run| run.round_to(self.job.granularity));
+        }
         runs
     }
 
@@ -364,6 +371,15 @@ impl Transfer<'_> {
 }
 
 impl Run {
+    /// Takes in what is missing to whole granules at both ends. The plan has kept room for them, at the same distances
+    /// (`plan::Leaf::skew`), and buffers are made of whole granules.
+    fn round_to(&mut self, granularity: Alignment) {
+        let lead = self.from_offset & (granularity.bytes() - 1);
+        self.from_offset -= lead;
+        self.to_offset -= lead;
+        self.bytes = (self.bytes + lead).next_multiple_of(granularity.bytes());
+    }
+
     fn between<'k>(
         &self,
         from: &'k dyn crate::backend::Buffer,
@@ -373,9 +389,9 @@ impl Run {
     ) -> CopyOp<'k> {
         let Run { from_offset, to_offset, bytes, .. } = *self;
         if upwards {
-            CopyOp::Upload { from: HostSide::Buffer(from, from_offset), to, to_offset, bytes }
+            CopyOp::Upload { from: host_side(from, from_offset), to, to_offset, bytes }
         } else if downwards {
-            CopyOp::Download { from, from_offset, to: HostSide::Buffer(to, to_offset), bytes }
+            CopyOp::Download { from, from_offset, to: host_side(to, to_offset), bytes }
         } else {
             CopyOp::Between { from, from_offset, to, to_offset, bytes }
         }
@@ -386,11 +402,11 @@ impl Run {
 /// other waits for, would wait for ever.
 fn take_pair(source: &Arc<Pool>, target: &Arc<Pool>, bytes: usize) -> Result<(Block, Block)> {
     if Arc::as_ptr(source) < Arc::as_ptr(target) {
-        let below = source.take(bytes)?;
-        Ok((below, target.take(bytes)?))
+        let below = source.take(bytes, Direction::Download)?;
+        Ok((below, target.take(bytes, Direction::Upload)?))
     } else {
-        let above = target.take(bytes)?;
-        Ok((source.take(bytes)?, above))
+        let above = target.take(bytes, Direction::Upload)?;
+        Ok((source.take(bytes, Direction::Download)?, above))
     }
 }
 

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
-use crate::backend::{HostSide, MemoryKind, Ticket};
+use crate::backend::{Direction, HostSide, MemoryKind, Ticket};
 
 fn fill(block: &dyn Staging, bytes: &[u8]) {
     let to = block.window().unwrap().at(0, bytes.len()).unwrap();
@@ -23,7 +23,10 @@ fn lend(bytes: Vec<u8>, kind: MemoryKind) -> (RawMemory, Arc<Vec<u8>>) {
 fn every_kind_of_copy_is_done_when_submit_returns() {
     let host = HostBackend::new();
     let stream = host.create_stream(StreamPriority::Normal).unwrap();
-    let (up, down) = (host.allocate_staging(4).unwrap(), host.allocate_staging(4).unwrap());
+    let (up, down) = (
+        host.allocate_staging(4, Direction::Upload).unwrap(),
+        host.allocate_staging(4, Direction::Download).unwrap(),
+    );
     let (a, b) = (host.allocate(6, &*stream).unwrap(), host.allocate(6, &*stream).unwrap());
     fill(&*up, &[1, 2, 3, 4]);
     let ops = [
@@ -101,7 +104,7 @@ fn the_owner_of_wrapped_memory_is_kept_until_the_last_ticket_is_reached() {
 #[test]
 fn what_never_fits_is_refused_with_the_figures() {
     let host = HostBackend::new();
-    let refused = host.allocate_staging(usize::MAX).map(|_| ());
+    let refused = host.allocate_staging(usize::MAX, Direction::Upload).map(|_| ());
     assert!(matches!(refused, Err(Error::TooLarge { requested: usize::MAX, .. })), "{refused:?}");
     assert_eq!(host.counters(), Counters::default());
 }

@@ -45,7 +45,7 @@ impl Rank {
 
     #[inline]
     fn of(leaf: &Leaf, source: u16, rules: &Rules) -> Self {
-        let within = if leaf.bytes <= rules.largest_packed {
+        let within = if leaf.bytes.saturating_add(rules.skew_of(leaf)) <= rules.largest_packed {
             leaf.alignment.max(rules.alignment).bytes().leading_zeros()
         } else {
             Self::ALONE
@@ -87,7 +87,7 @@ pub(super) fn classify(leaves: &[Leaf], rules: &Rules) -> Result<(Vec<Route>, Ve
 }
 
 /// Stands for the route of a leaf that is yet to be placed; no chunk has this index.
-const UNPLACED: Route = Route::Alone { chunk: u32::MAX };
+const UNPLACED: Route = Route::Alone { chunk: u32::MAX, offset: 0 };
 
 /// The first leaf over each range.
 struct Firsts<'a> {

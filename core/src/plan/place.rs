@@ -1,10 +1,16 @@
 //! Laying the leaves that are copied into chunks.
 
 use super::classify::Copied;
-use super::{Chunk, Plan, PlanError, Route, Rules};
+use super::{Chunk, Leaf, Plan, PlanError, Route, Rules};
+use crate::Alignment;
 
-/// Places `copied`, which is in order of rank, and fills in the routes.
-pub(super) fn place(routes: Vec<Route>, copied: &[Copied], rules: &Rules) -> Result<Plan, PlanError> {
+/// Places `copied`, those of `leaves` that are copied, in order of rank, and fills in the routes.
+pub(super) fn place(
+    leaves: &[Leaf],
+    routes: Vec<Route>,
+    copied: &[Copied],
+    rules: &Rules,
+) -> Result<Plan, PlanError> {
     let mut plan = Plan {
         routes,
         chunks: Vec::new(),
@@ -14,7 +20,7 @@ pub(super) fn place(routes: Vec<Route>, copied: &[Copied], rules: &Rules) -> Res
     };
     let mut rest = copied;
     while let Some((first, others)) = rest.split_first() {
-        let mates = plan.fill_chunk(first, others, rules)?;
+        let mates = plan.fill_chunk(leaves, first, others, rules)?;
         rest = others.get(mates..).unwrap_or_default();
     }
     let total = plan.chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(chunk.bytes));
@@ -24,24 +30,33 @@ pub(super) fn place(routes: Vec<Route>, copied: &[Copied], rules: &Rules) -> Res
 
 impl Plan {
     /// Opens a chunk for `first` and lets as many of `others` join it as belong and fit there. Returns how many.
-    fn fill_chunk(&mut self, first: &Copied, others: &[Copied], rules: &Rules) -> Result<usize, PlanError> {
+    fn fill_chunk(
+        &mut self,
+        leaves: &[Leaf],
+        first: &Copied,
+        others: &[Copied],
+        rules: &Rules,
+    ) -> Result<usize, PlanError> {
         let source = first.source();
         let base = self.next_base(source).ok_or(rules.uncountable())?;
         let number = self.chunks.len() as u32;
         let start = self.ends.len();
 
-        let mut end = first.bytes;
+        let lead = rules.skew(leaves, first);
+        let mut end = first.bytes.checked_add(lead).ok_or(rules.uncountable())?;
         self.ends.push(base.saturating_add(end));
         let mut mates = 0_usize;
         for leaf in others.iter().take_while(|leaf| leaf.source() == source) {
-            let Some((offset, behind)) = rules.behind(end, leaf) else { break };
+            let skew = rules.skew(leaves, leaf);
+            let Some((offset, behind)) = rules.behind(end, leaf, skew) else { break };
             end = behind;
             self.ends.push(base.saturating_add(end));
             self.settle(leaf, Route::Packed { chunk: number, offset });
             mates = mates.saturating_add(1);
         }
-        let shared = Route::Packed { chunk: number, offset: 0 };
-        self.settle(first, if mates == 0 { Route::Alone { chunk: number } } else { shared });
+        let alone = Route::Alone { chunk: number, offset: lead };
+        let shared = Route::Packed { chunk: number, offset: lead };
+        self.settle(first, if mates == 0 { alone } else { shared });
 
         let bytes = rules.buffer_size(end)?;
         base.checked_add(bytes).ok_or(rules.uncountable())?;
@@ -66,10 +81,24 @@ impl Plan {
 }
 
 impl Rules {
+    /// How far behind a granule a leaf begins. Most devices have granules of a byte: nothing is looked at there.
+    #[inline]
+    fn skew(&self, leaves: &[Leaf], copied: &Copied) -> usize {
+        if self.granularity == Alignment::ONE {
+            return 0;
+        }
+        leaves.get(copied.leaf as usize).map_or(0, |leaf| self.skew_of(leaf))
+    }
+
+    #[inline]
+    pub(super) fn skew_of(&self, leaf: &Leaf) -> usize {
+        usize::from(leaf.skew) & self.granularity.bytes().wrapping_sub(1)
+    }
+
     /// Where a leaf starts and ends in a shared chunk whose other leaves end at `end`; `None` if it must not be there.
     #[inline]
-    fn behind(&self, end: usize, leaf: &Copied) -> Option<(usize, usize)> {
-        let offset = leaf.alignment()?.round_up(end)?;
+    fn behind(&self, end: usize, leaf: &Copied, skew: usize) -> Option<(usize, usize)> {
+        let offset = leaf.alignment()?.round_up(end)?.checked_add(skew)?;
         let behind = offset.checked_add(leaf.bytes)?;
         (behind <= self.largest_shared).then_some((offset, behind))
     }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::backend::{CopyOp, MemoryKind, RawMemory};
+use crate::backend::{CopyOp, Direction, MemoryKind, RawMemory};
 use crate::copy::Completion;
 use crate::host_memory::HostMemory;
 use crate::in_flight::Keep;
@@ -21,7 +21,7 @@ impl Tensor {
         if device.is_host() {
             return Self::in_host_memory(layout);
         }
-        let buffer = device.backend().allocate(layout.bytes(), &**device.up().stream())?;
+        let buffer = device.allocate(layout.bytes(), device.up())?;
         if buffer.host_pointer().is_some() {
             // The host could read what was never written.
             return Self::zeros(shape, dtype, device);
@@ -42,14 +42,18 @@ impl Tensor {
         if device.is_host() {
             return Self::in_host_memory(layout);
         }
-        let (lane, bytes, cleared) = (device.up(), layout.bytes(), Completion::new());
-        let buffer = device.backend().allocate(bytes, &**lane.stream())?;
+        let (lane, cleared) = (device.up(), Completion::new());
+        let buffer = device.allocate(layout.bytes(), lane)?;
         let storage = Storage::new(buffer, Some(device.clone()), Some(cleared.clone()));
         let keep = Keep { storages: [storage.clone()].into_iter().collect(), ..Keep::default() };
         // SAFETY: the range is the whole buffer, which `keep` holds.
         let submission = unsafe {
             lane.submit(keep, |keep| {
-                let op = |storage| CopyOp::Clear { to: Storage::buffer(storage), to_offset: 0, bytes };
+                let op = |storage| CopyOp::Clear {
+                    to: Storage::buffer(storage),
+                    to_offset: 0,
+                    bytes: storage.bytes(),
+                };
                 keep.storages.iter().map(op).collect()
             })
         }?;
@@ -65,11 +69,18 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] where the budget for pinned results is used up; as [`empty`](Self::empty) otherwise.
+    /// [`Error::Busy`] where the budget for pinned results is used up, [`Error::Unsupported`] where the device's API has no
+    /// page-locked memory beside its own buffers (wgpu); as [`empty`](Self::empty) otherwise.
     pub fn empty_pinned(shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
         let layout = Layout::contiguous(dtype, shape)?;
         if device.is_host() {
             return Self::in_host_memory(layout);
+        }
+        if device.limits().mapped_staging {
+            return Err(Error::Unsupported {
+                device: device.id(),
+                what: "lend page-locked memory to tensors",
+            });
         }
         let bytes = layout.bytes();
         let busy = || Error::Busy {
@@ -77,7 +88,7 @@ impl Tensor {
             requested: bytes,
             reason: "the budget for pinned results is used up",
         };
-        let block = device.results().take_or_grow(bytes)?.ok_or_else(busy)?;
+        let block = device.results().take_or_grow(bytes, Direction::Download)?.ok_or_else(busy)?;
         clear(&block, bytes);
         Self::from_storage(Storage::new(block.into_buffer(bytes), None, None), 0, layout)
     }
@@ -93,7 +104,9 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMemory`], [`Error::Misaligned`], [`Error::OutOfRange`] where `shape` needs more bytes.
+    /// [`Error::InvalidMemory`] (also where the bytes of device memory are no multiple of
+    /// [`Limits::copy_granularity`](crate::backend::Limits::copy_granularity)), [`Error::Misaligned`],
+    /// [`Error::OutOfRange`] where `shape` needs more bytes.
     pub unsafe fn from_raw(
         memory: RawMemory,
         owner: Box<dyn Any + Send + Sync>,
@@ -102,9 +115,14 @@ impl Tensor {
         device: &Device,
     ) -> Result<Self> {
         let layout = Layout::contiguous(dtype, shape)?;
+        let on_device = matches!(memory.kind, MemoryKind::Device | MemoryKind::Managed);
+        let granularity = device.limits().copy_granularity;
+        if on_device && !granularity.divides(memory.bytes) {
+            let reason = format!("the device copies whole granules of {} bytes only", granularity.bytes());
+            return Err(Error::InvalidMemory { address: memory.address, bytes: memory.bytes, reason });
+        }
         // SAFETY: the caller's promise is that of `wrap`.
         let buffer = unsafe { device.backend().wrap(memory, owner) }?;
-        let on_device = matches!(memory.kind, MemoryKind::Device | MemoryKind::Managed);
         let device = on_device.then(|| device.clone());
         Self::from_storage(Storage::new(buffer, device, None), 0, layout)
     }

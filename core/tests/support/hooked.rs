@@ -6,7 +6,8 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Limits, RawMemory, Staging, StreamPriority, Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
+    Submission,
 };
 use transship_core::{DeviceId, Result};
 
@@ -92,8 +93,8 @@ unsafe impl Backend for Hooked {
         self.device.allocate(bytes, stream)
     }
 
-    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>> {
-        self.device.allocate_staging(bytes)
+    fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
+        self.device.allocate_staging(bytes, direction)
     }
 
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use late_backend::{LateConfig, LateHandle};
-use transship_core::backend::{CopyOp, HostSide, Staging};
+use transship_core::backend::{CopyOp, Direction, HostSide, Staging};
 use transship_core::{CopyOptions, DType, Device, Stream, Tensor, start_copy};
 
 /// Longer than anything here takes, however slow the machine.
@@ -88,7 +88,8 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(crate) fn launch(tensor: &Tensor, stream: &Stream) -> Self {
         let backend = stream.device().backend();
-        let (block, bytes) = (backend.allocate_staging(tensor.bytes()).unwrap(), tensor.bytes());
+        let (block, bytes) =
+            (backend.allocate_staging(tensor.bytes(), Direction::Download).unwrap(), tensor.bytes());
         let op = CopyOp::Download {
             from: tensor.buffer().unwrap(),
             from_offset: tensor.offset(),

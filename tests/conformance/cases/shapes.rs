@@ -76,7 +76,7 @@ const CHUNK: usize = 4096;
 
 /// A leaf of so many bytes and one of 16 in chunks of 4096: the number of chunks.
 fn chunks_beside_a_small_leaf(bed: &Bed, bytes: usize) -> Result<usize, Failed> {
-    let options = bed.options().max_chunk_bytes(CHUNK);
+    let options = bed.options().max_chunk_bytes(CHUNK).bindable(false);
     let trip = bed.round_trip((bed.bytes(bytes), bed.bytes(16)), options.clone())?;
     let alone = bed.round_trip(bed.bytes(bytes), options)?;
     assert_eq!((alone.up.chunks, alone.up.payload_bytes), (1, bytes as u64));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Driver, Limits, MemoryKind, RawMemory, Staging,
-    StreamPriority, Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, MemoryKind, RawMemory,
+    Staging, StreamPriority, Submission,
 };
 use transship_core::{Alignment, DeviceId, Error, Result};
 
@@ -60,9 +60,11 @@ impl LateBackend {
     pub(crate) fn new(instance: Arc<Instance>, device: usize) -> Self {
         let limits = Limits {
             copy_granularity: instance.config.copy_granularity,
+            bindable_alignment: instance.config.bindable_alignment,
             buffer_alignment: const { Alignment::of(256).unwrap() },
             largest_buffer: instance.config.device_memory,
             host_writable: false,
+            mapped_staging: instance.config.mapped_staging,
         };
         Self { instance, device, limits }
     }
@@ -123,6 +125,11 @@ unsafe impl Backend for LateBackend {
 
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
         let stream = self.stream(stream)?;
+        if !self.limits.copy_granularity.divides(bytes) {
+            return Err(self
+                .instance
+                .violation(self.device, format!("a buffer of {bytes} bytes, which is no multiple")));
+        }
         let (allocation, address) = self.instance.allocate(self.device, bytes, stream.index)?;
         Ok(Box::new(LateBuffer {
             instance: self.instance.clone(),
@@ -135,9 +142,15 @@ unsafe impl Backend for LateBackend {
         }))
     }
 
-    fn allocate_staging(&self, bytes: usize) -> Result<Box<dyn Staging>> {
-        let (id, block) = self.instance.allocate_staging(self.device, bytes)?;
-        Ok(Box::new(LateStaging { instance: self.instance.clone(), device: self.device, id, block }))
+    fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
+        let (id, block) = self.instance.allocate_staging(self.device, bytes, direction)?;
+        Ok(Box::new(LateStaging {
+            instance: self.instance.clone(),
+            device: self.device,
+            id,
+            direction,
+            block,
+        }))
     }
 
     /// Wraps a part of a live allocation of this device: allocate a buffer, and let it be the owner.
@@ -169,16 +182,19 @@ unsafe impl Backend for LateBackend {
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
         let stream = self.stream(stream)?;
         let captured = ops.iter().map(|op| self.capture(op)).collect::<Result<Vec<_>>>()?;
-        let blocking = ops.iter().any(capture::blocks);
+        let blocking = ops.iter().any(|op| capture::blocks(op, &self.instance.config));
         if let Err(error) = self.instance.enter(Call::Submit, blocking, self.device).map(drop) {
             self.submit_some(captured, stream)?;
             return Err(error);
         }
         let mut state = self.instance.lock();
         let moved = capture::count(&mut state.counters[self.device], ops);
+        let blocks: Vec<u64> = captured.iter().flat_map(Op::blocks).collect();
         let queue = &mut state.streams[stream.index];
         queue.pending.extend(captured);
-        Ok(Submission { position: queue.record(), copies: ops.len(), bytes: moved })
+        let position = queue.record();
+        state.occupy(&blocks, stream.index, position);
+        Ok(Submission { position, copies: ops.len(), bytes: moved })
     }
 
     fn reaches(&self, other: &dyn Backend) -> bool {

@@ -23,6 +23,10 @@ pub struct LateConfig {
     pub staging_memory: usize,
     /// What offsets and sizes of copies must be multiples of.
     pub copy_granularity: Alignment,
+    /// Where a buffer may be bound to a kernel on its own.
+    pub bindable_alignment: Alignment,
+    /// Whether the host has access to a staging block only while no copy uses it, as with wgpu.
+    pub mapped_staging: bool,
     /// What a failing submit has done by then.
     pub submit_failure: SubmitFailure,
 }
@@ -49,6 +53,8 @@ impl LateConfig {
             device_memory: isize::MAX as usize,
             staging_memory: isize::MAX as usize,
             copy_granularity: Alignment::ONE,
+            bindable_alignment: Alignment::ONE,
+            mapped_staging: false,
             submit_failure: SubmitFailure::BeforeAnything,
         }
     }

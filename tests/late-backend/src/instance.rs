@@ -2,11 +2,11 @@
 
 mod run;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use transship_core::backend::{Counters, Ticket};
+use transship_core::backend::{Counters, Direction, Ticket};
 use transship_core::{DeviceId, Error, Result};
 
 use crate::calls::{Call, Calls, failure};
@@ -31,7 +31,7 @@ pub(crate) struct State {
     /// Device memory that is alive, by number; numbers and addresses are never used twice.
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Staging blocks that are alive, by number.
-    pub(crate) staging: BTreeSet<u64>,
+    pub(crate) staging: BTreeMap<u64, Occupancy>,
     pub(crate) violations: Vec<String>,
     pub(crate) stall: Stall,
     retired: Vec<Retired>,
@@ -47,6 +47,13 @@ pub(crate) struct Allocation {
     pub(crate) block: Block,
     /// Whether the stream that it was allocated on has come by.
     pub(crate) usable: bool,
+}
+
+/// What a staging block is for, and what uses it.
+pub(crate) struct Occupancy {
+    direction: Direction,
+    /// A stream and the position behind the last submission that uses the block.
+    last: Option<(usize, u64)>,
 }
 
 /// Whether all streams stand still.
@@ -73,7 +80,7 @@ impl Instance {
             counters: vec![Counters::default(); config.devices],
             streams: Vec::new(),
             allocations: BTreeMap::new(),
-            staging: BTreeSet::new(),
+            staging: BTreeMap::new(),
             violations: Vec::new(),
             stall: Stall::No,
             retired: Vec::new(),
@@ -129,13 +136,18 @@ impl Instance {
     }
 
     /// A staging block and its number.
-    pub(crate) fn allocate_staging(&self, device: usize, bytes: usize) -> Result<(u64, Block)> {
+    pub(crate) fn allocate_staging(
+        &self,
+        device: usize,
+        bytes: usize,
+        direction: Direction,
+    ) -> Result<(u64, Block)> {
         let mut state = self.enter(Call::Staging, true, device)?;
         let held = state.counters[device].staging_bytes;
         self.check_memory(device, "pinned", bytes, held, self.config.staging_memory)?;
         let block = Block::new(bytes).ok_or_else(|| self.no_heap(device, "pinned", bytes))?;
         let id = state.new_id();
-        state.staging.insert(id);
+        state.staging.insert(id, Occupancy { direction, last: None });
         let counters = &mut state.counters[device];
         counters.staging_allocations += 1;
         counters.staging_bytes += bytes as u64;
@@ -206,6 +218,29 @@ impl Instance {
 }
 
 impl State {
+    /// A submission uses `blocks` until a position is reached.
+    pub(crate) fn occupy(&mut self, blocks: &[u64], stream: usize, position: u64) {
+        for block in blocks {
+            if let Some(occupancy) = self.staging.get_mut(block) {
+                occupancy.last = Some((stream, position));
+            }
+        }
+    }
+
+    /// Whether the host has access to a mapped block: no copy uses it, and something has been put into it.
+    pub(crate) fn is_mapped(&self, block: u64) -> bool {
+        self.staging.get(&block).is_some_and(|occupancy| match occupancy.last {
+            None => occupancy.direction == Direction::Upload,
+            Some((stream, position)) => self.streams[stream].reached >= position,
+        })
+    }
+
+    /// Whether a submission uses a block.
+    pub(crate) fn is_occupied(&self, block: u64) -> bool {
+        let last = self.staging.get(&block).and_then(|occupancy| occupancy.last);
+        last.is_some_and(|(stream, position)| self.streams[stream].reached < position)
+    }
+
     pub(crate) fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id

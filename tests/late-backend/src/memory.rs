@@ -5,7 +5,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use transship_core::backend::{Buffer, MemoryKind, Staging, Ticket, WriteWindow};
+use transship_core::backend::{Buffer, Direction, MemoryKind, Staging, Ticket, WriteWindow};
 
 use crate::instance::Instance;
 
@@ -121,7 +121,16 @@ pub(crate) struct LateStaging {
     pub(crate) instance: Arc<Instance>,
     pub(crate) device: usize,
     pub(crate) id: u64,
+    pub(crate) direction: Direction,
     pub(crate) block: Block,
+}
+
+impl LateStaging {
+    /// Whether the host may use the block for this purpose now.
+    fn is_open_for(&self, direction: Direction) -> bool {
+        let mapped = self.instance.config.mapped_staging;
+        !mapped || (self.direction == direction && self.instance.lock().is_mapped(self.id))
+    }
 }
 
 // SAFETY: the block stays in place until it is dropped.
@@ -135,12 +144,13 @@ unsafe impl Staging for LateStaging {
     }
 
     fn window(&self) -> Option<WriteWindow> {
+        let start = self.block.at(0, 0).filter(|_| self.is_open_for(Direction::Upload))?;
         // SAFETY: the block has so many bytes and lives as long as `self`.
-        self.contents().map(|start| unsafe { WriteWindow::new(start, self.bytes()) })
+        Some(unsafe { WriteWindow::new(start, self.bytes()) })
     }
 
     fn contents(&self) -> Option<NonNull<u8>> {
-        self.block.at(0, 0)
+        self.block.at(0, 0).filter(|_| self.is_open_for(Direction::Download))
     }
 }
 

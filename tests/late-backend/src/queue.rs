@@ -50,6 +50,20 @@ pub(crate) struct HostPointer(pub(crate) NonNull<u8>);
 // SAFETY: the caller of `submit` keeps the range alive and untouched until the copy was reached, on any thread.
 unsafe impl Send for HostPointer {}
 
+impl Op {
+    /// The staging blocks that it uses.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        let ends = match self {
+            Self::Copy { from, to, .. } => [from.as_ref(), Some(to)],
+            _ => [None, None],
+        };
+        ends.into_iter().flatten().filter_map(|end| match end {
+            End::Staging { block, .. } => Some(*block),
+            _ => None,
+        })
+    }
+}
+
 impl Queue {
     pub(crate) fn new(device: usize) -> Self {
         Self { device, ..Self::default() }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use late_backend::{Call, LateConfig, LateHandle, SubmitFailure};
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, HostSide, MemoryKind, RawMemory, Staging, StreamPriority, Ticket,
+    Backend, BackendStream, Buffer, CopyOp, Direction, HostSide, MemoryKind, RawMemory, Staging,
+    StreamPriority, Ticket,
 };
 use transship_core::{Alignment, Error, Result};
 
@@ -31,7 +32,7 @@ impl Bench {
         let late = LateHandle::new(config).unwrap();
         let device = late.backend(0);
         let stream = device.create_stream(StreamPriority::Normal).unwrap();
-        let block = device.allocate_staging(SIZE).unwrap();
+        let block = device.allocate_staging(SIZE, Direction::Upload).unwrap();
         let buffer = device.allocate(SIZE, &*stream).unwrap();
         Self { late, device, stream, block, buffer }
     }
@@ -57,7 +58,7 @@ impl Bench {
 
     /// The bytes of the buffer, over a stream of its own.
     fn device_bytes(&self) -> Vec<u8> {
-        let block = self.device.allocate_staging(SIZE).unwrap();
+        let block = self.device.allocate_staging(SIZE, Direction::Download).unwrap();
         let stream = self.device.create_stream(StreamPriority::Normal).unwrap();
         let down = down(&*self.buffer, &*block);
         let position = self.submit_on(&[down], &*stream).unwrap();
@@ -179,7 +180,7 @@ fn a_missing_wait_shows_as_wrong_bytes() {
 
 fn second_stream(bench: &Bench) -> (Arc<dyn BackendStream>, Box<dyn Staging>) {
     let stream = bench.device.create_stream(StreamPriority::Normal).unwrap();
-    (stream, bench.device.allocate_staging(SIZE).unwrap())
+    (stream, bench.device.allocate_staging(SIZE, Direction::Upload).unwrap())
 }
 
 #[test]
@@ -365,7 +366,7 @@ fn a_broken_device_fails_every_call_and_every_wait() {
     assert!(bench.stream.reached().is_err());
     assert!(bench.stream.record().is_err());
     assert!(bench.submit(&[]).is_err());
-    assert!(bench.device.allocate_staging(1).is_err());
+    assert!(bench.device.allocate_staging(1, Direction::Upload).is_err());
     assert_eq!(bench.late.pending(), 3, "the allocation, the copy and the position never run");
 }
 
@@ -375,10 +376,10 @@ fn memory_ends_with_the_figures() {
     let bench = Bench::with(config);
     let refused = bench.device.allocate(10, &*bench.stream).err().unwrap();
     assert!(matches!(refused, Error::OutOfMemory { requested: 10, free: 8, total: 24, .. }), "{refused:?}");
-    let refused = bench.device.allocate_staging(25).err().unwrap();
+    let refused = bench.device.allocate_staging(25, Direction::Upload).err().unwrap();
     assert!(matches!(refused, Error::TooLarge { requested: 25, limit: 24, .. }), "{refused:?}");
     drop(bench.block);
-    assert!(bench.device.allocate_staging(24).is_ok());
+    assert!(bench.device.allocate_staging(24, Direction::Upload).is_ok());
     assert_eq!(bench.device.counters().staging_high_water, 24);
 }
 
@@ -440,4 +441,48 @@ fn drivers_are_registered_by_name_and_independent() {
     assert_eq!(device.device().to_string(), "late-two:0");
     let missing = pollster::block_on(two.driver().open(1)).err().unwrap();
     assert!(matches!(missing, Error::NoSuchDevice { count: 1, .. }));
+}
+
+fn mapped() -> Bench {
+    Bench::with(LateConfig { mapped_staging: true, ..LateConfig::new("late") })
+}
+
+#[test]
+fn a_mapped_block_is_out_of_reach_while_a_copy_uses_it() {
+    let bench = mapped();
+    fill(&*bench.block, 7);
+    bench.late.stall();
+    let position = bench.submit(&[bench.up()]).unwrap();
+    assert!(bench.block.window().is_none());
+    bench.late.release();
+    assert!(bench.stream.wait(position, None).unwrap());
+    assert!(bench.block.window().is_some());
+    assert!(bench.block.contents().is_none(), "it is for uploads");
+    assert_eq!(bench.device_bytes(), [7; SIZE]);
+    assert!(bench.late.violations().is_empty());
+}
+
+#[test]
+fn a_second_submission_that_uses_a_mapped_block_is_noticed() {
+    let bench = mapped();
+    fill(&*bench.block, 7);
+    bench.late.stall();
+    bench.submit(&[bench.up(), bench.up()]).unwrap();
+    assert!(bench.submit(&[bench.up()]).is_err());
+    assert_eq!(bench.late.violations().len(), 1);
+}
+
+#[test]
+fn a_mapped_block_used_against_its_direction_is_noticed() {
+    let bench = mapped();
+    assert!(bench.submit(&[down(&*bench.buffer, &*bench.block)]).is_err());
+    assert_eq!(bench.late.violations().len(), 1);
+}
+
+#[test]
+fn a_buffer_of_a_broken_granule_is_noticed() {
+    let granules = Alignment::of(4).unwrap();
+    let bench = Bench::with(LateConfig { copy_granularity: granules, ..LateConfig::new("late") });
+    assert!(bench.device.allocate(5, &*bench.stream).is_err());
+    assert_eq!(bench.late.violations().len(), 1);
 }

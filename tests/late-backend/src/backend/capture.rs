@@ -3,9 +3,10 @@
 use std::any::Any;
 
 use transship_core::Result;
-use transship_core::backend::{Buffer, CopyOp, Counters, HostSide, MemoryKind};
+use transship_core::backend::{Buffer, CopyOp, Counters, Direction, HostSide, MemoryKind};
 
 use crate::backend::LateBackend;
+use crate::config::LateConfig;
 use crate::memory::{LateBuffer, LateStaging};
 use crate::queue::{End, HostPointer, Op};
 
@@ -55,10 +56,10 @@ impl LateBackend {
     }
 
     fn host(&self, side: HostSide<'_>, bytes: usize, writes: bool) -> Result<End, String> {
-        let start = if writes { side.destination() } else { side.source() };
-        let start = HostPointer(start.ok_or("a copy of host memory that may not be used like that")?);
         match side {
             HostSide::Buffer(buffer, offset) => {
+                let start = if writes { side.destination() } else { side.source() };
+                let start = HostPointer(start.ok_or("a copy of host memory that may not be used like that")?);
                 inside(offset, bytes, buffer.bytes())?;
                 Ok(End::Host(start))
             }
@@ -70,8 +71,26 @@ impl LateBackend {
                     .filter(|block| std::sync::Arc::ptr_eq(&block.instance, &self.instance))
                     .filter(|block| block.device == self.device)
                     .ok_or("a copy of a staging block of another device")?;
+                if self.instance.config.mapped_staging {
+                    self.check_mapped(block, writes)?;
+                }
+                let start =
+                    HostPointer(block.block.at(offset, bytes).ok_or("a copy beyond the end of a block")?);
                 Ok(End::Staging { block: block.id, start })
             }
+        }
+    }
+}
+
+impl LateBackend {
+    /// What a device whose staging is mapped demands.
+    fn check_mapped(&self, block: &LateStaging, writes: bool) -> Result<(), String> {
+        if writes != (block.direction == Direction::Download) {
+            return Err("a copy of a staging block against its direction".to_owned());
+        }
+        match self.instance.lock().is_occupied(block.id) {
+            true => Err("a second submission that uses a mapped staging block".to_owned()),
+            false => Ok(()),
         }
     }
 }
@@ -84,7 +103,7 @@ fn inside(offset: usize, bytes: usize, limit: usize) -> Result<(), String> {
 }
 
 /// Whether a real driver might block in this copy: its host side is neither staging nor pinned.
-pub(super) fn blocks(op: &CopyOp<'_>) -> bool {
+pub(super) fn blocks(op: &CopyOp<'_>, config: &LateConfig) -> bool {
     let side = match op {
         CopyOp::Upload { from, .. } => from,
         CopyOp::Download { to, .. } => to,
@@ -92,7 +111,7 @@ pub(super) fn blocks(op: &CopyOp<'_>) -> bool {
     };
     match side {
         HostSide::Staging(..) => false,
-        HostSide::Buffer(buffer, _) => buffer.kind() != MemoryKind::Pinned,
+        HostSide::Buffer(buffer, _) => config.mapped_staging || buffer.kind() != MemoryKind::Pinned,
     }
 }
 

@@ -123,7 +123,7 @@ impl State {
     fn find(&self, which: &str, end: End, bytes: usize) -> Result<NonNull<u8>, String> {
         match end {
             End::Host(start) => Ok(start.0),
-            End::Staging { block, start } if self.staging.contains(&block) => Ok(start.0),
+            End::Staging { block, start } if self.staging.contains_key(&block) => Ok(start.0),
             End::Staging { .. } => {
                 Err(format!("a copy of {bytes} bytes {which} a staging block that was dropped"))
             }
