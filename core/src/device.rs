@@ -242,12 +242,18 @@ impl Device {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Allocates memory of the device in stream order of `lane`: at least `bytes` bytes, in whole granules.
+    /// Allocates memory of the device in stream order of `lane`: at least `bytes` bytes, in whole granules. If there is
+    /// none left, idle memory is given back to the driver first, and that once.
     pub(crate) fn allocate(&self, bytes: usize, lane: &Lane) -> Result<Box<dyn Buffer>> {
         let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
         let rounded = self.limits().copy_granularity.round_up(bytes);
         let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
-        self.backend().allocate(rounded, &**lane.stream())
+        match self.backend().allocate(rounded, &**lane.stream()) {
+            Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => {
+                self.backend().allocate(rounded, &**lane.stream())
+            }
+            other => other,
+        }
     }
 
     pub(crate) fn up(&self) -> &Arc<Lane> {

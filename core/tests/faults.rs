@@ -57,6 +57,29 @@ fn fails_and_recovers(late: &LateHandle, device: &Device, when: BackgroundWork) 
     no_violations(late);
 }
 
+/// catches: 29-out-of-memory-at-once
+#[test]
+fn idle_memory_of_the_device_is_given_back_when_there_is_no_other() {
+    for when in MODES {
+        let (late, device) = with(LateConfig { device_memory: 64, ..LateConfig::new("late") });
+        late.hoard(0, 40);
+        let there = copy(sources(), &device, options(when)).unwrap();
+        assert_eq!(bytes(&there), [vec![1; 8], vec![2; 24]]);
+        let trims = || late.calls().iter().filter(|record| record.call == Call::Trim).count();
+        assert_eq!(trims(), 1, "{when:?}");
+
+        let full = Tensor::from(vec![3_u8; 40]);
+        let failed = start_copy(full, &device, options(when)).map_or_else(Error::from, |copy| {
+            copy.wait().map_or_else(Error::from, |_| panic!("there are only 32 bytes left"))
+        });
+        let figures =
+            |error: &Error| matches!(error, Error::OutOfMemory { requested: 40, free: 32, total: 64, .. });
+        assert!(figures(&failed), "{failed}");
+        assert_eq!(trims(), 2, "{when:?}");
+        no_violations(&late);
+    }
+}
+
 fn bytes(tensors: &[Tensor]) -> Vec<Vec<u8>> {
     tensors.iter().map(bytes_of).collect()
 }

@@ -115,6 +115,10 @@ unsafe impl Backend for Hooked {
         other.downcast_ref::<Self>().is_some_and(|other| self.device.reaches(&*other.device))
     }
 
+    fn trim(&self) -> usize {
+        self.device.trim()
+    }
+
     fn synchronize(&self) -> Result<()> {
         self.device.synchronize()
     }

@@ -205,6 +205,14 @@ unsafe impl Backend for LateBackend {
         })
     }
 
+    fn trim(&self) -> usize {
+        let mut state = self.instance.lock();
+        state.calls.note(Call::Trim, true);
+        let freed = std::mem::take(&mut state.hoards[self.device]);
+        state.counters[self.device].device_bytes -= freed as u64;
+        freed
+    }
+
     fn synchronize(&self) -> Result<()> {
         let state = self.instance.enter(Call::Synchronize, true, self.device)?;
         let streams = 0..state.streams.len();

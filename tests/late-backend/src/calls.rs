@@ -23,6 +23,8 @@ pub enum Call {
     Wrap,
     /// `Backend::submit`.
     Submit,
+    /// `Backend::trim`. Cannot fail.
+    Trim,
     /// `Backend::synchronize`.
     Synchronize,
     /// `BackendStream::record`.

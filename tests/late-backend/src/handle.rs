@@ -62,6 +62,14 @@ impl LateHandle {
         });
     }
 
+    /// Makes a device hold so many bytes of its memory idle, until it is told to give them back.
+    pub fn hoard(&self, ordinal: usize, bytes: usize) {
+        self.0.change(|state| {
+            state.hoards[ordinal] += bytes;
+            state.counters[ordinal].device_bytes += bytes as u64;
+        });
+    }
+
     /// Lets `after` calls go well and the next one fail.
     pub fn fail_next(&self, call: Call, after: usize) {
         self.0.change(|state| state.calls.fail_next(call, after));

@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Staging blocks that are alive, by number.
     pub(crate) staging: BTreeMap<u64, Occupancy>,
+    /// Memory of each device that is held idle.
+    pub(crate) hoards: Vec<usize>,
     pub(crate) violations: Vec<String>,
     pub(crate) stall: Stall,
     retired: Vec<Retired>,
@@ -81,6 +83,7 @@ impl Instance {
             streams: Vec::new(),
             allocations: BTreeMap::new(),
             staging: BTreeMap::new(),
+            hoards: vec![0; config.devices],
             violations: Vec::new(),
             stall: Stall::No,
             retired: Vec::new(),
