@@ -1,40 +1,54 @@
 //! A few threads for work that may block: large staging, growing of pools, freeing of pinned memory.
 //!
-//! Started when first needed, parked when idle. Small copies never come here: a hand-over to a sleeping thread costs
-//! 11 to 27 us, more than the whole copy of a small batch.
+//! Started when first needed, parked when idle, gone after a while. Small copies never come here: a hand-over to a
+//! sleeping thread costs 11 to 27 us, more than the whole copy of a small batch.
+//!
+//! Each [`Team`] has threads of its own: a device that never answers holds up nobody else.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::{Error, Result};
 
 /// More threads do not fill pinned blocks faster: 8 reach 51 of 55 GB/s on an H200 machine.
 const MOST_THREADS: usize = 8;
+/// A thread that has had nothing to do for so long ends.
+const RETIREMENT: Duration = Duration::from_secs(10);
 
 type Task = Box<dyn FnOnce() + Send>;
 
-static WORKERS: Workers = Workers { state: Mutex::new(State::new()), wake: Condvar::new() };
+static QUEUES: Mutex<FxHashMap<Team, Queue>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
 static HANDOVERS: AtomicU64 = AtomicU64::new(0);
 
-struct Workers {
-    state: Mutex<State>,
-    wake: Condvar,
+/// Threads that share their work, named by the objects that the work may have to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Team(usize);
+
+impl Team {
+    /// What frees memory.
+    const DISPOSAL: Self = Self(0);
+
+    /// The team for work that waits for objects at these addresses and for no others.
+    pub(crate) fn waiting_for(addresses: impl Iterator<Item = usize>) -> Self {
+        const MIX: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
+        // Different crews by the same name only share threads.
+        Self(addresses.fold(1, |name, address| (name ^ address).rotate_left(7).wrapping_mul(MIX)))
+    }
 }
 
-struct State {
+#[derive(Default)]
+struct Queue {
     tasks: VecDeque<Task>,
     threads: usize,
     idle: usize,
-}
-
-impl State {
-    const fn new() -> Self {
-        Self { tasks: VecDeque::new(), threads: 0, idle: 0 }
-    }
+    wake: Arc<Condvar>,
 }
 
 /// How many tasks were handed to a worker since the program started.
@@ -42,50 +56,72 @@ pub(crate) fn handovers() -> u64 {
     HANDOVERS.load(Ordering::Relaxed)
 }
 
-/// How many threads there may be.
+/// How many threads there may be in a team.
 pub(crate) fn most_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).clamp(2, MOST_THREADS)
 }
 
-/// Runs `task` on a worker.
-pub(crate) fn run(task: impl FnOnce() + Send + 'static) -> Result<()> {
-    let mut state = WORKERS.state.lock();
-    if state.idle <= state.tasks.len() && state.threads < most_threads() {
-        match thread::Builder::new().name("transship-worker".into()).spawn(work) {
-            Ok(_) => state.threads += 1,
-            Err(error) if state.threads == 0 => return Err(Error::NoThread { reason: error.to_string() }),
+/// Runs `task` on a worker of `team`.
+pub(crate) fn run(team: Team, task: impl FnOnce() + Send + 'static) -> Result<()> {
+    let mut queues = QUEUES.lock();
+    let queue = queues.entry(team).or_default();
+    if queue.idle <= queue.tasks.len() && queue.threads < most_threads() {
+        match thread::Builder::new().name("transship-worker".into()).spawn(move || work(team)) {
+            Ok(_) => queue.threads += 1,
+            Err(error) if queue.threads == 0 => {
+                queues.remove(&team);
+                return Err(Error::NoThread { reason: error.to_string() });
+            }
             Err(_) => {}
         }
     }
     HANDOVERS.fetch_add(1, Ordering::Relaxed);
-    state.tasks.push_back(Box::new(task));
-    drop(state);
-    WORKERS.wake.notify_one();
+    queue.tasks.push_back(Box::new(task));
+    queue.wake.notify_one();
     Ok(())
 }
 
 /// Drops `garbage`, which may block, on a worker; leaks it where there is none.
 pub(crate) fn dispose<T: Send + 'static>(garbage: T) {
     let garbage = std::mem::ManuallyDrop::new(garbage);
-    let _ = run(move || drop(std::mem::ManuallyDrop::into_inner(garbage)));
+    let _ = run(Team::DISPOSAL, move || drop(std::mem::ManuallyDrop::into_inner(garbage)));
 }
 
-fn work() {
-    loop {
-        let task = next_task();
+fn work(team: Team) {
+    while let Some(task) = next_task(team) {
         // A task reports its own panic; the thread goes on.
         let _ = catch_unwind(AssertUnwindSafe(task));
     }
 }
 
-fn next_task() -> Task {
-    let mut state = WORKERS.state.lock();
+/// Waits for a task; `None` when there has been none for so long that the thread has left its team.
+fn next_task(team: Team) -> Option<Task> {
+    let mut queues = QUEUES.lock();
+    let mut patient = true;
     loop {
-        if let Some(task) = state.tasks.pop_front() {
-            return task;
+        let queue = queues.get_mut(&team)?;
+        if let Some(task) = queue.tasks.pop_front() {
+            return Some(task);
         }
-        state.idle += 1;
-        WORKERS.wake.wait(&mut state);
-        state.idle -= 1;
+        if !patient {
+            queue.threads -= 1;
+            if queue.threads == 0 {
+                queues.remove(&team);
+            }
+            return None;
+        }
+        patient = nap(&mut queues, team);
     }
+}
+
+/// Sleeps until there may be a task; `false` if that took too long.
+fn nap(queues: &mut MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) -> bool {
+    let Some(queue) = queues.get_mut(&team) else { return false };
+    queue.idle += 1;
+    let wake = queue.wake.clone();
+    let timed_out = wake.wait_for(queues, RETIREMENT).timed_out();
+    if let Some(queue) = queues.get_mut(&team) {
+        queue.idle -= 1;
+    }
+    !timed_out
 }

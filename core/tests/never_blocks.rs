@@ -171,3 +171,29 @@ fn a_stall_that_ends_by_itself_delays_only_those_who_wait() {
     assert!(begin.elapsed() >= Duration::from_millis(200));
     assert_eq!(bytes_of(&done), [1; 8]);
 }
+
+/// catches: 30-one-team-for-all
+#[test]
+fn a_device_that_never_answers_holds_up_no_other() {
+    let (stuck, stuck_device) = late();
+    let (late, device) = late();
+    const BYTES: usize = 65 << 10;
+    let options = || options().background(BackgroundWork::Always);
+    // Results in ordinary memory: each copy waits on a worker for the device, more of them than there may be workers.
+    stuck_device.set_result_budget(64 << 10).unwrap();
+    let resident = on(&stuck_device, &[1; BYTES]);
+    stuck.stall();
+    stuck.clear_calls();
+    let waiting: Vec<_> =
+        (0..20).map(|_| start_copy(resident.clone(), &Device::host(), options()).unwrap()).collect();
+    eventually("some wait", || stuck.calls().iter().filter(|record| record.call == Call::Wait).count() >= 2);
+
+    let there = start_copy(Tensor::from(vec![2_u8; 64]), &device, options()).unwrap();
+    assert_eq!(bytes_of(&in_time(move || there.wait()).unwrap()), [2; 64]);
+    stuck.release();
+    for copy in waiting {
+        assert_eq!(copy.wait().unwrap().to_bytes().unwrap(), [1; BYTES]);
+    }
+    no_violations(&stuck);
+    no_violations(&late);
+}

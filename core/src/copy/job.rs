@@ -14,6 +14,7 @@ use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
 use crate::plan::{Plan, PlanOptions, Route};
 use crate::storage::Storage;
+use crate::workers::Team;
 use crate::{Alignment, Device, Error, Result, Tensor};
 
 /// A planned copy. Shared by its handle and the workers that carry it out; it owns the sources until they are not
@@ -77,6 +78,13 @@ impl Job {
             before: survey.into_predecessors(),
             destinations: OnceLock::new(),
         })
+    }
+
+    /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.
+    pub(crate) fn team(&self) -> Team {
+        let sources = self.flows.iter().filter_map(|flow| flow.origin.device());
+        let address = |device: &Device| Arc::as_ptr(device.backend()).addr();
+        Team::waiting_for([&self.target].into_iter().chain(sources).map(address))
     }
 
     /// Whether there is anything to copy.

@@ -73,7 +73,7 @@ pub(crate) fn in_background(job: Arc<Job>) -> Result<()> {
     for source in job.flows.iter().filter_map(|flow| flow.origin.device()) {
         source.note_background(&job.completion);
     }
-    workers::run(move || {
+    workers::run(job.team(), move || {
         let completion = job.completion.clone();
         let started = catch_unwind(AssertUnwindSafe(|| start_crew(job)));
         if let Err(error) = started.unwrap_or_else(|panic| Err(panicked(&*panic))) {
@@ -231,7 +231,7 @@ fn start_crew(job: Arc<Job>) -> Result<()> {
     order_behind_predecessors(&job, true)?;
     job.allocate(HostResults::Grow)?;
     let units = transfer::units(&job);
-    let completion = job.completion.clone();
+    let (completion, team) = (job.completion.clone(), job.team());
     if units.is_empty() {
         drop(job);
         completion.submitted();
@@ -250,7 +250,7 @@ fn start_crew(job: Arc<Job>) -> Result<()> {
     for _ in 0..helpers {
         let helper = crew.clone();
         // Without another thread this one does all of it.
-        let _ = workers::run(move || helper.work());
+        let _ = workers::run(team, move || helper.work());
     }
     crew.work();
     Ok(())
