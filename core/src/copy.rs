@@ -12,7 +12,7 @@ mod survey;
 mod transfer;
 
 pub use figures::CopyReport;
-pub use handle::{CopyHandle, PendingCopy, TimedWait};
+pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};
 pub use start::start_copy;
 
 pub(crate) use completion::Completion;

@@ -1,6 +1,7 @@
 //! What can go wrong, in words that say what to do next.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{DType, DeviceId};
 
@@ -106,6 +107,18 @@ pub enum Error {
         "the copy into this tensor is not done; wait for its handle, or use it on a stream that waits for it"
     )]
     NotReady,
+    /// The copy was not done within its deadline.
+    #[error(
+        "the copy was not done within {limit:?}; what is in flight stays owned until the device is done with it: copy again, \
+         or give it more time"
+    )]
+    DeadlineExceeded {
+        /// How long it was given.
+        limit: Duration,
+    },
+    /// The copy was stopped before all of it was submitted.
+    #[error("the copy was cancelled before all of it was submitted; copy again")]
+    Cancelled,
     /// The tensor was taken out of its structure by a copy in progress.
     #[error("the tensor is part of a copy in progress; wait for its handle, which gives it back")]
     Taken,

@@ -32,7 +32,7 @@ mod workers;
 
 pub use alignment::Alignment;
 pub use backend::{MemoryKind, RawMemory, StreamPriority};
-pub use copy::{CopyHandle, CopyReport, PendingCopy, TimedWait, start_copy};
+pub use copy::{Cancelled, CopyHandle, CopyReport, PendingCopy, TimedWait, start_copy};
 pub use device::Device;
 pub use device_id::DeviceId;
 pub use dtype::DType;

@@ -1,5 +1,7 @@
 //! How a copy shall be done.
 
+use std::time::Duration;
+
 use crate::backend::Limits;
 use crate::{Alignment, Error, Result, Stream};
 
@@ -29,6 +31,7 @@ pub struct CopyOptions {
     pub(crate) max_chunk: usize,
     pub(crate) max_packed: usize,
     pub(crate) pace: Option<usize>,
+    pub(crate) deadline: Option<Duration>,
     pub(crate) background: BackgroundWork,
     pub(crate) policy: CopyPolicy,
     pub(crate) stream: Option<Stream>,
@@ -68,6 +71,7 @@ impl Default for CopyOptions {
             max_chunk: 32 << 20,
             max_packed: 256 << 10,
             pace: None,
+            deadline: None,
             background: BackgroundWork::Auto,
             policy: CopyPolicy::IfNeeded,
             stream: None,
@@ -121,6 +125,14 @@ impl CopyOptions {
     /// Lets at most so many bytes be in flight at a time, so that other traffic gets its turn (default: no limit).
     pub fn paced(mut self, bytes_in_flight: usize) -> Self {
         self.pace = Some(bytes_in_flight);
+        self
+    }
+
+    /// Fails the copy with [`Error::DeadlineExceeded`] if it is not done so long after it was started (default: no limit).
+    /// What is in flight stays owned until the device is done with it; what is not submitted yet is not submitted any
+    /// more.
+    pub fn deadline(mut self, limit: Duration) -> Self {
+        self.deadline = Some(limit);
         self
     }
 

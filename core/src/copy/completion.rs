@@ -26,9 +26,16 @@ pub(crate) type Positions = SmallVec<[(Arc<Lane>, u64); 1]>;
 pub(crate) struct Completion {
     state: AtomicU8,
     abandoned: AtomicBool,
+    deadline: Option<Deadline>,
     inner: Mutex<Inner>,
     moved: Condvar,
     pub(crate) figures: Figures,
+}
+
+/// When a copy must be done.
+struct Deadline {
+    at: Instant,
+    limit: Duration,
 }
 
 struct Inner {
@@ -41,11 +48,20 @@ struct Inner {
 }
 
 impl Completion {
-    /// A copy whose pieces are not submitted yet.
+    /// A copy whose pieces are not submitted yet, and that may take its time.
     pub(crate) fn new() -> Arc<Self> {
+        Self::within(None)
+    }
+
+    /// A copy whose pieces are not submitted yet, to be done within `limit`.
+    pub(crate) fn within(limit: Option<Duration>) -> Arc<Self> {
+        // What is too long to add up is no limit.
+        let deadline =
+            limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
         Arc::new(Self {
             state: AtomicU8::new(RUNNING),
             abandoned: AtomicBool::new(false),
+            deadline,
             inner: Mutex::new(Inner {
                 positions: Positions::new(),
                 error: None,
@@ -69,6 +85,11 @@ impl Completion {
     /// Adds a position that the copy waits for.
     pub(crate) fn reach(&self, lane: &Arc<Lane>, position: u64) {
         let mut inner = self.inner.lock();
+        if self.state.load(Ordering::Acquire) == FAILED {
+            // Nobody waits for it any more, but somebody must let go of what it uses.
+            let _ = reactor::watch(Watch::Lane(lane.clone()));
+            return;
+        }
         match inner.positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, lane)) {
             Some((_, known)) => *known = position.max(*known),
             None => inner.positions.push((lane.clone(), position)),
@@ -79,6 +100,9 @@ impl Completion {
     pub(crate) fn submitted(self: &Arc<Self>) {
         self.figures.note_submitted();
         let mut inner = self.inner.lock();
+        if self.state.load(Ordering::Acquire) != RUNNING {
+            return;
+        }
         if inner.positions.is_empty() {
             drop(inner);
             return self.finish(DONE, None);
@@ -140,12 +164,14 @@ impl Completion {
 
     /// Blocks until every piece is submitted; `false` when the time is over.
     pub(crate) fn wait_submitted(&self, deadline: Option<Instant>) -> Result<bool> {
+        let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
         let mut inner = self.inner.lock();
         while self.state.load(Ordering::Acquire) == RUNNING {
-            match deadline {
+            match until {
                 None => self.moved.wait(&mut inner),
-                Some(deadline) if self.moved.wait_until(&mut inner, deadline).timed_out() => {
-                    return Ok(false);
+                Some(until) if self.moved.wait_until(&mut inner, until).timed_out() => {
+                    drop(inner);
+                    return self.is_in_time().map(|()| false);
                 }
                 Some(_) => {}
             }
@@ -157,14 +183,15 @@ impl Completion {
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         // A time-out too long to add up is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
         if !self.is_submitted() && !self.wait_submitted(deadline)? {
             return Ok(false);
         }
         for (lane, position) in self.positions() {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             match lane.wait(position, left) {
                 Ok(true) => {}
-                Ok(false) => return Ok(false),
+                Ok(false) => return self.is_in_time().map(|()| false),
                 Err(error) => {
                     self.fail(error.clone());
                     return Err(error);
@@ -207,7 +234,13 @@ impl Completion {
 
     fn attend(self: &Arc<Self>, mut inner: parking_lot::MutexGuard<'_, Inner>) -> Result<()> {
         inner.unattended = true;
-        if inner.watched || self.state.load(Ordering::Acquire) != SUBMITTED {
+        let watchable = match self.state.load(Ordering::Acquire) {
+            SUBMITTED => true,
+            // What is not submitted by its deadline fails as well, and only somebody who looks at a clock sees that.
+            RUNNING => self.deadline.is_some(),
+            _ => false,
+        };
+        if inner.watched || !watchable {
             return Ok(());
         }
         inner.watched = true;
@@ -217,7 +250,7 @@ impl Completion {
 
     fn check(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
         match self.state.load(Ordering::Acquire) {
-            RUNNING => return Ok(false),
+            RUNNING => return self.is_in_time().map(|()| false),
             DONE => return Ok(true),
             FAILED => return Err(self.error()),
             _ => {}
@@ -231,12 +264,25 @@ impl Completion {
                 return Err(error);
             }
             if !lane.has_reached(position) {
-                return Ok(false);
+                return self.is_in_time().map(|()| false);
             }
         }
         self.finish(DONE, None);
         // Another thread may have seen it fail meanwhile, which takes the positions away.
         if self.is_done_cached() { Ok(true) } else { Err(self.error()) }
+    }
+
+    /// Fails the copy, which is not done, if it should be by now.
+    fn is_in_time(&self) -> Result<()> {
+        match &self.deadline {
+            Some(deadline) if deadline.at <= Instant::now() => {
+                self.abandoned.store(true, Ordering::Relaxed);
+                self.fail(Error::DeadlineExceeded { limit: deadline.limit });
+                // It may have ended otherwise in this moment.
+                if self.is_done_cached() { Ok(()) } else { Err(self.error()) }
+            }
+            _ => Ok(()),
+        }
     }
 
     fn error(&self) -> Error {

@@ -47,6 +47,17 @@ pub enum TimedWait<S> {
     Pending(CopyHandle<S>),
 }
 
+/// What [`CopyHandle::cancel`] gives back.
+#[derive(Debug)]
+pub struct Cancelled<S> {
+    /// The structure, with its sources as long as nobody has waited for or polled the handle, else perhaps with its
+    /// copies, which are unfilled until the device is done with them. `None` if it was given out already.
+    pub value: Option<S>,
+    /// What was submitted by then ([`copied_bytes`](CopyReport::copied_bytes) and others). The device still runs that, and
+    /// what it uses stays owned until it is done.
+    pub report: CopyReport,
+}
+
 impl<S: TensorTree> CopyHandle<S> {
     pub(crate) fn new(value: S, job: Arc<Job>, planned: CopyReport) -> Self {
         Self {
@@ -117,6 +128,19 @@ impl<S: TensorTree> CopyHandle<S> {
         // Without a reactor thread the memory stays in its lane until the next copy settles it.
         let _ = self.completion.leave_to_reactor();
         Ok(value)
+    }
+
+    /// Stops the copy and gives the structure back at once: what is not submitted yet is not submitted any more. Never
+    /// blocks. Sources that the device still reads cannot be written before it is done with them.
+    pub fn cancel(mut self) -> Cancelled<S> {
+        self.completion.abandon();
+        let report = self.report();
+        let value = match self.job.is_some() {
+            true => self.give_up(Error::Cancelled).into_value(),
+            false => self.value.take(),
+        };
+        self.placed.clear();
+        Cancelled { value, report }
     }
 
     fn hand_to(&mut self, stream: &Stream) -> Result<()> {

@@ -298,7 +298,7 @@ impl Crew {
         let error = self.error.lock().take();
         match error {
             Some(error) => self.completion.fail(error),
-            None if self.completion.is_abandoned() => self.completion.fail(Error::NotReady),
+            None if self.completion.is_abandoned() => self.completion.fail(Error::Cancelled),
             None => self.completion.submitted(),
         }
     }

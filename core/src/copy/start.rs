@@ -40,7 +40,7 @@ pub fn start_copy<S: TensorTree>(
     to: &Device,
     options: CopyOptions,
 ) -> Result<CopyHandle<S>, CopyError<S>> {
-    let completion = Completion::new();
+    let completion = Completion::within(options.deadline);
     let mut report = CopyReport::new(to.id());
     let mut survey = match options.validate().and_then(|()| Survey::new(to, &options)) {
         Ok(survey) => survey,
