@@ -37,6 +37,7 @@ fn planning(criterion: &mut Criterion) {
         largest_buffer: 1 << 40,
         host_writable: false,
         mapped_staging: false,
+        gather: None,
     };
     for count in [detection::LEAVES, 10_000] {
         let leaves = leaves_of_all_kinds(count);

@@ -71,6 +71,7 @@ impl Driver for ToyDriver {
             largest_buffer: 1 << 30,
             host_writable: false,
             mapped_staging: false,
+            gather: None,
         };
         Ok(Arc::new(Toy { device, limits, counters: Mutex::default() }))
     }

@@ -50,6 +50,7 @@ impl CudaBackend {
             largest_buffer: heap.total(),
             host_writable: false,
             mapped_staging: false,
+            gather: None,
         };
         let description = describe(&context)?;
         Ok(Self { heap, limits, description, peers: Mutex::default(), adopted: Mutex::default() })

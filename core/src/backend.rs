@@ -132,6 +132,29 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// What the driver says; see promise 2.
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission>;
 
+    /// As [`submit`](Backend::submit), by one kernel for all of `ops`, each of which reads device memory and writes to
+    /// staging of this device or to its own memory. `table` is a block for uploads, with room for
+    /// [`Limits::gather`] bytes for each; the backend may write what the kernel must know there. Called only where
+    /// [`Limits::gather`] says so.
+    ///
+    /// # Safety
+    ///
+    /// As [`submit`](Backend::submit); nobody else uses `table` until the returned position is reached.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Backend::submit).
+    unsafe fn submit_gathered(
+        &self,
+        ops: &[CopyOp<'_>],
+        table: &dyn Staging,
+        stream: &dyn BackendStream,
+    ) -> Result<Submission> {
+        let _ = table;
+        // SAFETY: passed on.
+        unsafe { self.submit(ops, stream) }
+    }
+
     /// Whether this device can run [`CopyOp::Between`] from a buffer of `other` (which may be itself).
     fn reaches(&self, other: &dyn Backend) -> bool;
 
@@ -409,6 +432,10 @@ pub struct Limits {
     /// Staging blocks belong to buffers of the device's own API: the host has access only while no copy uses them, and
     /// copies reach no other host memory, page-locked or not.
     pub mapped_staging: bool,
+    /// The device can make many small copies by one kernel ([`Backend::submit_gathered`]), which needs so many bytes of
+    /// staging for each; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
+    /// submission that uses a block.
+    pub gather: Option<usize>,
 }
 
 /// What memory is, without naming a vendor.

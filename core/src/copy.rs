@@ -7,9 +7,11 @@ mod handle;
 mod job;
 mod leaves;
 mod run;
+mod runs;
 mod start;
 mod survey;
 mod transfer;
+mod unit;
 
 pub use figures::CopyReport;
 pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};

@@ -70,6 +70,7 @@ impl HostBackend {
                 largest_buffer: isize::MAX as usize,
                 host_writable: true,
                 mapped_staging: false,
+                gather: None,
             },
             counts: Arc::default(),
         }

@@ -82,8 +82,13 @@ pub(crate) struct Keep {
     pub(crate) block: Option<Block>,
     /// A block that somebody reads after the copy.
     pub(crate) shared_block: Option<Arc<Block>>,
-    pub(crate) storages: SmallVec<[Storage; 2]>,
+    /// Room for the table of a kernel that makes all of the copies.
+    pub(crate) table: Option<Block>,
+    pub(crate) storages: Storages,
 }
+
+/// The memory of tensors that a submission reads or writes.
+pub(crate) type Storages = SmallVec<[Storage; 2]>;
 
 /// The copies of one submission.
 pub(crate) type Ops<'a> = SmallVec<[CopyOp<'a>; 2]>;
@@ -161,7 +166,7 @@ impl Lane {
     ///
     /// # Safety
     ///
-    /// Every range of the copies lies within a buffer or block of `keep`.
+    /// Every range of the copies lies within a buffer or block of `keep`. A table has room for all of them.
     pub(crate) unsafe fn submit<F>(&self, keep: Keep, ops: F) -> Result<Submission>
     where
         F: for<'k> FnOnce(&'k Keep) -> Ops<'k>,
@@ -169,9 +174,15 @@ impl Lane {
         let keep = Arc::new(keep);
         self.queue.lock().entries.push_back(Entry { position: SUBMITTING, keep: keep.clone() });
         let mut guard = Submitting { lane: self, keep: &keep, settled: false };
-        // SAFETY: the ranges are the caller's promise; the queue owns `keep` from here on until the position is reached
-        // (`release`), and the host has no access to it meanwhile (`Storage::check_ready`, `Block`).
-        let result = unsafe { self.backend.submit(&ops(&keep), &*self.stream) };
+        let result = match &keep.table {
+            // SAFETY: the ranges are the caller's promise; the queue owns `keep` from here on until the position is reached
+            // (`release`), and the host has no access to it meanwhile (`Storage::check_ready`, `Block`).
+            None => unsafe { self.backend.submit(&ops(&keep), &*self.stream) },
+            // SAFETY: as above, the table included.
+            Some(table) => unsafe {
+                self.backend.submit_gathered(&ops(&keep), table.staging(), &*self.stream)
+            },
+        };
         guard.settled = true;
         drop(guard);
         match &result {
@@ -283,11 +294,13 @@ impl Lane {
 
 impl Keep {
     fn leak(self: Arc<Self>) {
-        let block = self.block.as_ref().or(self.shared_block.as_deref());
-        if let Some(block) = block {
+        let blocks = [self.block.as_ref(), self.shared_block.as_deref(), self.table.as_ref()];
+        let mut bytes = self.storages.iter().map(Storage::bytes).sum::<usize>();
+        for block in blocks.into_iter().flatten() {
             block.give_up();
+            bytes += block.bytes();
         }
-        count_leak(block.map_or(0, Block::bytes) + self.storages.iter().map(Storage::bytes).sum::<usize>());
+        count_leak(bytes);
         std::mem::forget(self);
     }
 }

@@ -238,7 +238,8 @@ impl Pool {
         fits
     }
 
-    fn settle_lanes(&self) -> Result<()> {
+    /// Blocks whose copies are done come back, if the driver says so.
+    pub(crate) fn settle_lanes(&self) -> Result<()> {
         for lane in self.live_lanes() {
             lane.poll()?;
         }

@@ -95,6 +95,7 @@ fn limits(largest_buffer: impl Strategy<Value = usize>) -> impl Strategy<Value =
             largest_buffer,
             host_writable: false,
             mapped_staging: false,
+            gather: None,
         },
     )
 }
@@ -394,6 +395,7 @@ fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
         largest_buffer: 1 << 30,
         host_writable: false,
         mapped_staging: false,
+        gather: None,
     };
     let plan = Plan::new(&[leaf(20), leaf(2_000), leaf(16), leaf(3)], &options, &limits).unwrap();
     let expected = [
@@ -431,6 +433,7 @@ fn nothing_makes_an_empty_plan() {
         largest_buffer: 0,
         host_writable: false,
         mapped_staging: false,
+        gather: None,
     };
     let plan = Plan::new(&[], &options, &limits).unwrap();
     assert!(plan.routes().is_empty() && plan.chunks().is_empty() && plan.bytes() == 0);
@@ -449,6 +452,7 @@ fn padding_that_leads_beyond_the_linear_space_is_refused() {
         largest_buffer: usize::MAX,
         host_writable: false,
         mapped_staging: false,
+        gather: None,
     };
     let refused = Plan::new(&[leaf(1), leaf(usize::MAX - 100)], &options, &limits);
     assert_eq!(refused.err(), Some(PlanError::TooLarge { requested: usize::MAX, limit: usize::MAX }));

@@ -43,6 +43,7 @@ pub(crate) fn all() -> Vec<Backend> {
         Backend::simulated("late-far", &[], |config| LateConfig {
             peers: false,
             seed: Some(7),
+            gather: Some(24),
             copy_granularity: Alignment::of(4).expect("a power of two"),
             ..config
         }),

@@ -3,6 +3,7 @@
 mod awaiting;
 mod dtypes;
 mod errors;
+mod gathering;
 mod granules;
 mod lifetimes;
 mod memory;
@@ -23,6 +24,7 @@ pub(crate) fn all() -> Vec<Case> {
         awaiting::cases,
         dtypes::cases,
         errors::cases,
+        gathering::cases,
         granules::cases,
         lifetimes::cases,
         memory::cases,

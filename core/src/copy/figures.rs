@@ -31,6 +31,8 @@ pub struct CopyReport {
     pub chunks: usize,
     /// Bytes of these allocations.
     pub chunk_bytes: u64,
+    /// Copies that were made by kernels, many by one.
+    pub gathered: u64,
     /// Calls of the backend that submitted copies.
     pub submissions: u64,
     /// Copies given to the driver, as counted by the backend.
@@ -69,6 +71,7 @@ pub struct CopyReport {
 pub(crate) struct Figures {
     started: Instant,
     background: AtomicBool,
+    gathered: AtomicU64,
     submissions: AtomicU64,
     copies: AtomicU64,
     copied_bytes: AtomicU64,
@@ -97,6 +100,7 @@ impl Figures {
         Self {
             started: Instant::now(),
             background: AtomicBool::new(false),
+            gathered: zero(),
             submissions: zero(),
             copies: zero(),
             copied_bytes: zero(),
@@ -131,6 +135,10 @@ impl Figures {
         self.copied_bytes.fetch_add(submission.bytes as u64, Ordering::Relaxed);
     }
 
+    pub(crate) fn count_gathered(&self, copies: usize) {
+        self.gathered.fetch_add(copies as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn count_written(&self, bytes: usize) {
         self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -163,6 +171,7 @@ impl Figures {
         let since_call =
             |counter: &AtomicU64| Some(read(counter)).filter(|time| *time > 0).map(Duration::from_nanos);
         CopyReport {
+            gathered: read(&self.gathered),
             submissions: read(&self.submissions),
             copies: read(&self.copies),
             copied_bytes: read(&self.copied_bytes),
@@ -198,6 +207,7 @@ impl CopyReport {
             payload_bytes: 0,
             chunks: 0,
             chunk_bytes: 0,
+            gathered: 0,
             submissions: 0,
             copies: 0,
             copied_bytes: 0,
@@ -232,8 +242,8 @@ impl fmt::Display for CopyReport {
         writeln!(f, "  target     {} allocations, {} bytes", self.chunks, self.chunk_bytes)?;
         writeln!(
             f,
-            "  driver     {} submissions, {} copies, {} bytes; {} bytes written by the host",
-            self.submissions, self.copies, self.copied_bytes, self.written_bytes
+            "  driver     {} submissions, {} copies, {} bytes, {} places gathered; {} bytes written by the host",
+            self.submissions, self.copies, self.copied_bytes, self.gathered, self.written_bytes
         )?;
         writeln!(
             f,

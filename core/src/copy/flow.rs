@@ -67,7 +67,7 @@ impl Flow {
         }
         match &options.stream {
             Some(stream) if !flows.is_empty() && !flows.iter().any(|flow: &Self| flow.on_callers_stream) => {
-                let expected = flows.iter().map(|flow| flow.runs_on(target)).next().unwrap_or(DeviceId::HOST);
+                let expected = flows.first().map_or(DeviceId::HOST, |flow| flow.runs_on(target).id());
                 Err(Error::WrongStream { actual: stream.device().id(), expected })
             }
             _ => Ok(flows),
@@ -100,12 +100,25 @@ impl Flow {
             && self.origin.device().is_some_and(|source| source.limits().mapped_staging)
     }
 
-    /// The device that runs the copies.
-    fn runs_on(&self, target: &Device) -> DeviceId {
+    /// The device that runs the copies; over the host, those on the way up.
+    fn runs_on<'a>(&'a self, target: &'a Device) -> &'a Device {
         match (&self.way, self.origin.device()) {
-            (Way::Download, Some(source)) => source.id(),
-            _ => target.id(),
+            (Way::Download, Some(source)) => source,
+            _ => target,
         }
+    }
+
+    /// The device that runs the copies out of the sources.
+    pub(crate) fn read_by<'a>(&'a self, target: &'a Device) -> &'a Device {
+        match (&self.way, self.origin.device()) {
+            (Way::OverHost { .. }, Some(source)) => source,
+            _ => self.runs_on(target),
+        }
+    }
+
+    /// How many bytes a kernel needs for each copy out of device memory; `None` if there is no such kernel.
+    pub(crate) fn gather(&self, target: &Device) -> Option<usize> {
+        self.origin.device().and_then(|_| self.read_by(target).limits().gather)
     }
 }
 

@@ -11,15 +11,22 @@ use crate::backend::{BackendStream, Direction};
 use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{HostResults, Job};
-use crate::copy::transfer::{self, Unit};
+use crate::copy::runs;
+use crate::copy::transfer::{self, Supply};
+use crate::copy::unit::{Unit, units};
 use crate::pool::Block;
 use crate::storage::poisoned;
-use crate::{Error, Result, workers};
+use crate::{Device, Error, Result, workers};
 
 /// Up to so many bytes the caller's thread writes at once: 100 us of one thread at 11 GB/s.
 const MOST_INLINE_BYTES: usize = 1 << 20;
 /// Up to so many copies the caller's thread submits at once, at 1.2 us each.
 const MOST_INLINE_COPIES: usize = 64;
+
+/// Up to so many places the caller's thread puts into the table of a kernel, at about 15 ns each.
+const MOST_GATHERED_INLINE: usize = 4096;
+/// Beside which there may be so many copies of their own, of at least 64 KiB each.
+const MOST_GATHERED_INLINE_BYTES: usize = 4 << 20;
 
 /// Why a copy was not carried out at once.
 pub(crate) enum Refusal {
@@ -55,10 +62,10 @@ pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
     if destinations.pageable && job.flows.iter().any(|flow| matches!(flow.way, Way::Download)) {
         return Err(Refusal::NeedsWorker("results in ordinary memory wait for the device"));
     }
-    let units = transfer::units(job);
+    let units = units(job);
     let blocks = take_blocks(job, &units, diligence)?;
     for (unit, block) in units.iter().zip(blocks) {
-        if let Err(error) = transfer::carry(job, unit, block) {
+        if let Err(error) = transfer::carry(job, unit, Supply::Taken(block)) {
             return Err(Refusal::Failed(error));
         }
     }
@@ -96,7 +103,8 @@ fn weigh(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
             Way::Staged if !job.pinned => Some("copies from ordinary memory block"),
             Way::Fill | Way::Staged if span > MOST_INLINE_BYTES => Some("large"),
             Way::Direct | Way::Download
-                if transfer::copies(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES =>
+                if table_inline(job, flow).is_none()
+                    && runs::count(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES =>
             {
                 Some("many copies")
             }
@@ -193,26 +201,48 @@ fn take_blocks(
     units: &[Unit],
     diligence: Diligence,
 ) -> Result<SmallVec<[Option<Block>; 1]>, Refusal> {
-    let pool = job.target.staging();
-    let take = |unit: &Unit| match job.flows.get(unit.flow).map(|flow| &flow.way) {
-        Some(Way::Staged) if !job.pinned => Ok(Some(Block::pageable(unit.bytes())?)),
-        Some(Way::Staged) => {
-            let block = match diligence {
-                // Blocks whose copies are done may not have been given back yet.
-                Diligence::Quick => match pool.try_take(unit.bytes(), Direction::Upload) {
-                    None => {
-                        job.target.up().poll()?;
-                        pool.try_take(unit.bytes(), Direction::Upload)
-                    }
-                    block => block,
-                },
-                Diligence::Thorough => pool.take_or_grow(unit.bytes(), Direction::Upload)?,
-            };
-            block.map(Some).ok_or(Refusal::NeedsWorker("no staging block is free within the budget"))
+    let take = |unit: &Unit| {
+        let Some(flow) = job.flows.get(unit.flow) else { return Ok(None) };
+        match flow.way {
+            Way::Staged if !job.pinned => Ok(Some(Block::pageable(unit.bytes())?)),
+            Way::Staged => take_block(&job.target, unit.bytes(), diligence)?
+                .map(Some)
+                .ok_or(Refusal::NeedsWorker("no staging block is free within the budget")),
+            Way::Direct | Way::Download => {
+                let Some(bytes) = table_inline(job, flow) else { return Ok(None) };
+                let block = take_block(flow.read_by(&job.target), bytes, diligence)?;
+                match block.is_none() && runs::count(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES {
+                    true => Err(Refusal::NeedsWorker("no block is free for the table of a kernel")),
+                    false => Ok(block),
+                }
+            }
+            _ => Ok(None),
         }
-        _ => Ok(None),
     };
     units.iter().map(take).collect()
+}
+
+fn take_block(device: &Device, bytes: usize, diligence: Diligence) -> Result<Option<Block>> {
+    let pool = device.staging();
+    match diligence {
+        // Blocks whose copies are done may not have been given back yet.
+        Diligence::Quick => match pool.try_take(bytes, Direction::Upload) {
+            None => {
+                pool.settle_lanes()?;
+                Ok(pool.try_take(bytes, Direction::Upload))
+            }
+            block => Ok(block),
+        },
+        Diligence::Thorough => pool.take_or_grow(bytes, Direction::Upload),
+    }
+}
+
+/// How many bytes the table of a kernel needs that makes the copies of `flow`, if there are enough and not too many of
+/// them for the caller's thread.
+fn table_inline(job: &Job, flow: &Flow) -> Option<usize> {
+    let span = job.plan.source_span(flow.source);
+    let small = span <= MOST_GATHERED_INLINE_BYTES && runs::most(job, flow) <= MOST_GATHERED_INLINE;
+    transfer::table_bytes(job, flow).filter(|_| small)
 }
 
 /// The units of a copy, shared by the workers that carry them out.
@@ -230,7 +260,7 @@ struct Crew {
 fn start_crew(job: Arc<Job>) -> Result<()> {
     order_behind_predecessors(&job, true)?;
     job.allocate(HostResults::Grow)?;
-    let units = transfer::units(&job);
+    let units = units(&job);
     let (completion, team) = (job.completion.clone(), job.team());
     if units.is_empty() {
         drop(job);
@@ -285,7 +315,7 @@ impl Crew {
         if self.stopped.load(Ordering::Relaxed) || self.completion.is_abandoned() {
             return;
         }
-        let carried = catch_unwind(AssertUnwindSafe(|| transfer::carry(job, unit, None)));
+        let carried = catch_unwind(AssertUnwindSafe(|| transfer::carry(job, unit, Supply::Now)));
         if let Err(error) = carried.unwrap_or_else(|panic| Err(panicked(&*panic))) {
             self.stopped.store(true, Ordering::Relaxed);
             self.error.lock().get_or_insert(error);

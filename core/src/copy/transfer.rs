@@ -8,88 +8,45 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend::{CopyOp, Direction};
+use crate::backend::{Buffer, CopyOp, Direction};
 use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
-use crate::copy::leaves::{HostAddress, Leaf};
+use crate::copy::leaves::HostAddress;
+use crate::copy::runs::{self, Run};
+use crate::copy::unit::{ChunkPiece, Piece, Unit, chunk_pieces, pieces};
 use crate::gather::gather;
-use crate::in_flight::{Keep, Lane, Ops};
-use crate::plan::Placed;
+use crate::in_flight::{Keep, Lane, Ops, Storages};
 use crate::pool::{Block, Pool, host_side};
-use crate::storage::Storage;
-use crate::{Alignment, Error, Result};
+use crate::{Error, Result};
 
-/// Neighbours in the same memory are copied together, and up to so many bytes between them as well: a copy of its own
-/// costs as much as 60 KB.
-const LARGEST_GAP: usize = 4096;
-
-/// A range of the linear space of one flow.
-pub(crate) struct Unit {
-    /// Index of the flow.
-    pub(crate) flow: usize,
-    start: usize,
-    end: usize,
-    /// Nothing of the copy comes behind it.
-    last: bool,
+/// Where the block of a unit comes from: staging, or the table of a kernel.
+pub(crate) enum Supply {
+    /// It was taken before, if one is needed; nothing may be waited for.
+    Taken(Option<Block>),
+    /// It is taken now, which may wait.
+    Now,
 }
 
-impl Unit {
-    pub(crate) fn bytes(&self) -> usize {
-        self.end - self.start
-    }
+/// How many bytes the table of a kernel for a flow without staging needs; `None` if there is none to make.
+pub(crate) fn table_bytes(job: &Job, flow: &Flow) -> Option<usize> {
+    let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
+    let entry = flow.gather(&job.target).filter(|_| !pageable)?;
+    (runs::count(job, flow, runs::FEWEST_GATHERED) >= runs::FEWEST_GATHERED)
+        .then(|| runs::most(job, flow).saturating_mul(entry))
 }
 
-/// All units of a copy.
-pub(crate) fn units(job: &Job) -> Vec<Unit> {
-    let mut units = Vec::new();
-    for (index, flow) in job.flows.iter().enumerate() {
-        let span = job.plan.source_span(flow.source);
-        let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-        let unit = if flow.fills_at_once() && !pageable { span } else { flow.unit };
-        let mut start = 0;
-        while start < span {
-            let end = start.saturating_add(unit).min(span);
-            units.push(Unit { flow: index, start, end, last: false });
-            start = end;
-        }
-    }
-    if let Some(unit) = units.last_mut() {
-        unit.last = true;
-    }
-    units
-}
-
-/// How many copies a flow without staging needs; counts no further than `enough` and one.
-pub(crate) fn copies(job: &Job, flow: &Flow, enough: usize) -> usize {
-    let whole = Unit { flow: 0, start: 0, end: job.plan.source_span(flow.source), last: true };
-    let mut runs = 0;
-    let mut last: Option<(&Leaf, Piece)> = None;
-    for piece in pieces(job, flow, &whole) {
-        let Some(leaf) = job.leaves.get(piece.leaf) else { continue };
-        let joins = last.as_ref().is_some_and(|(before, previous)| {
-            before.storage.identity() == leaf.storage.identity() && follows(previous, before, &piece, leaf)
-        });
-        runs += usize::from(!joins);
-        if runs > enough {
-            break;
-        }
-        last = Some((leaf, piece));
-    }
-    runs
-}
-
-/// Carries one unit. `block` is a staging block taken before; without it one is taken now, which may wait.
-pub(crate) fn carry(job: &Job, unit: &Unit, block: Option<Block>) -> Result<()> {
+/// Carries one unit.
+pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply) -> Result<()> {
     let (Some(flow), Some(destinations)) = (job.flows.get(unit.flow), job.destinations.get()) else {
         return Err(Error::NotReady);
     };
     let transfer = Transfer { job, flow, destinations, unit };
     match &flow.way {
         Way::Fill => transfer.fill(),
-        Way::Staged => transfer.stage_up(block),
+        Way::Staged => transfer.stage_up(supply),
         Way::Download if destinations.pageable && job.pinned => transfer.drain(),
-        Way::Direct | Way::Download => transfer.direct(),
+        Way::Direct | Way::Download => transfer.direct(supply),
         Way::OverHost { down } => transfer.over_host(down),
     }
 }
@@ -99,36 +56,6 @@ struct Transfer<'a> {
     flow: &'a Flow,
     destinations: &'a Destinations,
     unit: &'a Unit,
-}
-
-/// The part of a leaf within a unit.
-struct Piece {
-    leaf: usize,
-    chunk: usize,
-    /// Where it lies in its chunk, in bytes.
-    chunk_offset: usize,
-    /// Where it begins in the leaf, in bytes.
-    leaf_offset: usize,
-    /// Where it lies in the linear space.
-    linear: usize,
-    bytes: usize,
-}
-
-/// The part of a chunk within a unit.
-struct ChunkPiece {
-    chunk: usize,
-    chunk_offset: usize,
-    linear: usize,
-    bytes: usize,
-}
-
-/// A copy between two storages of a [`Keep`], or between a storage and its block.
-struct Run {
-    from: usize,
-    from_offset: usize,
-    to: usize,
-    to_offset: usize,
-    bytes: usize,
 }
 
 impl Transfer<'_> {
@@ -148,13 +75,13 @@ impl Transfer<'_> {
     }
 
     /// Gathers into a staging block and copies that up, one copy for each chunk.
-    fn stage_up(&self, block: Option<Block>) -> Result<()> {
-        let block = match block {
-            Some(block) => block,
-            None if self.job.pinned => {
+    fn stage_up(&self, supply: Supply) -> Result<()> {
+        let block = match supply {
+            Supply::Taken(block) => block.ok_or(Error::NotReady)?,
+            Supply::Now if self.job.pinned => {
                 self.job.target.staging().take(self.unit.bytes(), Direction::Upload)?
             }
-            None => Block::pageable(self.unit.bytes())?,
+            Supply::Now => Block::pageable(self.unit.bytes())?,
         };
         self.job.completion.figures.time(Phase::Stage, || self.write_block(&block, None))?;
         self.copy_up(block)
@@ -192,19 +119,50 @@ impl Transfer<'_> {
     }
 
     /// Copies without staging.
-    fn direct(&self) -> Result<()> {
-        let mut keep = Keep::default();
-        let runs = self.runs(&mut keep, true);
-        let upwards = self.flow.origin.device().is_none();
-        let downwards = matches!(self.flow.way, Way::Download);
+    fn direct(&self, supply: Supply) -> Result<()> {
+        let mut storages = Storages::new();
+        let chunks = Some(&*self.destinations.chunks);
+        let runs = runs::runs(self.job, self.flow, self.unit, chunks, &mut storages);
+        let entry = self.flow.gather(&self.job.target).filter(|_| !self.destinations.pageable);
+        let (gathered, single) = runs::split(runs, entry, |bytes| self.table(supply, bytes));
+        if let Some((runs, table)) = gathered {
+            let storages = if single.is_empty() { std::mem::take(&mut storages) } else { storages.clone() };
+            self.job.completion.figures.count_gathered(runs.len());
+            self.copy_runs(Keep { table: Some(table), storages, ..Keep::default() }, &runs)?;
+        }
+        match single.is_empty() {
+            true => Ok(()),
+            false => self.copy_runs(Keep { storages, ..Keep::default() }, &single),
+        }
+    }
+
+    /// A block for the table of a kernel. Never waits for one: without it there are single copies.
+    fn table(&self, supply: Supply, bytes: usize) -> Option<Block> {
+        match supply {
+            Supply::Taken(block) => block.filter(|block| block.bytes() >= bytes),
+            Supply::Now => {
+                let pool = self.flow.read_by(&self.job.target).staging();
+                pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
+            }
+        }
+    }
+
+    /// Submits `runs`, whose storages are those of `keep`.
+    fn copy_runs(&self, keep: Keep, runs: &[Run]) -> Result<()> {
+        let direction = match (self.flow.origin.device(), &self.flow.way) {
+            (None, _) => Some(Direction::Upload),
+            (Some(_), Way::Download) => Some(Direction::Download),
+            (Some(_), _) => None,
+        };
         // SAFETY: `runs` cuts its ranges out of leaves, which were checked against their storages when they were taken,
-        // and out of chunks, which the plan has sized; all of these storages are in `keep`.
+        // and out of chunks, which the plan has sized; all of these storages are in `keep`. The table was taken for as
+        // many runs (`runs::split`).
         let submission = unsafe {
             self.submit(&self.flow.lane, keep, |keep| {
                 let op = |run: &Run| {
                     let (from, to) =
                         (keep.storages.get(run.from)?.buffer(), keep.storages.get(run.to)?.buffer());
-                    Some(run.between(from, to, upwards, downwards))
+                    Some(run.between(from, to, direction))
                 };
                 runs.iter().filter_map(op).collect()
             })
@@ -215,11 +173,37 @@ impl Transfer<'_> {
     /// Copies the unit into a block of the source and waits for it.
     fn copy_down(&self, lane: &Arc<Lane>, block: Block) -> Result<Arc<Block>> {
         let block = Arc::new(block);
-        let mut keep = Keep { shared_block: Some(block.clone()), ..Keep::default() };
-        let runs = self.runs(&mut keep, false);
+        let mut storages = Storages::new();
+        let runs = runs::runs(self.job, self.flow, self.unit, None, &mut storages);
         self.job.completion.figures.count_staged(self.unit.bytes(), block.staging().is_pinned());
-        // SAFETY: as in `direct`; the block has room for the whole unit.
-        let position = unsafe {
+        let entry = self.flow.gather(&self.job.target);
+        let (gathered, single) = runs::split(runs, entry, |bytes| self.table(Supply::Now, bytes));
+        let mut last = None;
+        if let Some((runs, table)) = gathered {
+            self.job.completion.figures.count_gathered(runs.len());
+            last = Some(self.copy_runs_down(lane, &block, &storages, Some(table), &runs)?);
+        }
+        if !single.is_empty() {
+            last = Some(self.copy_runs_down(lane, &block, &storages, None, &single)?);
+        }
+        if let Some(position) = last {
+            lane.wait(position, None)?;
+        }
+        Ok(block)
+    }
+
+    fn copy_runs_down(
+        &self,
+        lane: &Arc<Lane>,
+        block: &Arc<Block>,
+        storages: &Storages,
+        table: Option<Block>,
+        runs: &[Run],
+    ) -> Result<u64> {
+        let shared_block = Some(block.clone());
+        let keep = Keep { shared_block, table, storages: storages.clone(), ..Keep::default() };
+        // SAFETY: as in `copy_runs`; the block has room for the whole unit.
+        unsafe {
             self.submit(lane, keep, |keep| {
                 let op = |run: &Run| {
                     let block = keep.shared_block.as_ref()?;
@@ -231,10 +215,8 @@ impl Transfer<'_> {
                     })
                 };
                 runs.iter().filter_map(op).collect()
-            })?
-        };
-        lane.wait(position, None)?;
-        Ok(block)
+            })
+        }
     }
 
     /// Copies a filled block up, one copy for each chunk that it holds a part of.
@@ -306,51 +288,6 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// The copies of the unit, neighbours joined; their storages go into `keep`. With `to_chunks` destinations are
-    /// chunks, else positions in the linear space.
-    fn runs(&self, keep: &mut Keep, to_chunks: bool) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        let mut last: Option<Piece> = None;
-        let mut chunk_slot: Option<(usize, usize)> = None;
-        for piece in pieces(self.job, self.flow, self.unit) {
-            let Some(leaf) = self.job.leaves.get(piece.leaf) else { continue };
-            let before =
-                last.as_ref().and_then(|previous| Some((previous, self.job.leaves.get(previous.leaf)?)));
-            let same_memory =
-                before.is_some_and(|(_, before)| before.storage.identity() == leaf.storage.identity());
-            match (runs.last_mut(), before) {
-                (Some(run), Some((previous, before)))
-                    if same_memory && follows(previous, before, &piece, leaf) =>
-                {
-                    run.bytes = leaf.offset + piece.leaf_offset + piece.bytes - run.from_offset;
-                }
-                _ => {
-                    let known = runs.last().filter(|_| same_memory).map(|run| run.from);
-                    let from = known.unwrap_or_else(|| slot(keep, &leaf.storage));
-                    let (to, to_offset) = match (to_chunks, chunk_slot) {
-                        (false, _) => (0, piece.linear),
-                        (true, Some((chunk, slot))) if chunk == piece.chunk => (slot, piece.chunk_offset),
-                        (true, _) => match self.destinations.chunks.get(piece.chunk) {
-                            Some(storage) => (slot(keep, storage), piece.chunk_offset),
-                            None => continue,
-                        },
-                    };
-                    if to_chunks {
-                        chunk_slot = Some((piece.chunk, to));
-                    }
-                    let from_offset = leaf.offset + piece.leaf_offset;
-                    runs.push(Run { from, from_offset, to, to_offset, bytes: piece.bytes });
-                }
-            }
-            last = Some(piece);
-        }
-        // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
-        if self.flow.origin.device().is_some() {
-            runs.iter_mut().for_each(|run| run.round_to(self.job.granularity));
-        }
-        runs
-    }
-
     /// # Safety
     ///
     /// As [`Lane::submit`].
@@ -371,29 +308,21 @@ impl Transfer<'_> {
 }
 
 impl Run {
-    /// Takes in what is missing to whole granules at both ends. The plan has kept room for them, at the same distances
-    /// (`plan::Leaf::skew`), and buffers are made of whole granules.
-    fn round_to(&mut self, granularity: Alignment) {
-        let lead = self.from_offset & (granularity.bytes() - 1);
-        self.from_offset -= lead;
-        self.to_offset -= lead;
-        self.bytes = (self.bytes + lead).next_multiple_of(granularity.bytes());
-    }
-
     fn between<'k>(
         &self,
-        from: &'k dyn crate::backend::Buffer,
-        to: &'k dyn crate::backend::Buffer,
-        upwards: bool,
-        downwards: bool,
+        from: &'k dyn Buffer,
+        to: &'k dyn Buffer,
+        direction: Option<Direction>,
     ) -> CopyOp<'k> {
         let Run { from_offset, to_offset, bytes, .. } = *self;
-        if upwards {
-            CopyOp::Upload { from: host_side(from, from_offset), to, to_offset, bytes }
-        } else if downwards {
-            CopyOp::Download { from, from_offset, to: host_side(to, to_offset), bytes }
-        } else {
-            CopyOp::Between { from, from_offset, to, to_offset, bytes }
+        match direction {
+            Some(Direction::Upload) => {
+                CopyOp::Upload { from: host_side(from, from_offset), to, to_offset, bytes }
+            }
+            Some(Direction::Download) => {
+                CopyOp::Download { from, from_offset, to: host_side(to, to_offset), bytes }
+            }
+            None => CopyOp::Between { from, from_offset, to, to_offset, bytes },
         }
     }
 }
@@ -408,44 +337,4 @@ fn take_pair(source: &Arc<Pool>, target: &Arc<Pool>, bytes: usize) -> Result<(Bl
         let above = target.take(bytes, Direction::Upload)?;
         Ok((source.take(bytes, Direction::Download)?, above))
     }
-}
-
-fn slot(keep: &mut Keep, storage: &Storage) -> usize {
-    keep.storages.push(storage.clone());
-    keep.storages.len() - 1
-}
-
-/// Whether `piece` lies behind `previous` at the same distance in its source and in its destination.
-fn follows(previous: &Piece, before: &Leaf, piece: &Piece, leaf: &Leaf) -> bool {
-    let source_end = before.offset + previous.leaf_offset + previous.bytes;
-    let source = leaf.offset + piece.leaf_offset;
-    let gap = source.checked_sub(source_end);
-    gap.is_some_and(|gap| {
-        gap <= LARGEST_GAP
-            && piece.chunk == previous.chunk
-            && piece.linear.checked_sub(previous.linear + previous.bytes) == Some(gap)
-    })
-}
-
-/// The parts of the leaves of a flow within a unit, in linear order.
-#[inline]
-fn pieces<'a>(job: &'a Job, flow: &'a Flow, unit: &'a Unit) -> impl Iterator<Item = Piece> + 'a {
-    job.plan.placed_from(flow.source, unit.start).map_while(move |placed| {
-        let Placed { leaf, chunk, base, end } = placed;
-        let start = end - job.copied_bytes(leaf);
-        let linear = start.max(unit.start);
-        let bytes = end.min(unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
-        Some(Piece { leaf, chunk, chunk_offset: linear - base, leaf_offset: linear - start, linear, bytes })
-    })
-}
-
-/// The parts of the chunks of a flow within a unit.
-fn chunk_pieces<'a>(job: &'a Job, flow: &'a Flow, unit: &'a Unit) -> impl Iterator<Item = ChunkPiece> + 'a {
-    let chunks = job.plan.chunks().iter().enumerate().filter(|(_, chunk)| chunk.source == flow.source);
-    chunks.filter_map(move |(index, chunk)| {
-        let linear = chunk.base.max(unit.start);
-        let end = (chunk.base + chunk.bytes).min(unit.end);
-        let bytes = end.checked_sub(linear).filter(|bytes| *bytes > 0)?;
-        Some(ChunkPiece { chunk: index, chunk_offset: linear - chunk.base, linear, bytes })
-    })
 }

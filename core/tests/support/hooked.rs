@@ -110,6 +110,16 @@ unsafe impl Backend for Hooked {
         Ok(submission)
     }
 
+    unsafe fn submit_gathered(
+        &self,
+        ops: &[CopyOp<'_>],
+        table: &dyn Staging,
+        stream: &dyn BackendStream,
+    ) -> Result<Submission> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.device.submit_gathered(ops, table, stream) }
+    }
+
     fn reaches(&self, other: &dyn Backend) -> bool {
         let other: &dyn Any = other;
         other.downcast_ref::<Self>().is_some_and(|other| self.device.reaches(&*other.device))

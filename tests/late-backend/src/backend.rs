@@ -65,6 +65,7 @@ impl LateBackend {
             largest_buffer: instance.config.device_memory,
             host_writable: false,
             mapped_staging: instance.config.mapped_staging,
+            gather: instance.config.gather,
         };
         Self { instance, device, limits }
     }
@@ -79,6 +80,29 @@ impl LateBackend {
             return Err(Error::WrongStream { actual, expected: self.device() });
         }
         Ok(stream)
+    }
+
+    /// Puts captured operations on a stream, which the driver sees as `copies` copies.
+    fn enqueue(
+        &self,
+        ops: &[CopyOp<'_>],
+        captured: Vec<Op>,
+        copies: usize,
+        stream: &LateStream,
+    ) -> Result<Submission> {
+        let blocking = ops.iter().any(|op| capture::blocks(op, &self.instance.config));
+        if let Err(error) = self.instance.enter(Call::Submit, blocking, self.device).map(drop) {
+            self.submit_some(captured, stream)?;
+            return Err(error);
+        }
+        let mut state = self.instance.lock();
+        let moved = capture::count(&mut state.counters[self.device], ops, copies);
+        let blocks: Vec<u64> = captured.iter().flat_map(Op::blocks).collect();
+        let queue = &mut state.streams[stream.index];
+        queue.pending.extend(captured);
+        let position = queue.record();
+        state.occupy(&blocks, stream.index, position);
+        Ok(Submission { position, copies, bytes: moved })
     }
 
     /// Does what a submit that fails half way has done: the first copies, to their end.
@@ -182,19 +206,21 @@ unsafe impl Backend for LateBackend {
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
         let stream = self.stream(stream)?;
         let captured = ops.iter().map(|op| self.capture(op)).collect::<Result<Vec<_>>>()?;
-        let blocking = ops.iter().any(|op| capture::blocks(op, &self.instance.config));
-        if let Err(error) = self.instance.enter(Call::Submit, blocking, self.device).map(drop) {
-            self.submit_some(captured, stream)?;
-            return Err(error);
+        self.enqueue(ops, captured, ops.len(), stream)
+    }
+
+    unsafe fn submit_gathered(
+        &self,
+        ops: &[CopyOp<'_>],
+        table: &dyn Staging,
+        stream: &dyn BackendStream,
+    ) -> Result<Submission> {
+        let stream = self.stream(stream)?;
+        let mut captured = vec![self.capture_table(ops, table)?];
+        for op in ops {
+            captured.push(self.capture(op)?);
         }
-        let mut state = self.instance.lock();
-        let moved = capture::count(&mut state.counters[self.device], ops);
-        let blocks: Vec<u64> = captured.iter().flat_map(Op::blocks).collect();
-        let queue = &mut state.streams[stream.index];
-        queue.pending.extend(captured);
-        let position = queue.record();
-        state.occupy(&blocks, stream.index, position);
-        Ok(Submission { position, copies: ops.len(), bytes: moved })
+        self.enqueue(ops, captured, 1, stream)
     }
 
     fn reaches(&self, other: &dyn Backend) -> bool {

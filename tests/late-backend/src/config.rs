@@ -27,6 +27,8 @@ pub struct LateConfig {
     pub bindable_alignment: Alignment,
     /// Whether the host has access to a staging block only while no copy uses it, as with wgpu.
     pub mapped_staging: bool,
+    /// How many bytes of a table the kernel needs that makes many copies; without, there is no such kernel.
+    pub gather: Option<usize>,
     /// What a failing submit has done by then.
     pub submit_failure: SubmitFailure,
 }
@@ -55,6 +57,7 @@ impl LateConfig {
             copy_granularity: Alignment::ONE,
             bindable_alignment: Alignment::ONE,
             mapped_staging: false,
+            gather: None,
             submit_failure: SubmitFailure::BeforeAnything,
         }
     }

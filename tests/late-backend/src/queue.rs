@@ -25,6 +25,8 @@ pub(crate) enum Op {
     Allocate(u64),
     /// Copies `bytes` bytes; zeros if there is no source.
     Copy { from: Option<End>, to: End, bytes: usize },
+    /// Reads the table of a kernel, whose copies come behind it.
+    Table { block: u64, start: HostPointer, bytes: usize, mark: u8 },
     /// Holds the stream until another one has come so far.
     WaitFor { stream: usize, position: u64 },
     /// Takes the time.
@@ -53,14 +55,16 @@ unsafe impl Send for HostPointer {}
 impl Op {
     /// The staging blocks that it uses.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        let ends = match self {
-            Self::Copy { from, to, .. } => [from.as_ref(), Some(to)],
-            _ => [None, None],
-        };
-        ends.into_iter().flatten().filter_map(|end| match end {
+        let block = |end: &End| match end {
             End::Staging { block, .. } => Some(*block),
             _ => None,
-        })
+        };
+        let blocks = match self {
+            Self::Copy { from, to, .. } => [from.as_ref().and_then(block), block(to)],
+            Self::Table { block, .. } => [Some(*block), None],
+            _ => [None, None],
+        };
+        blocks.into_iter().flatten()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use transship_core::Result;
-use transship_core::backend::{Buffer, CopyOp, Counters, Direction, HostSide, MemoryKind};
+use transship_core::backend::{Buffer, CopyOp, Counters, Direction, HostSide, MemoryKind, Staging};
 
 use crate::backend::LateBackend;
 use crate::config::LateConfig;
@@ -33,6 +33,45 @@ impl LateBackend {
             granular.then_some(()).ok_or_else(|| format!("a copy of {bytes} bytes, which is no multiple"));
         let checked = granular.and_then(|()| Ok(Op::Copy { from: from.transpose()?, to: to?, bytes }));
         checked.map_err(|what| self.instance.violation(self.device, what))
+    }
+
+    /// Writes the table of a kernel for `ops`, and keeps what it needs to see that nobody else does.
+    pub(super) fn capture_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op> {
+        let checked = self.check_table(ops, table);
+        checked.map_err(|what| self.instance.violation(self.device, what))
+    }
+
+    fn check_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op, String> {
+        let entry = self.instance.config.gather.ok_or("a kernel that the device has not")?;
+        let is_kernels_work = |op: &CopyOp<'_>| {
+            matches!(op, CopyOp::Between { .. } | CopyOp::Download { to: HostSide::Staging(..), .. })
+        };
+        if !ops.iter().all(is_kernels_work) {
+            return Err("a copy that a kernel cannot make".to_owned());
+        }
+        let block = self.own_block(table, false)?;
+        let bytes = ops.len() * entry;
+        inside(0, bytes, block.block.bytes())?;
+        let start = block.block.at(0, bytes).ok_or("a table beyond the end of its block")?;
+        // Another number for each table: a block that is used again too early shows.
+        let mark = self.instance.lock().new_id() as u8;
+        // SAFETY: `at` has checked the range; the block is the caller's until the position is reached.
+        unsafe { start.write_bytes(mark, bytes) };
+        Ok(Op::Table { block: block.id, start: HostPointer(start), bytes, mark })
+    }
+
+    /// A staging block of this device that may be used like that.
+    fn own_block<'a>(&self, block: &'a dyn Staging, writes: bool) -> Result<&'a LateStaging, String> {
+        let any: &dyn Any = block;
+        let block = any
+            .downcast_ref::<LateStaging>()
+            .filter(|block| std::sync::Arc::ptr_eq(&block.instance, &self.instance))
+            .filter(|block| block.device == self.device)
+            .ok_or("a copy of a staging block of another device")?;
+        if self.instance.config.mapped_staging {
+            self.check_mapped(block, writes)?;
+        }
+        Ok(block)
     }
 
     fn device_end(
@@ -65,15 +104,7 @@ impl LateBackend {
             }
             HostSide::Staging(block, offset) => {
                 inside(offset, bytes, block.bytes())?;
-                let any: &dyn Any = block;
-                let block = any
-                    .downcast_ref::<LateStaging>()
-                    .filter(|block| std::sync::Arc::ptr_eq(&block.instance, &self.instance))
-                    .filter(|block| block.device == self.device)
-                    .ok_or("a copy of a staging block of another device")?;
-                if self.instance.config.mapped_staging {
-                    self.check_mapped(block, writes)?;
-                }
+                let block = self.own_block(block, writes)?;
                 let start =
                     HostPointer(block.block.at(offset, bytes).ok_or("a copy beyond the end of a block")?);
                 Ok(End::Staging { block: block.id, start })
@@ -116,9 +147,9 @@ pub(super) fn blocks(op: &CopyOp<'_>, config: &LateConfig) -> bool {
 }
 
 /// Counts a submission; returns how many bytes it moves.
-pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>]) -> usize {
+pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>], copies: usize) -> usize {
     counters.submissions += 1;
-    counters.copies += ops.len() as u64;
+    counters.copies += copies as u64;
     let mut moved = 0;
     for op in ops {
         let (counter, bytes) = match op {

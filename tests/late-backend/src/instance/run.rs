@@ -100,6 +100,7 @@ impl State {
                 }
             }
             Some(Op::Copy { from, to, bytes }) => self.copy(from, to, bytes),
+            Some(Op::Table { block, start, bytes, mark }) => self.read_table(block, start.0, bytes, mark),
             Some(Op::Mark(time)) => drop(time.set(Instant::now())),
             Some(Op::Reach(position)) => self.streams[stream].reached = position,
             Some(Op::WaitFor { .. }) | None => {}
@@ -116,6 +117,18 @@ impl State {
             // SAFETY: as above.
             Ok((None, to)) => unsafe { to.write_bytes(0, bytes) },
             Err(violation) => self.violations.push(violation),
+        }
+    }
+
+    /// Looks whether a table is as it was written.
+    fn read_table(&mut self, block: u64, start: NonNull<u8>, bytes: usize, mark: u8) {
+        if !self.staging.contains_key(&block) {
+            return self.violations.push("a table in a staging block that was dropped".to_owned());
+        }
+        // SAFETY: the block is alive, and `check_table` has checked the range and written it.
+        let table = unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) };
+        if table.iter().any(|byte| *byte != mark) {
+            self.violations.push("a table that was written to before its kernel had run".to_owned());
         }
     }
 

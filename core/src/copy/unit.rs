@@ -1,0 +1,94 @@
+//! Cutting the linear spaces of a plan into units, and what lies in one.
+
+use crate::copy::flow::Flow;
+use crate::copy::job::Job;
+use crate::plan::Placed;
+
+/// A range of the linear space of one flow.
+pub(crate) struct Unit {
+    /// Index of the flow.
+    pub(crate) flow: usize,
+    pub(crate) start: usize,
+    end: usize,
+    /// Nothing of the copy comes behind it.
+    pub(crate) last: bool,
+}
+
+impl Unit {
+    pub(crate) fn bytes(&self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// The whole linear space of a flow.
+pub(crate) fn whole(job: &Job, flow: &Flow) -> Unit {
+    Unit { flow: 0, start: 0, end: job.plan.source_span(flow.source), last: true }
+}
+
+/// All units of a copy.
+pub(crate) fn units(job: &Job) -> Vec<Unit> {
+    let mut units = Vec::new();
+    for (index, flow) in job.flows.iter().enumerate() {
+        let span = job.plan.source_span(flow.source);
+        let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
+        let unit = if flow.fills_at_once() && !pageable { span } else { flow.unit };
+        let mut start = 0;
+        while start < span {
+            let end = start.saturating_add(unit).min(span);
+            units.push(Unit { flow: index, start, end, last: false });
+            start = end;
+        }
+    }
+    if let Some(unit) = units.last_mut() {
+        unit.last = true;
+    }
+    units
+}
+
+/// The part of a leaf within a unit.
+pub(crate) struct Piece {
+    pub(crate) leaf: usize,
+    pub(crate) chunk: usize,
+    /// Where it lies in its chunk, in bytes.
+    pub(crate) chunk_offset: usize,
+    /// Where it begins in the leaf, in bytes.
+    pub(crate) leaf_offset: usize,
+    /// Where it lies in the linear space.
+    pub(crate) linear: usize,
+    pub(crate) bytes: usize,
+}
+
+/// The part of a chunk within a unit.
+pub(crate) struct ChunkPiece {
+    pub(crate) chunk: usize,
+    pub(crate) chunk_offset: usize,
+    pub(crate) linear: usize,
+    pub(crate) bytes: usize,
+}
+
+/// The parts of the leaves of a flow within a unit, in linear order.
+#[inline]
+pub(crate) fn pieces<'a>(job: &'a Job, flow: &'a Flow, unit: &'a Unit) -> impl Iterator<Item = Piece> + 'a {
+    job.plan.placed_from(flow.source, unit.start).map_while(move |placed| {
+        let Placed { leaf, chunk, base, end } = placed;
+        let start = end - job.copied_bytes(leaf);
+        let linear = start.max(unit.start);
+        let bytes = end.min(unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
+        Some(Piece { leaf, chunk, chunk_offset: linear - base, leaf_offset: linear - start, linear, bytes })
+    })
+}
+
+/// The parts of the chunks of a flow within a unit.
+pub(crate) fn chunk_pieces<'a>(
+    job: &'a Job,
+    flow: &'a Flow,
+    unit: &'a Unit,
+) -> impl Iterator<Item = ChunkPiece> + 'a {
+    let chunks = job.plan.chunks().iter().enumerate().filter(|(_, chunk)| chunk.source == flow.source);
+    chunks.filter_map(move |(index, chunk)| {
+        let linear = chunk.base.max(unit.start);
+        let end = (chunk.base + chunk.bytes).min(unit.end);
+        let bytes = end.checked_sub(linear).filter(|bytes| *bytes > 0)?;
+        Some(ChunkPiece { chunk: index, chunk_offset: linear - chunk.base, linear, bytes })
+    })
+}

@@ -1,0 +1,137 @@
+//! Many small allocations of a device, copied out of it: by one kernel where the device has one.
+
+use libtest_mimic::Failed;
+use transship::{CopyPolicy, CopyReport, Device, Tensor, start_copy};
+
+use crate::backends::Need::{OwnMemory, SecondDevice};
+use crate::bed::Bed;
+use crate::data::{Contents, assert_same};
+use crate::suite::{Case, case};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        case!(down).needs(OwnMemory),
+        case!(down_beside_large_ones).needs(OwnMemory),
+        case!(few_down).needs(OwnMemory),
+        case!(thousands_down).needs(OwnMemory),
+        case!(down_to_ordinary_memory).needs(OwnMemory),
+        case!(odd_places_down).needs(OwnMemory),
+        case!(on_the_device).needs(OwnMemory),
+        case!(to_another_device).needs(SecondDevice),
+        case!(while_the_device_stands_still).needs(OwnMemory),
+    ]
+}
+
+/// Each in an allocation of its own.
+fn scattered(bed: &Bed, tensors: Vec<Tensor>) -> Result<(Vec<Contents>, Vec<Tensor>), Failed> {
+    let mut tensors = tensors;
+    let expected = Contents::of_all(&mut tensors);
+    let (there, _) = bed.copy(tensors, &bed.device, bed.options().packing(false))?;
+    Ok((expected, there))
+}
+
+fn small(bed: &Bed, count: usize) -> Vec<Tensor> {
+    (0..count).map(|index| bed.bytes(index % 300 + 1)).collect()
+}
+
+/// Where `places` scattered tensors were read together, a kernel did it, and that all of them.
+fn check(bed: &Bed, report: &CopyReport, places: u64, others: u64) {
+    match bed.device.limits().gather {
+        Some(_) => assert_eq!((report.gathered, report.copies), (places, others + 1), "{report}"),
+        None => assert_eq!((report.gathered, report.copies), (0, places + others), "{report}"),
+    }
+}
+
+fn down(bed: &Bed) -> Result<(), Failed> {
+    for _ in 0..3 {
+        let (expected, there) = scattered(bed, small(bed, 40))?;
+        let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
+        check(bed, &report, 40, 0);
+        assert_same(&expected, &Contents::of_all(&mut back));
+    }
+    Ok(())
+}
+
+fn down_beside_large_ones(bed: &Bed) -> Result<(), Failed> {
+    let mut tensors = small(bed, 20);
+    tensors.insert(7, bed.bytes((100 << 10) + 1));
+    tensors.push(bed.bytes(1 << 20));
+    let (expected, there) = scattered(bed, tensors)?;
+    let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
+    check(bed, &report, 20, 2);
+    assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+fn few_down(bed: &Bed) -> Result<(), Failed> {
+    let (expected, there) = scattered(bed, small(bed, 3))?;
+    let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
+    assert_eq!((report.gathered, report.copies), (0, 3), "{report}");
+    assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+fn thousands_down(bed: &Bed) -> Result<(), Failed> {
+    let (expected, there) = scattered(bed, small(bed, 5000))?;
+    let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
+    assert!(bed.device.limits().gather.is_none() || report.gathered == 5000, "{report}");
+    assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+fn down_to_ordinary_memory(bed: &Bed) -> Result<(), Failed> {
+    let device = bed.private()?;
+    device.set_result_budget(64 << 10)?;
+    let mut tensors: Vec<Tensor> = (0..30).map(|_| bed.bytes(5001)).collect();
+    let expected = Contents::of_all(&mut tensors);
+    let (there, _) = bed.copy(tensors, &device, bed.options().packing(false))?;
+    let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
+    assert!(report.pageable_result_bytes > 0, "{report}");
+    check(bed, &report, 30, 0);
+    assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+/// Views that begin and end anywhere.
+fn odd_places_down(bed: &Bed) -> Result<(), Failed> {
+    let views = |tensors: &[Tensor]| -> transship::Result<Vec<Tensor>> {
+        tensors.iter().enumerate().map(|(index, tensor)| tensor.narrow(0, index % 7, 90 + index)).collect()
+    };
+    let tensors: Vec<Tensor> = (0..30).map(|_| bed.bytes(200)).collect();
+    let expected = Contents::of_all(&mut views(&tensors)?);
+    let (_, there) = scattered(bed, tensors)?;
+    let (mut back, _) = bed.copy(views(&there)?, &bed.host, bed.options())?;
+    assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+fn on_the_device(bed: &Bed) -> Result<(), Failed> {
+    let (expected, there) = scattered(bed, small(bed, 40))?;
+    let always = bed.options().policy(CopyPolicy::Always);
+    let (packed, report) = bed.copy(there, &bed.device, always)?;
+    check(bed, &report, 40, 0);
+    assert_same(&expected, &Contents::of_all(&mut bed.down(packed)?));
+    Ok(())
+}
+
+fn to_another_device(bed: &Bed) -> Result<(), Failed> {
+    let (expected, there) = scattered(bed, small(bed, 40))?;
+    let (packed, _) = bed.copy(there, bed.second()?, bed.options())?;
+    assert_same(&expected, &Contents::of_all(&mut bed.down(packed)?));
+    Ok(())
+}
+
+/// Tables are not written again before their kernels have read them.
+fn while_the_device_stands_still(bed: &Bed) -> Result<(), Failed> {
+    let rounds = (0..6).map(|_| scattered(bed, small(bed, 20))).collect::<Result<Vec<_>, _>>()?;
+    let held = bed.hold();
+    let mut copies = Vec::new();
+    for (expected, there) in rounds {
+        copies.push((expected, start_copy(there, &Device::host(), bed.options())?));
+    }
+    drop(held);
+    for (expected, copy) in copies {
+        assert_same(&expected, &Contents::of_all(&mut copy.wait()?));
+    }
+    Ok(())
+}
