@@ -1,38 +1,23 @@
 //! The only place that names functions of the driver: each call is counted, and its code becomes a `Result`.
 //!
-//! Callers see that the driver is there ([`library::require`](crate::library::require)) and, by way of
-//! [`ContextGuard`](crate::context::ContextGuard), that the right context is current.
+//! Callers see that the driver is there ([`library::require`](crate::library::require)) and that the right context is
+//! current ([`Current`](transship_core::stream_ordered::Current)).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Deref;
 
 use cudarc::driver::sys::{self, CUresult};
+use transship_core::stream_ordered::CallCount;
 use transship_core::{DeviceId, Error, Result};
 
 use crate::library;
 
 /// The calls of one device.
-pub(crate) struct Calls {
-    device: DeviceId,
-    count: AtomicU64,
-}
+pub(crate) struct Calls(CallCount);
 
 impl Calls {
     pub(crate) fn new(device: DeviceId) -> Self {
-        Self { device, count: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn device(&self) -> DeviceId {
-        self.device
-    }
-
-    /// How many calls there were.
-    pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    fn counted(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
+        Self(CallCount::new(device))
     }
 
     fn check(&self, call: &'static str, result: CUresult) -> Result<()> {
@@ -44,14 +29,16 @@ impl Calls {
 
     #[cold]
     pub(crate) fn error(&self, call: &'static str, result: CUresult) -> Error {
-        let message = message(result);
-        Error::Driver { device: self.device, call, code: result as i64, message }
+        self.0.error(call, result as i64, message(result))
     }
 }
 
-/// Whether the driver answered with this code.
-pub(crate) fn is_code(error: &Error, expected: CUresult) -> bool {
-    matches!(error, Error::Driver { code, .. } if *code == expected as i64)
+impl Deref for Calls {
+    type Target = CallCount;
+
+    fn deref(&self) -> &CallCount {
+        &self.0
+    }
 }
 
 /// Declares a method for each function: it counts the call and turns the code into a `Result`.
@@ -161,7 +148,7 @@ impl Calls {
     pub(crate) unsafe fn event_elapsed(&self, start: sys::CUevent, end: sys::CUevent) -> Result<Option<f64>> {
         let Some(elapsed_time) = library::elapsed_time() else {
             return Err(Error::Unsupported {
-                device: self.device,
+                device: self.device(),
                 what: "measure the time between two events",
             });
         };
@@ -201,15 +188,6 @@ fn words(text: *const c_char) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_code_is_told_from_others_and_from_other_errors() {
-        let device = DeviceId::HOST;
-        let failed = Error::Driver { device, call: "cuMemAlloc_v2", code: 2, message: String::new() };
-        assert!(is_code(&failed, CUresult::CUDA_ERROR_OUT_OF_MEMORY));
-        assert!(!is_code(&failed, CUresult::CUDA_ERROR_NOT_READY));
-        assert!(!is_code(&Error::NotReady, CUresult::CUDA_ERROR_OUT_OF_MEMORY));
-    }
 
     #[test]
     fn words_of_a_driver_that_has_none() {

@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use cudarc::driver::sys::CUresult;
 use futures::channel::oneshot;
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
+use transship_core::stream_ordered::{OrderedBackend, is_code};
 use transship_core::{DeviceId, Error, Result};
 
-use crate::calls::{Calls, is_code};
-use crate::device::CudaBackend;
+use crate::calls::Calls;
+use crate::device::Cuda;
 use crate::library;
 
 /// The word before the colon in `cuda:0`.
@@ -64,7 +65,7 @@ fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
     let device = DeviceId::new(NAME, ordinal)?;
     let count = count(&initialise()?)?;
     match ordinal < count {
-        true => Ok(Arc::new(CudaBackend::open(device)?)),
+        true => Ok(Arc::new(OrderedBackend::new(Cuda::open(device)?)?)),
         false => Err(Error::NoSuchDevice { device, count }),
     }
 }
@@ -84,7 +85,7 @@ fn initialise() -> Result<Calls> {
     }
     match answer {
         Ok(()) => Ok(calls),
-        Err(error) if is_code(&error, CUresult::CUDA_ERROR_NO_DEVICE) => Err(library::unavailable(
+        Err(error) if is_code(&error, CUresult::CUDA_ERROR_NO_DEVICE as i64) => Err(library::unavailable(
             "the NVIDIA driver finds no device; check CUDA_VISIBLE_DEVICES".to_owned(),
         )),
         Err(error) => Err(library::unavailable(error.to_string())),

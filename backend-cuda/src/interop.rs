@@ -1,14 +1,14 @@
 //! Streams and memory of `cudarc` and of the bare driver, in both directions.
 
-use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, sys};
+use parking_lot::Mutex;
 use transship_core::backend::{Backend, BackendStream, MemoryKind, RawMemory, Ticket};
-use transship_core::{Device, Element, Error, Layout, Result, Stream, Tensor};
+use transship_core::stream_ordered::refuse_per_thread;
+use transship_core::{Device, DeviceId, Element, Error, Layout, Result, Stream, Tensor};
 
-use crate::device::CudaBackend;
-use crate::stream::CudaStream;
+use crate::{CudaBackend, CudaStream, driver};
 
 /// A stream of cudarc's as a stream to copy on, or to wait on for a copy. The stream lives as long as the result.
 ///
@@ -30,7 +30,7 @@ use crate::stream::CudaStream;
 /// [`Error::WrongStream`] if it belongs to another device, [`Error::Unsupported`] if `device` is none of CUDA's or the
 /// stream's context is not the primary one.
 pub fn stream_from_cudarc(device: &Device, stream: &Arc<cudarc::driver::CudaStream>) -> Result<Stream> {
-    let stream = backend(device)?.adopt(stream)?;
+    let stream = adopt(backend(device)?, stream)?;
     Ok(Stream::from_backend(device, stream))
 }
 
@@ -61,8 +61,20 @@ pub fn stream_from_cudarc(device: &Device, stream: &Arc<cudarc::driver::CudaStre
 /// [`Error::Unsupported`] if `device` is none of CUDA's, the stream is not one of its primary context, or it is the
 /// per-thread default stream, which is another one on each thread.
 pub unsafe fn stream_from_raw(device: &Device, stream: sys::CUstream) -> Result<Stream> {
-    // SAFETY: the caller's promise.
-    let stream = unsafe { CudaStream::from_raw(backend(device)?.context(), stream)? };
+    let context = backend(device)?.context();
+    refuse_per_thread(device.id(), stream)?;
+    let mut actual = std::ptr::null_mut();
+    {
+        let driver = context.enter()?;
+        // SAFETY: the caller's promise; the context of the stream is written to a local.
+        unsafe { driver.calls().stream_context(stream, &mut actual)? };
+    }
+    if actual != context.api().cu_context() {
+        let what = "use a stream of a context other than its primary one";
+        return Err(Error::Unsupported { device: device.id(), what });
+    }
+    // SAFETY: the caller's promise; the stream is of this context and not another one on each thread.
+    let stream = unsafe { CudaStream::lent(context, stream) };
     Ok(Stream::from_backend(device, Arc::new(stream)))
 }
 
@@ -75,7 +87,7 @@ pub fn cu_stream(stream: &Stream) -> Result<sys::CUstream> {
     let device = stream.device().id();
     let stream = CudaStream::of(&**stream.backend_stream());
     let stream = stream.ok_or(Error::Unsupported { device, what: "give a stream of CUDA" })?;
-    Ok(stream.cu_stream())
+    Ok(stream.handle())
 }
 
 /// Where the elements of a tensor start on its device; 0 if it has none.
@@ -119,7 +131,7 @@ pub fn tensor_from_cuda_slice<T: Element + DeviceRepr>(
     shape: &[usize],
 ) -> Result<Tensor> {
     let backend = backend(device)?;
-    let stream = backend.adopt(slice.stream())?;
+    let stream = adopt(backend, slice.stream())?;
     let layout = layout_of(&slice, shape)?;
     let address = {
         let _current = backend.context().enter()?;
@@ -145,8 +157,61 @@ fn layout_of<T: Element>(slice: &CudaSlice<T>, shape: &[usize]) -> Result<Layout
 }
 
 pub(crate) fn backend(device: &Device) -> Result<&CudaBackend> {
-    let backend: &dyn Any = &**device.backend();
     let unsupported =
         || Error::Unsupported { device: device.id(), what: "work with CUDA; use a device of it" };
-    backend.downcast_ref().ok_or_else(unsupported)
+    CudaBackend::of(&**device.backend()).ok_or_else(unsupported)
+}
+
+/// The objects that count the positions of cudarc's streams.
+#[derive(Default)]
+pub struct Adopted(Mutex<Vec<Adoption>>);
+
+struct Adoption {
+    theirs: Weak<cudarc::driver::CudaStream>,
+    ours: Arc<CudaStream>,
+}
+
+/// The object that counts the positions of a stream of cudarc's; always the same one for as long as somebody else holds
+/// the stream.
+///
+/// # Errors
+///
+/// [`Error::WrongStream`] if the stream is of another device, [`Error::Unsupported`] if of another context, or if it
+/// is the per-thread default stream.
+pub(crate) fn adopt(
+    backend: &CudaBackend,
+    stream: &Arc<cudarc::driver::CudaStream>,
+) -> Result<Arc<CudaStream>> {
+    check_context(backend, stream.context())?;
+    refuse_per_thread(backend.device(), stream.cu_stream())?;
+    let mut adopted = backend.attached().0.lock();
+    if let Some(known) = adopted.iter().find(|known| known.ours.handle() == stream.cu_stream()) {
+        return Ok(known.ours.clone());
+    }
+    adopted.retain(|known| !known.is_orphan());
+    // SAFETY: the stream is of this context, is not another one on each thread, and lives as long as its owner.
+    let ours = unsafe { CudaStream::kept(backend.context(), stream.cu_stream(), Box::new(stream.clone())) };
+    let ours = Arc::new(ours);
+    adopted.push(Adoption { theirs: Arc::downgrade(stream), ours: ours.clone() });
+    Ok(ours)
+}
+
+impl Adoption {
+    /// Whether nobody but us holds cudarc's stream any more. For the default stream cudarc makes a new object each time.
+    fn is_orphan(&self) -> bool {
+        !self.ours.handle().is_null() && self.theirs.strong_count() == 1
+    }
+}
+
+fn check_context(backend: &CudaBackend, context: &cudarc::driver::CudaContext) -> Result<()> {
+    let expected = backend.device();
+    let actual = DeviceId::new(driver::NAME, context.ordinal())?;
+    match (actual == expected, context.cu_ctx() == backend.context().api().cu_context()) {
+        (true, true) => Ok(()),
+        (true, false) => {
+            let what = "use a context other than its primary one; make it with CudaContext::new";
+            Err(Error::Unsupported { device: expected, what })
+        }
+        (false, _) => Err(Error::WrongStream { actual, expected }),
+    }
 }

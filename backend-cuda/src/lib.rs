@@ -8,28 +8,30 @@
 //! - [`tensor_from_cuda_slice`]: memory of cudarc's as a tensor, without a copy;
 //! - [`device_ptr`]: a bare address, for those who order their work themselves.
 
+mod api;
 mod calls;
-mod context;
-mod copy;
-mod counters;
 mod device;
 mod driver;
-mod event;
-mod heap;
+mod guard;
 mod interop;
 mod library;
-mod mark;
-mod memory;
 mod pool;
-mod ring;
-mod staging;
-mod stream;
 mod view;
 
+use transship_core::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};
+
 pub use cudarc;
-pub use device::CudaBackend;
+pub use device::Cuda;
 pub use driver::CudaDriver;
-pub use interop::{cu_stream, device_ptr, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice};
-pub use memory::CudaBuffer;
-pub use stream::CudaStream;
+pub use guard::ContextGuard;
+pub use interop::{
+    Adopted, cu_stream, device_ptr, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice,
+};
 pub use view::{CudaTensorView, cuda_view};
+
+/// A CUDA device behind the seam.
+pub type CudaBackend = OrderedBackend<Cuda>;
+/// A stream of a CUDA device behind the seam.
+pub type CudaStream = OrderedStream<Cuda>;
+/// Memory that a CUDA device can use, behind the seam.
+pub type CudaBuffer = OrderedBuffer<Cuda>;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaView, DevicePtrMut, DeviceRepr};
 use transship_core::backend::BackendStream;
+use transship_core::stream_ordered::Context;
 use transship_core::{Element, Error, Result, Tensor};
 
-use crate::context::Context;
-use crate::device::CudaBackend;
-use crate::interop::backend;
+use crate::CudaBackend;
+use crate::device::Cuda;
+use crate::interop::{adopt, backend};
 
 /// Lends the elements of a tensor to work on `stream`.
 ///
@@ -47,7 +48,7 @@ pub fn cuda_view<'a, T: Element + DeviceRepr>(
 ) -> Result<CudaTensorView<'a, T>> {
     let device = tensor.device()?;
     let backend = backend(&device)?;
-    let adopted: Arc<dyn BackendStream> = backend.adopt(stream)?;
+    let adopted: Arc<dyn BackendStream> = adopt(backend, stream)?;
     let address = check_elements::<T>(tensor)?;
     tensor.record_backend_stream(&adopted)?;
     // SAFETY: the tensor's memory at this address has so many elements, and outlives the view and what `adopted` does.
@@ -59,7 +60,7 @@ pub fn cuda_view<'a, T: Element + DeviceRepr>(
 /// The elements of a tensor, for reading on the stream that [`cuda_view`] was given. It is cudarc's slice, but never frees.
 pub struct CudaTensorView<'a, T> {
     slice: ManuallyDrop<CudaSlice<T>>,
-    context: Arc<Context>,
+    context: Arc<Context<Cuda>>,
     tensor: PhantomData<&'a Tensor>,
 }
 
@@ -123,7 +124,7 @@ unsafe fn lend<T>(
 ) -> Result<CudaSlice<T>> {
     let _current = backend.context().enter()?;
     // Errors that cudarc kept from earlier drops: the next call would panic on them.
-    stream.context().check_err().map_err(|error| backend.context().error("cudarc", error.0))?;
+    stream.context().check_err().map_err(|error| backend.context().api().error("cudarc", error.0))?;
     // SAFETY: the caller's promise.
     let mut slice = ManuallyDrop::new(unsafe { stream.upgrade_device_ptr::<T>(address, elements) });
     drop(slice.device_ptr_mut(stream).1);

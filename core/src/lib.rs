@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod plan;
+pub mod stream_ordered;
 
 mod alignment;
 mod copy;

@@ -1,6 +1,5 @@
 //! What several cases need.
 
-use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -10,16 +9,15 @@ use cudarc::driver::CudaContext;
 use transship_core::{
     CopyHandle, CopyOptions, Device, DeviceId, Tensor, TensorTree, for_each_tensor, start_copy,
 };
-use transship_cuda::CudaBackend;
+use transship_cuda::{Cuda, CudaBackend};
 
 /// Opens device `ordinal`.
 pub(crate) fn device(ordinal: usize) -> Device {
     Device::open(DeviceId::new("cuda", ordinal).unwrap()).unwrap()
 }
 
-pub(crate) fn backend(device: &Device) -> &CudaBackend {
-    let backend: &dyn Any = &**device.backend();
-    backend.downcast_ref().unwrap()
+pub(crate) fn backend(device: &Device) -> &Cuda {
+    CudaBackend::of(&**device.backend()).unwrap().context().api()
 }
 
 /// Opens device `ordinal` and runs copies both ways, so that nothing is allocated from the driver while a stream is

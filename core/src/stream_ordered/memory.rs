@@ -4,24 +4,23 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUmemorytype_enum, CUpointer_attribute, CUpointer_attribute_enum as Attribute};
-use transship_core::backend::{Buffer, MemoryKind, RawMemory, Ticket, keep_until};
-use transship_core::{Error, Result};
+use super::api::Api;
+use super::context::{Context, Current};
+use super::heap::{Heap, Held};
+use super::stream::OrderedStream;
+use crate::backend::{Buffer, MemoryKind, RawMemory, Ticket, keep_until};
+use crate::{DeviceId, Error, Result};
 
-use crate::context::Context;
-use crate::heap::{Heap, Held};
-use crate::stream::CudaStream;
-
-/// Memory that a CUDA device can use.
-pub struct CudaBuffer {
+/// Memory that a device can use.
+pub struct OrderedBuffer<A: Api> {
     /// `None` once it was given back, and for no bytes at all.
-    held: Option<Held>,
+    held: Option<Held<A>>,
     memory: RawMemory,
-    heap: Arc<Heap>,
+    heap: Arc<Heap<A>>,
 }
 
-impl CudaBuffer {
-    pub(crate) fn allocate(heap: &Arc<Heap>, bytes: usize, stream: &CudaStream) -> Result<Self> {
+impl<A: Api> OrderedBuffer<A> {
+    pub(super) fn allocate(heap: &Arc<Heap<A>>, bytes: usize, stream: &OrderedStream<A>) -> Result<Self> {
         let (address, held) = match bytes {
             0 => (0, None),
             _ => heap.allocate(bytes, stream).map(|(address, held)| (address, Some(held)))?,
@@ -31,13 +30,13 @@ impl CudaBuffer {
     }
 
     /// Describes memory of somebody else, which is let go of with the buffer.
-    pub(crate) fn wrap(
-        heap: &Arc<Heap>,
+    pub(super) fn wrap(
+        heap: &Arc<Heap<A>>,
         memory: RawMemory,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Self> {
         if let Err(error) = check(heap.context(), &memory) {
-            // Owners that free device memory find the context current, also when they are refused.
+            // Owners that free device memory find the device current, also when they are refused.
             let _current = heap.context().enter();
             drop(owner);
             return Err(error);
@@ -45,14 +44,14 @@ impl CudaBuffer {
         Ok(Self { held: Some(Held::Lent(owner)), memory, heap: heap.clone() })
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(super) fn context(&self) -> &Arc<Context<A>> {
         self.heap.context()
     }
 }
 
 // SAFETY: the memory stays where it is until it is given back; the pool hands it out again only behind `after`, and
 // the owner of foreign memory is kept until `after` is reached.
-unsafe impl Buffer for CudaBuffer {
+unsafe impl<A: Api> Buffer for OrderedBuffer<A> {
     fn bytes(&self) -> usize {
         self.memory.bytes
     }
@@ -85,7 +84,7 @@ unsafe impl Buffer for CudaBuffer {
     }
 }
 
-impl Drop for CudaBuffer {
+impl<A: Api> Drop for OrderedBuffer<A> {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             // Nothing is left to wait for.
@@ -95,45 +94,34 @@ impl Drop for CudaBuffer {
 }
 
 /// Asks the driver about the first and the last byte: memory mapped piece by piece has no other range.
-fn check(context: &Context, memory: &RawMemory) -> Result<()> {
+fn check<A: Api>(context: &Context<A>, memory: &RawMemory) -> Result<()> {
     let RawMemory { address, bytes, kind } = *memory;
     let wrong = |reason: String| Error::InvalidMemory { address, bytes, reason };
     let Some(beyond_first) = (bytes as u64).checked_sub(1) else { return Ok(()) };
     let last = address.checked_add(beyond_first).filter(|_| address != 0);
     let last = last.ok_or_else(|| wrong("no memory can lie there".to_owned()))?;
-    check_address(context, address, kind).and_then(|()| check_address(context, last, kind)).map_err(wrong)
+    if !matches!(kind, MemoryKind::Device | MemoryKind::Pinned | MemoryKind::Managed) {
+        return Err(wrong("it is ordinary host memory; wrap it as memory of the host".to_owned()));
+    }
+    let driver = context.enter()?;
+    check_address(&driver, address, kind).and_then(|()| check_address(&driver, last, kind)).map_err(wrong)
 }
 
-fn check_address(context: &Context, address: u64, kind: MemoryKind) -> Result<(), String> {
-    if !matches!(kind, MemoryKind::Device | MemoryKind::Pinned | MemoryKind::Managed) {
-        return Err("it is ordinary host memory; wrap it as memory of the host".to_owned());
-    }
-    let ask = |attribute| attribute_of(context, address, attribute).map_err(|error| error.to_string());
-    let is_managed = ask(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED)? != 0;
-    let memory_type = ask(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
-    let is_so = match kind {
-        MemoryKind::Device => !is_managed && memory_type == CUmemorytype_enum::CU_MEMORYTYPE_DEVICE as u32,
-        MemoryKind::Pinned => !is_managed && memory_type == CUmemorytype_enum::CU_MEMORYTYPE_HOST as u32,
-        _ => is_managed,
-    };
-    if !is_so {
+fn check_address<A: Api>(driver: &Current<'_, A>, address: u64, kind: MemoryKind) -> Result<(), String> {
+    // SAFETY: the device is current; any address may be asked about.
+    let known = unsafe { driver.kind_of(address) }.map_err(|error| error.to_string())?;
+    if known != Some(kind) {
         return Err(format!("the driver knows {address:#x} as another kind of memory than {kind:?}"));
     }
     if kind != MemoryKind::Device {
         return Ok(());
     }
-    let ordinal = ask(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)? as usize;
-    match ordinal == context.id().ordinal() {
-        true => Ok(()),
-        false => Err(format!("{address:#x} lies on cuda:{ordinal}, not on {}", context.id())),
+    // SAFETY: as above.
+    let ordinal = unsafe { driver.ordinal_of(address) }.map_err(|error| error.to_string())?;
+    let (expected, actual) = (driver.id(), DeviceId::new(driver.id().driver(), ordinal));
+    match actual {
+        Ok(actual) if actual == expected => Ok(()),
+        Ok(actual) => Err(format!("{address:#x} lies on {actual}, not on {expected}")),
+        Err(error) => Err(error.to_string()),
     }
-}
-
-/// An attribute of at most 32 bits.
-fn attribute_of(context: &Context, address: u64, attribute: CUpointer_attribute) -> Result<u32> {
-    let mut value = 0_u32;
-    // SAFETY: the context is current. The attributes asked for are 32 bits or a bool, written to a local; any address
-    // may be asked about.
-    unsafe { context.enter()?.pointer_attribute((&raw mut value).cast(), attribute, address)? };
-    Ok(value)
 }

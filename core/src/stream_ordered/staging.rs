@@ -1,58 +1,53 @@
 //! Page-locked host memory.
 
-use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CU_MEMHOSTALLOC_PORTABLE, CUresult};
-use transship_core::backend::{Staging, WriteWindow};
-use transship_core::{Error, Result};
+use super::api::Api;
+use super::context::Context;
+use crate::backend::{Direction, Staging, WriteWindow};
+use crate::{Error, Result};
 
-use crate::calls::is_code;
-use crate::context::Context;
-
-/// Page-locked host memory, cached by the processor (never write-combined), known to every context.
-pub(crate) struct CudaStaging {
-    context: Arc<Context>,
+/// Page-locked host memory, cached by the processor (never write-combined), known to every device of the driver.
+pub(super) struct PinnedStaging<A: Api> {
+    context: Arc<Context<A>>,
     start: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: plain memory; who may write and read it when is what the users of `window` and `contents` promise.
-unsafe impl Send for CudaStaging {}
+unsafe impl<A: Api> Send for PinnedStaging<A> {}
 // SAFETY: as above.
-unsafe impl Sync for CudaStaging {}
+unsafe impl<A: Api> Sync for PinnedStaging<A> {}
 
-impl CudaStaging {
-    pub(crate) fn allocate(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+impl<A: Api> PinnedStaging<A> {
+    pub(super) fn allocate(context: &Arc<Context<A>>, bytes: usize, direction: Direction) -> Result<Self> {
         let start = match bytes {
             0 => NonNull::dangling(),
-            _ => page_locked(context, bytes)?,
+            _ => page_locked(context, bytes, direction)?,
         };
         context.counting().staging_allocated(bytes);
         Ok(Self { context: context.clone(), start, bytes })
     }
 }
 
-fn page_locked(context: &Context, bytes: usize) -> Result<NonNull<u8>> {
+fn page_locked<A: Api>(context: &Context<A>, bytes: usize, direction: Direction) -> Result<NonNull<u8>> {
     let (device, kind, requested) = (context.id(), "staging", bytes);
     if isize::try_from(bytes).is_err() {
         return Err(Error::TooLarge { device, kind, requested, limit: isize::MAX.unsigned_abs() });
     }
-    let out_of_memory = Error::OutOfMemory { device, kind, requested, free: 0, total: 0 };
-    let mut start = std::ptr::null_mut::<c_void>();
-    // SAFETY: the context is current; the address is written to a local.
-    unsafe { context.enter()?.allocate_host(&mut start, bytes, CU_MEMHOSTALLOC_PORTABLE) }.map_err(
-        |error| match is_code(&error, CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
-            true => out_of_memory.clone(),
-            false => error,
-        },
-    )?;
-    NonNull::new(start.cast()).ok_or(out_of_memory)
+    let out_of_memory = || Error::OutOfMemory { device, kind, requested, free: 0, total: 0 };
+    let driver = context.enter()?;
+    // SAFETY: the device is current.
+    match unsafe { driver.allocate_host(bytes, direction) } {
+        Ok(start) => start.ok_or_else(out_of_memory),
+        Err(error) if driver.is_out_of_memory(&error) => Err(out_of_memory()),
+        Err(error) => Err(error),
+    }
 }
 
 // SAFETY: the memory stays where it is until `drop`, and the driver gives it to nobody else.
-unsafe impl Staging for CudaStaging {
+unsafe impl<A: Api> Staging for PinnedStaging<A> {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -71,7 +66,7 @@ unsafe impl Staging for CudaStaging {
     }
 }
 
-impl Drop for CudaStaging {
+impl<A: Api> Drop for PinnedStaging<A> {
     fn drop(&mut self) {
         self.context.counting().staging_freed(self.bytes);
         if self.bytes == 0 {
@@ -79,7 +74,7 @@ impl Drop for CudaStaging {
         }
         if let Ok(driver) = self.context.enter() {
             // SAFETY: allocated by `page_locked`, and nobody uses it any more.
-            let _ = unsafe { driver.free_host(self.start.as_ptr().cast()) };
+            let _ = unsafe { driver.free_host(self.start) };
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use transship_core::backend::Counters;
+use crate::backend::Counters;
 
 /// The figures of [`Counters`] that the driver does not know.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub(super) struct Counting {
     submissions: AtomicU64,
     copies: AtomicU64,
     bytes_up: AtomicU64,
@@ -21,22 +21,22 @@ pub(crate) struct Counting {
 
 /// What one submission moves.
 #[derive(Default)]
-pub(crate) struct Moved {
-    pub(crate) copies: usize,
-    pub(crate) up: usize,
-    pub(crate) down: usize,
-    pub(crate) between: usize,
-    pub(crate) cleared: usize,
+pub(super) struct Moved {
+    pub(super) copies: usize,
+    pub(super) up: usize,
+    pub(super) down: usize,
+    pub(super) between: usize,
+    pub(super) cleared: usize,
 }
 
 impl Moved {
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.up + self.down + self.between + self.cleared
     }
 }
 
 impl Counting {
-    pub(crate) fn submitted(&self, moved: &Moved) {
+    pub(super) fn submitted(&self, moved: &Moved) {
         self.submissions.fetch_add(1, Relaxed);
         self.copies.fetch_add(moved.copies as u64, Relaxed);
         self.bytes_up.fetch_add(moved.up as u64, Relaxed);
@@ -44,25 +44,25 @@ impl Counting {
         self.bytes_between.fetch_add(moved.between as u64, Relaxed);
     }
 
-    pub(crate) fn staging_allocated(&self, bytes: usize) {
+    pub(super) fn staging_allocated(&self, bytes: usize) {
         self.staging_allocations.fetch_add(1, Relaxed);
         let held = self.staging_bytes.fetch_add(bytes as u64, Relaxed) + bytes as u64;
         self.staging_high_water.fetch_max(held, Relaxed);
     }
 
-    pub(crate) fn staging_freed(&self, bytes: usize) {
+    pub(super) fn staging_freed(&self, bytes: usize) {
         self.staging_bytes.fetch_sub(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn event_created(&self) {
+    pub(super) fn event_created(&self) {
         self.events_created.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn stream_created(&self) {
+    pub(super) fn stream_created(&self) {
         self.streams_created.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn read(&self, driver_calls: u64, device_bytes: u64) -> Counters {
+    pub(super) fn read(&self, driver_calls: u64, device_bytes: u64) -> Counters {
         Counters {
             driver_calls,
             submissions: self.submissions.load(Relaxed),

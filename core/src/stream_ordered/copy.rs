@@ -1,27 +1,31 @@
 //! Submitting copies.
 
 use std::any::Any;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::sys;
-use transship_core::backend::{Buffer, CopyOp, HostSide, Submission};
-use transship_core::{Error, Result};
+use super::api::Api;
+use super::context::{Context, Current};
+use super::counters::Moved;
+use super::memory::OrderedBuffer;
+use super::stream::Queue;
+use crate::backend::{Buffer, CopyOp, HostSide, Submission};
+use crate::{Error, Result};
 
-use crate::context::{Context, ContextGuard};
-use crate::counters::Moved;
-use crate::memory::CudaBuffer;
-use crate::stream::Queue;
-
-/// Submits `ops` to `queue`, a stream of `context`, and records a position behind them.
+/// Submits `ops` to `queue`, a stream of the device of `context`, and records a position behind them.
 ///
 /// # Safety
 ///
-/// As [`Backend::submit`](transship_core::backend::Backend::submit).
+/// As [`Backend::submit`](crate::backend::Backend::submit).
 ///
 /// # Errors
 ///
 /// The first error; what was submitted before it is done by then.
-pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>], queue: &Queue) -> Result<Submission> {
+pub(super) unsafe fn submit<A: Api>(
+    context: &Arc<Context<A>>,
+    ops: &[CopyOp<'_>],
+    queue: &Queue<A>,
+) -> Result<Submission> {
     let driver = context.enter()?;
     queue.check_uncaptured(&driver)?;
     let mut moved = Moved::default();
@@ -34,8 +38,8 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>], queue: &
         }
         Err(error) => {
             if moved.copies > 0 {
-                // SAFETY: the stream is alive and of this context.
-                if let Err(unknown) = unsafe { driver.stream_synchronize(queue.handle()) } {
+                // SAFETY: the stream is alive and of this device, which is current.
+                if let Err(unknown) = unsafe { driver.synchronize_stream(queue.handle()) } {
                     queue.distrust(unknown);
                 }
             }
@@ -46,12 +50,12 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>], queue: &
 
 /// # Safety
 ///
-/// As [`submit`]; the context is current.
-unsafe fn submit_all(
-    driver: &ContextGuard<'_>,
-    context: &Context,
+/// As [`submit`]; the device is current.
+unsafe fn submit_all<A: Api>(
+    driver: &Current<'_, A>,
+    context: &Context<A>,
     ops: &[CopyOp<'_>],
-    queue: &Queue,
+    queue: &Queue<A>,
     moved: &mut Moved,
 ) -> Result<()> {
     for op in ops.iter().filter(|op| bytes_of(op) > 0) {
@@ -79,64 +83,60 @@ fn bytes_of(op: &CopyOp<'_>) -> usize {
 
 /// # Safety
 ///
-/// As [`submit`], for one operation of more than 0 bytes; the context is current.
-unsafe fn submit_one(
-    driver: &ContextGuard<'_>,
-    context: &Context,
+/// As [`submit`], for one operation of more than 0 bytes; the device is current.
+unsafe fn submit_one<A: Api>(
+    driver: &Current<'_, A>,
+    context: &Context<A>,
     op: &CopyOp<'_>,
-    stream: sys::CUstream,
+    stream: A::Stream,
 ) -> Result<()> {
     match *op {
         CopyOp::Upload { from, to, to_offset, bytes } => {
             let (from, to) = (source(context, &from)?, address(context, to, to_offset)?);
             // SAFETY: both ranges lie within their buffers and stay alive until the position is reached.
-            unsafe { driver.copy_up(to, from.cast(), bytes, stream) }
+            unsafe { driver.copy_up(to, from, bytes, stream) }
         }
         CopyOp::Download { from, from_offset, to, bytes } => {
             let (from, to) = (address(context, from, from_offset)?, destination(context, &to)?);
             // SAFETY: as above.
-            unsafe { driver.copy_down(to.cast(), from, bytes, stream) }
+            unsafe { driver.copy_down(to, from, bytes, stream) }
         }
         CopyOp::Between { from, from_offset, to, to_offset, bytes } => {
-            let Some(owner) = (from as &dyn Any).downcast_ref::<CudaBuffer>().map(CudaBuffer::context) else {
+            let from_buffer = (from as &dyn Any).downcast_ref::<OrderedBuffer<A>>();
+            let Some(owner) = from_buffer.map(OrderedBuffer::context) else {
                 return Err(unsupported(context, "copy from a buffer of another driver"));
             };
             let (from, to) = (address(context, from, from_offset)?, address(context, to, to_offset)?);
-            match owner.handle() == context.handle() {
+            match owner.is_same(context) {
                 // SAFETY: as above.
                 true => unsafe { driver.copy_within(to, from, bytes, stream) },
-                // SAFETY: as above; both contexts are retained.
-                false => unsafe {
-                    driver.copy_from_peer(to, context.handle(), from, owner.handle(), bytes, stream)
-                },
+                // SAFETY: as above; both devices are held open.
+                false => unsafe { driver.copy_from_peer(to, owner.api(), from, bytes, stream) },
             }
         }
         CopyOp::Clear { to, to_offset, bytes } => {
             let to = address(context, to, to_offset)?;
             // SAFETY: as above.
-            unsafe { driver.set_bytes(to, 0, bytes, stream) }
+            unsafe { driver.clear(to, bytes, stream) }
         }
     }
 }
 
-fn address(context: &Context, buffer: &dyn Buffer, offset: usize) -> Result<sys::CUdeviceptr> {
+fn address<A: Api>(context: &Context<A>, buffer: &dyn Buffer, offset: usize) -> Result<u64> {
     match buffer.address() {
         Some(address) => Ok(address + offset as u64),
         None => Err(unsupported(context, "copy from or to a buffer without a device address")),
     }
 }
 
-fn source(context: &Context, side: &HostSide<'_>) -> Result<*const u8> {
-    let start = side.source().ok_or_else(|| unsupported(context, "read a host range that is not mapped"))?;
-    Ok(start.as_ptr().cast_const())
+fn source<A: Api>(context: &Context<A>, side: &HostSide<'_>) -> Result<NonNull<u8>> {
+    side.source().ok_or_else(|| unsupported(context, "read a host range that is not mapped"))
 }
 
-fn destination(context: &Context, side: &HostSide<'_>) -> Result<*mut u8> {
-    let start =
-        side.destination().ok_or_else(|| unsupported(context, "write to a host range that is read-only"))?;
-    Ok(start.as_ptr())
+fn destination<A: Api>(context: &Context<A>, side: &HostSide<'_>) -> Result<NonNull<u8>> {
+    side.destination().ok_or_else(|| unsupported(context, "write to a host range that is read-only"))
 }
 
-fn unsupported(context: &Context, what: &'static str) -> Error {
+fn unsupported<A: Api>(context: &Context<A>, what: &'static str) -> Error {
     Error::Unsupported { device: context.id(), what }
 }

@@ -4,53 +4,60 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cudarc::driver::sys;
 use parking_lot::Mutex;
-use transship_core::{Error, Result};
 
-use crate::calls::Calls;
-use crate::context::Context;
-use crate::event::Event;
+use super::api::{Api, EventKind};
+use super::context::{Context, Current};
+use super::event::Event;
+use crate::{Error, Result};
 
 /// Positions of a stream, each with an event until it is reached. In a steady state no event is created: reached ones
 /// are recorded again as soon as nobody else holds them.
-#[derive(Default)]
-pub(crate) struct Ring {
+pub(super) struct Ring<A: Api> {
     /// The last position given out and the highest one known to be reached.
     recorded: AtomicU64,
     reached: AtomicU64,
     distrusted: AtomicBool,
-    events: Mutex<Events>,
+    events: Mutex<Events<A>>,
 }
 
-#[derive(Default)]
-struct Events {
-    pending: VecDeque<(u64, Arc<Event>)>,
-    idle: Vec<Arc<Event>>,
+struct Events<A: Api> {
+    pending: VecDeque<(u64, Arc<Event<A>>)>,
+    idle: Vec<Arc<Event<A>>>,
     /// A broken device stays broken, even where the driver would later answer otherwise.
     broken: Option<Error>,
 }
 
-impl Ring {
+impl<A: Api> Ring<A> {
+    pub(super) fn new() -> Self {
+        let events = Events { pending: VecDeque::new(), idle: Vec::new(), broken: None };
+        Self {
+            recorded: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+            distrusted: AtomicBool::new(false),
+            events: Mutex::new(events),
+        }
+    }
+
     /// Records an event on `stream` and gives it the next position; both under one lock, so that positions have the
     /// order of the events.
     ///
     /// # Safety
     ///
-    /// `stream` is a stream of the context, which is current.
-    pub(crate) unsafe fn record(
+    /// `stream` is a stream of the device, which is current.
+    pub(super) unsafe fn record(
         &self,
-        context: &Arc<Context>,
-        driver: &Calls,
-        stream: sys::CUstream,
+        context: &Arc<Context<A>>,
+        driver: &Current<'_, A>,
+        stream: A::Stream,
     ) -> Result<u64> {
         let mut events = self.events.lock();
         let event = match events.take_idle() {
             Some(event) => event,
-            None => Arc::new(Event::plain(context)?),
+            None => Arc::new(Event::create(context, EventKind::Plain)?),
         };
         // SAFETY: the caller's promise; nobody else holds the event.
-        if let Err(error) = unsafe { driver.event_record(event.handle(), stream) } {
+        if let Err(error) = unsafe { driver.record_event(event.handle(), stream) } {
             events.idle.push(event);
             return Err(error);
         }
@@ -61,7 +68,7 @@ impl Ring {
     }
 
     /// What is known without asking the driver: the highest position reached, and whether that is the last one.
-    pub(crate) fn known(&self) -> (u64, bool) {
+    pub(super) fn known(&self) -> (u64, bool) {
         let reached = self.reached.load(Ordering::Acquire);
         (
             reached,
@@ -70,14 +77,14 @@ impl Ring {
     }
 
     /// Nothing of the stream is known any more: work of it may run that no position stands for.
-    pub(crate) fn distrust(&self, error: Error) {
+    pub(super) fn distrust(&self, error: Error) {
         self.events.lock().broken.get_or_insert(error);
         self.distrusted.store(true, Ordering::Release);
     }
 
     /// Asks the driver how far the stream has come: from the oldest event on, up to the first that is not reached. While
     /// another thread is at it, or is held up recording on a full stream, the answer is what is known.
-    pub(crate) fn poll(&self, driver: &Calls) -> Result<u64> {
+    pub(super) fn poll(&self, driver: &Current<'_, A>) -> Result<u64> {
         let Some(mut events) = self.events.try_lock() else { return Ok(self.known().0) };
         if let Some(error) = &events.broken {
             return Err(error.clone());
@@ -100,16 +107,16 @@ impl Ring {
 
     /// The event of the first pending position that is not before `position`. It is not recorded again while the
     /// caller holds it.
-    pub(crate) fn event_behind(&self, position: u64) -> Option<Arc<Event>> {
+    pub(super) fn event_behind(&self, position: u64) -> Option<Arc<Event<A>>> {
         let events = self.events.lock();
         let index = events.pending.partition_point(|(known, _)| *known < position);
         events.pending.get(index).map(|(_, event)| event.clone())
     }
 }
 
-impl Events {
+impl<A: Api> Events<A> {
     /// An event that nobody waits for any more.
-    fn take_idle(&mut self) -> Option<Arc<Event>> {
+    fn take_idle(&mut self) -> Option<Arc<Event<A>>> {
         let index = self.idle.iter_mut().position(|event| Arc::get_mut(event).is_some())?;
         Some(self.idle.swap_remove(index))
     }

@@ -2,22 +2,22 @@
 
 use std::any::Any;
 
-use transship_core::backend::TimeMark;
-use transship_core::{Error, Result};
-
-use crate::event::Event;
+use super::api::Api;
+use super::event::Event;
+use crate::backend::TimeMark;
+use crate::{Error, Result};
 
 /// A timing event, recorded.
-pub(crate) struct CudaMark(Event);
+pub(super) struct Mark<A: Api>(Event<A>);
 
-impl CudaMark {
+impl<A: Api> Mark<A> {
     /// `event` is a timing event that was recorded.
-    pub(crate) fn new(event: Event) -> Self {
+    pub(super) fn new(event: Event<A>) -> Self {
         Self(event)
     }
 }
 
-impl TimeMark for CudaMark {
+impl<A: Api> TimeMark for Mark<A> {
     fn elapsed_since(&self, earlier: &dyn TimeMark) -> Result<f64> {
         let context = self.0.context();
         let Some(earlier) = (earlier as &dyn Any).downcast_ref::<Self>() else {
@@ -26,6 +26,6 @@ impl TimeMark for CudaMark {
         };
         let driver = context.enter()?;
         // SAFETY: both events live as long as their marks.
-        unsafe { driver.event_elapsed(earlier.0.handle(), self.0.handle())? }.ok_or(Error::NotReady)
+        unsafe { driver.elapsed(earlier.0.handle(), self.0.handle())? }.ok_or(Error::NotReady)
     }
 }

@@ -4,14 +4,13 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys;
-use transship_core::backend::{BackendStream, StreamPriority, TimeMark};
-use transship_core::{DeviceId, Error, Result};
-
-use crate::context::{Context, ContextGuard};
-use crate::event::Event;
-use crate::mark::CudaMark;
-use crate::ring::Ring;
+use super::api::{Api, EventKind};
+use super::context::{Context, Current};
+use super::event::Event;
+use super::mark::Mark;
+use super::ring::Ring;
+use crate::backend::{BackendStream, StreamPriority, TimeMark};
+use crate::{DeviceId, Error, Result};
 
 /// How long a wait asks again and again before it sleeps: small copies are done within this.
 const SPIN: Duration = Duration::from_micros(200);
@@ -19,113 +18,96 @@ const SPIN: Duration = Duration::from_micros(200);
 const SHORTEST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_micros(500);
 
-/// A stream of a CUDA device.
+/// A stream of a device.
 ///
 /// Positions count the events recorded through this object; two objects over one driver stream count apart.
-pub struct CudaStream(Arc<Queue>);
+pub struct OrderedStream<A: Api>(Arc<Queue<A>>);
 
 /// What a stream and the memory allocated on it share.
-pub(crate) struct Queue {
-    ring: Ring,
+pub(super) struct Queue<A: Api> {
+    ring: Ring<A>,
     origin: Origin,
-    handle: sys::CUstream,
-    context: Arc<Context>,
+    handle: A::Stream,
+    context: Arc<Context<A>>,
 }
 
 /// Who destroys the stream.
 enum Origin {
     Own,
-    /// The caller of [`CudaStream::from_raw`].
+    /// The caller of [`OrderedStream::lent`].
     Lent,
-    /// Kept alive for as long as this.
-    Cudarc(Arc<cudarc::driver::CudaStream>),
+    /// This, which is kept for as long.
+    Kept(Box<dyn Any + Send + Sync>),
 }
 
-// SAFETY: a stream handle may be used by any thread; the ring orders events and positions.
-unsafe impl Send for Queue {}
+// SAFETY: a stream handle may be used by every thread (`Api`, promise 1); the ring orders events and positions.
+unsafe impl<A: Api> Send for Queue<A> {}
 // SAFETY: as above.
-unsafe impl Sync for Queue {}
+unsafe impl<A: Api> Sync for Queue<A> {}
 
-impl CudaStream {
-    /// Creates a stream that does not order itself against the legacy default stream.
-    pub(crate) fn create(context: &Arc<Context>, priority: StreamPriority) -> Result<Self> {
-        let driver = context.enter()?;
-        let (mut least, mut greatest) = (0, 0);
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the context is current; the results are written to locals.
-        unsafe {
-            driver.context_priorities(&mut least, &mut greatest)?;
-            let priority = match priority {
-                StreamPriority::Normal => 0,
-                StreamPriority::High => greatest,
-            };
-            let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-            driver.stream_create(&mut handle, flags, priority)?;
-        }
+impl<A: Api> OrderedStream<A> {
+    /// Creates a stream that does not order itself against the default stream.
+    pub(super) fn create(context: &Arc<Context<A>>, priority: StreamPriority) -> Result<Self> {
+        // SAFETY: the device is current.
+        let handle = unsafe { context.enter()?.create_stream(priority)? };
         context.counting().stream_created();
         Ok(Self::over(context, handle, Origin::Own))
     }
 
-    /// Wraps a stream of somebody else. The legacy default stream (null) is a stream like others here.
+    /// Wraps a stream of somebody else. The default stream is a stream like others here.
     ///
     /// # Safety
     ///
-    /// `handle` is a stream that is not destroyed before this object and all memory allocated on it are
-    /// gone.
+    /// `handle` is a stream of the device, the same one on every thread, that is not destroyed before this object and all
+    /// memory allocated on it are gone.
+    pub unsafe fn lent(context: &Arc<Context<A>>, handle: A::Stream) -> Self {
+        Self::over(context, handle, Origin::Lent)
+    }
+
+    /// Wraps a stream that `owner` keeps alive, which is let go of with this object and all memory allocated on it; the
+    /// device is current then.
     ///
-    /// # Errors
+    /// # Safety
     ///
-    /// [`Error::Unsupported`] if the driver says that it is of another context, and for the per-thread default stream.
-    pub(crate) unsafe fn from_raw(context: &Arc<Context>, handle: sys::CUstream) -> Result<Self> {
-        refuse_per_thread(context.id(), handle)?;
-        let mut actual = std::ptr::null_mut();
-        // SAFETY: the caller's promise; the context of the stream is written to a local.
-        unsafe { context.enter()?.stream_context(handle, &mut actual)? };
-        if actual != context.handle() {
-            let what = "use a stream of a context other than its primary one";
-            return Err(Error::Unsupported { device: context.id(), what });
-        }
-        Ok(Self::over(context, handle, Origin::Lent))
+    /// `handle` is a stream of the device, the same one on every thread, that is not destroyed before `owner` is dropped.
+    pub unsafe fn kept(
+        context: &Arc<Context<A>>,
+        handle: A::Stream,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self::over(context, handle, Origin::Kept(owner))
     }
 
-    /// Wraps a stream of cudarc's, which lives as long as this. Its context is `context`.
-    pub(crate) fn from_cudarc(context: &Arc<Context>, stream: Arc<cudarc::driver::CudaStream>) -> Self {
-        Self::over(context, stream.cu_stream(), Origin::Cudarc(stream))
+    fn over(context: &Arc<Context<A>>, handle: A::Stream, origin: Origin) -> Self {
+        Self(Arc::new(Queue { ring: Ring::new(), origin, handle, context: context.clone() }))
     }
 
-    fn over(context: &Arc<Context>, handle: sys::CUstream, origin: Origin) -> Self {
-        Self(Arc::new(Queue { ring: Ring::default(), origin, handle, context: context.clone() }))
-    }
-
-    /// Our own kind of stream behind the seam, if it is one.
-    pub(crate) fn of(stream: &dyn BackendStream) -> Option<&Self> {
+    /// This kind of stream behind the seam, if it is one.
+    pub fn of(stream: &dyn BackendStream) -> Option<&Self> {
         (stream as &dyn Any).downcast_ref()
     }
 
     /// The handle, for calls of the driver. Work submitted to it is covered by the positions recorded afterwards.
-    pub fn cu_stream(&self) -> sys::CUstream {
+    pub fn handle(&self) -> A::Stream {
         self.0.handle
     }
 
-    /// Whether it wraps a stream of cudarc's that nobody else holds any more.
-    pub(crate) fn is_orphan(&self) -> bool {
-        // cudarc makes a new object for the default stream each time.
-        !self.0.handle.is_null()
-            && matches!(&self.0.origin, Origin::Cudarc(stream) if Arc::strong_count(stream) == 1)
-    }
-
-    pub(crate) fn queue(&self) -> &Arc<Queue> {
+    pub(super) fn queue(&self) -> &Arc<Queue<A>> {
         &self.0
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(super) fn context(&self) -> &Arc<Context<A>> {
         &self.0.context
     }
 }
 
 /// The handle of the per-thread default stream means another stream on each thread: what one thread submits to it another
 /// one, the reactor for instance, would look for on a stream of its own, find done, and free memory in use.
-pub(crate) fn refuse_per_thread(device: DeviceId, handle: sys::CUstream) -> Result<()> {
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] if it is that one.
+pub fn refuse_per_thread<T>(device: DeviceId, handle: *const T) -> Result<()> {
     const PER_THREAD: usize = 2;
     if handle.addr() == PER_THREAD {
         let what = "use the per-thread default stream, which is another one on each thread; create a stream";
@@ -134,28 +116,26 @@ pub(crate) fn refuse_per_thread(device: DeviceId, handle: sys::CUstream) -> Resu
     Ok(())
 }
 
-impl Queue {
-    pub(crate) fn handle(&self) -> sys::CUstream {
+impl<A: Api> Queue<A> {
+    pub(super) fn handle(&self) -> A::Stream {
         self.handle
     }
 
     /// Whether the stream is ours, which means that nobody captures it and that it lives as long as this.
-    pub(crate) fn is_own(&self) -> bool {
+    pub(super) fn is_own(&self) -> bool {
         matches!(self.origin, Origin::Own)
     }
 
     /// Fails while somebody captures the stream: his graph would copy out of memory that is in use by others when it is
     /// launched, and the events of a capture can be neither asked nor waited for.
-    pub(crate) fn check_uncaptured(&self, driver: &ContextGuard<'_>) -> Result<()> {
+    pub(super) fn check_uncaptured(&self, driver: &Current<'_, A>) -> Result<()> {
         if self.is_own() {
             return Ok(());
         }
-        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the stream is alive; the status is written to a local.
-        unsafe { driver.stream_is_capturing(self.handle, &mut status)? };
-        match status {
-            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
-            _ => Err(Error::Unsupported {
+        // SAFETY: the device is current, the stream alive.
+        match unsafe { driver.is_capturing(self.handle)? } {
+            false => Ok(()),
+            true => Err(Error::Unsupported {
                 device: self.context.id(),
                 what: "copy on a stream that is being captured",
             }),
@@ -163,25 +143,25 @@ impl Queue {
     }
 
     /// Nothing proves any more what the stream has done.
-    pub(crate) fn distrust(&self, error: Error) {
+    pub(super) fn distrust(&self, error: Error) {
         self.ring.distrust(error);
     }
 
-    pub(crate) fn record(&self, driver: &ContextGuard<'_>) -> Result<u64> {
+    pub(super) fn record(&self, driver: &Current<'_, A>) -> Result<u64> {
         self.check_uncaptured(driver)?;
-        // SAFETY: a stream of this context, which is current.
+        // SAFETY: a stream of this device, which is current.
         unsafe { self.ring.record(&self.context, driver, self.handle) }
     }
 
-    pub(crate) fn reached(&self) -> Result<u64> {
+    pub(super) fn reached(&self) -> Result<u64> {
         match self.ring.known() {
             (reached, true) => Ok(reached),
-            _ => self.ring.poll(&*self.context.enter()?),
+            _ => self.ring.poll(&self.context.enter()?),
         }
     }
 
     /// Makes later work of this stream wait for a position of another one, which may be of another device.
-    pub(crate) fn wait_for(&self, other: &Self, position: u64) -> Result<()> {
+    pub(super) fn wait_for(&self, other: &Self, position: u64) -> Result<()> {
         if other.reached()? >= position {
             return Ok(());
         }
@@ -190,7 +170,7 @@ impl Queue {
         self.check_uncaptured(&driver)?;
         // SAFETY: the stream and the event are alive; the event is not recorded again while we hold it, and the
         // driver takes its state within the call.
-        unsafe { driver.stream_wait_event(self.handle, event.handle(), 0) }
+        unsafe { driver.wait_event(self.handle, event.handle()) }
     }
 
     fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool> {
@@ -254,31 +234,31 @@ impl Queue {
         }
     }
 
-    fn synchronize(&self, event: &Event) -> Result<()> {
+    fn synchronize(&self, event: &Event<A>) -> Result<()> {
         let driver = self.context.enter()?;
         // SAFETY: the event is alive and not recorded again while we hold it.
-        unsafe { driver.event_synchronize(event.handle()) }
+        unsafe { driver.synchronize_event(event.handle()) }
     }
 }
 
-impl Drop for Queue {
+impl<A: Api> Drop for Queue<A> {
     fn drop(&mut self) {
         let Ok(driver) = self.context.enter() else { return };
         match std::mem::replace(&mut self.origin, Origin::Lent) {
             Origin::Lent => {}
             Origin::Own => {
                 // SAFETY: created by `create` and not used again. The driver finishes what was submitted.
-                let _ = unsafe { driver.stream_destroy(self.handle) };
+                let _ = unsafe { driver.destroy_stream(self.handle) };
             }
-            // cudarc makes its context current and leaves it so: the guard takes that back.
-            Origin::Cudarc(stream) => drop(stream),
+            // Owners may make a device current and leave it so: the guard takes that back.
+            Origin::Kept(owner) => drop(owner),
         }
     }
 }
 
 // SAFETY: an event is recorded behind the copies of its position, and a position counts as reached once the driver says
 // so of that event and of all before it.
-unsafe impl BackendStream for CudaStream {
+unsafe impl<A: Api> BackendStream for OrderedStream<A> {
     fn record(&self) -> Result<u64> {
         self.0.record(&self.0.context.enter()?)
     }
@@ -300,10 +280,10 @@ unsafe impl BackendStream for CudaStream {
     }
 
     fn mark(&self) -> Result<Box<dyn TimeMark>> {
-        let event = Event::timing(&self.0.context)?;
+        let event = Event::create(&self.0.context, EventKind::Timing)?;
         let driver = self.0.context.enter()?;
-        // SAFETY: a stream of this context, which is current, and a new event of it.
-        unsafe { driver.event_record(event.handle(), self.0.handle)? };
-        Ok(Box::new(CudaMark::new(event)))
+        // SAFETY: a stream of this device, which is current, and a new event of it.
+        unsafe { driver.record_event(event.handle(), self.0.handle)? };
+        Ok(Box::new(Mark::new(event)))
     }
 }

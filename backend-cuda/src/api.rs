@@ -1,0 +1,319 @@
+//! The calls of the driver, as the layer for stream-ordered drivers wants them.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::NonNull;
+
+use cudarc::driver::sys::{self, CUpointer_attribute_enum as PointerAttribute, CUresult};
+use transship_core::backend::{Direction, MemoryKind, StreamPriority};
+use transship_core::stream_ordered::{Api, EventKind, is_code};
+use transship_core::{Alignment, DeviceId, Error, Result};
+
+use crate::device::{Cuda, ordinal};
+use crate::driver::version_text;
+use crate::guard::ContextGuard;
+use crate::interop::Adopted;
+use crate::pool;
+
+// SAFETY: 1. each call is the driver's own of that meaning; handles of CUDA belong to no thread. 2. and 3. so NVIDIA's
+// reference says of events, of allocations, and of `cuMemFreeAsync`.
+unsafe impl Api for Cuda {
+    type Guard<'a> = ContextGuard<'a>;
+    type Stream = sys::CUstream;
+    type Event = sys::CUevent;
+    type Pool = sys::CUmemoryPool;
+    type Attached = Adopted;
+
+    /// What `cuMemAlloc` and pools align to at the least.
+    const BUFFER_ALIGNMENT: Alignment = match Alignment::of(256) {
+        Some(alignment) => alignment,
+        None => Alignment::ONE,
+    };
+
+    fn id(&self) -> DeviceId {
+        self.calls().device()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.cu_context() == other.cu_context()
+    }
+
+    fn call_count(&self) -> u64 {
+        self.calls().count()
+    }
+
+    fn is_out_of_memory(&self, error: &Error) -> bool {
+        is_code(error, CUresult::CUDA_ERROR_OUT_OF_MEMORY as i64)
+    }
+
+    fn enter(&self) -> Result<ContextGuard<'_>> {
+        self.guard()
+    }
+
+    unsafe fn description(&self) -> Result<String> {
+        let mut name = [0; 256];
+        let mut version = 0;
+        // SAFETY: the name is written to a local of the length given, with a zero behind it; the version to a local.
+        unsafe {
+            self.calls().device_name(name.as_mut_ptr(), name.len() as c_int, self.device())?;
+            self.calls().driver_version(&mut version)?;
+        }
+        // SAFETY: the driver has ended the name with a zero, and the last byte is one in any case.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy();
+        Ok(format!("{name}, driver {}", version_text(version)))
+    }
+
+    unsafe fn total_memory(&self) -> Result<usize> {
+        let mut total = 0;
+        // SAFETY: the device exists; the result is written to a local.
+        unsafe { self.calls().device_total_memory(&mut total, self.device())? };
+        Ok(total)
+    }
+
+    unsafe fn memory_info(&self) -> Result<(usize, usize)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the context is current (caller); the results are written to locals.
+        unsafe { self.calls().memory_info(&mut free, &mut total)? };
+        Ok((free, total))
+    }
+
+    unsafe fn synchronize(&self) -> Result<()> {
+        // SAFETY: the context is current (caller).
+        unsafe { self.calls().context_synchronize() }
+    }
+
+    unsafe fn can_access(&self, peer: &Self) -> Result<bool> {
+        let mut answer = 0;
+        // SAFETY: both devices exist; the answer is written to a local.
+        unsafe { self.calls().can_access_peer(&mut answer, self.device(), peer.device())? };
+        Ok(answer != 0)
+    }
+
+    unsafe fn enable_access(&self, peer: &Self) -> Result<()> {
+        // SAFETY: both contexts are retained, ours is current (caller).
+        match unsafe { self.calls().enable_peer_access(peer.cu_context(), 0) } {
+            Err(error) if is_code(&error, CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as i64) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    unsafe fn create_stream(&self, priority: StreamPriority) -> Result<sys::CUstream> {
+        let (mut least, mut greatest) = (0, 0);
+        let mut stream = std::ptr::null_mut();
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current (caller); the results are written to locals.
+        unsafe {
+            self.calls().context_priorities(&mut least, &mut greatest)?;
+            let priority = match priority {
+                StreamPriority::Normal => 0,
+                StreamPriority::High => greatest,
+            };
+            self.calls().stream_create(&mut stream, flags, priority)?;
+        }
+        Ok(stream)
+    }
+
+    unsafe fn destroy_stream(&self, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().stream_destroy(stream) }
+    }
+
+    unsafe fn synchronize_stream(&self, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().stream_synchronize(stream) }
+    }
+
+    unsafe fn is_capturing(&self, stream: sys::CUstream) -> Result<bool> {
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the caller's promises; the status is written to a local.
+        unsafe { self.calls().stream_is_capturing(stream, &mut status)? };
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    unsafe fn wait_event(&self, stream: sys::CUstream, event: sys::CUevent) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().stream_wait_event(stream, event, 0) }
+    }
+
+    unsafe fn create_event(&self, kind: EventKind) -> Result<sys::CUevent> {
+        use sys::CUevent_flags_enum::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DEFAULT, CU_EVENT_DISABLE_TIMING};
+        let flags = match kind {
+            EventKind::Plain => CU_EVENT_DISABLE_TIMING as u32 | CU_EVENT_BLOCKING_SYNC as u32,
+            EventKind::Timing => CU_EVENT_DEFAULT as u32,
+        };
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the context is current (caller); the handle is written to a local.
+        unsafe { self.calls().event_create(&mut event, flags)? };
+        Ok(event)
+    }
+
+    unsafe fn destroy_event(&self, event: sys::CUevent) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_destroy(event) }
+    }
+
+    unsafe fn record_event(&self, event: sys::CUevent, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_record(event, stream) }
+    }
+
+    unsafe fn query_event(&self, event: sys::CUevent) -> Result<bool> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_query(event) }
+    }
+
+    unsafe fn synchronize_event(&self, event: sys::CUevent) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_synchronize(event) }
+    }
+
+    unsafe fn elapsed(&self, start: sys::CUevent, end: sys::CUevent) -> Result<Option<f64>> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_elapsed(start, end) }
+    }
+
+    unsafe fn has_pools(&self) -> Result<bool> {
+        let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+        let mut supported = 0;
+        // SAFETY: the device exists; the result is written to a local.
+        unsafe { self.calls().device_attribute(&mut supported, attribute, self.device())? };
+        Ok(supported != 0)
+    }
+
+    unsafe fn create_pool(&self) -> Result<sys::CUmemoryPool> {
+        let properties = pool::properties(ordinal(self.id()));
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: the properties are read within the call; the handle is written to a local.
+        unsafe { self.calls().pool_create(&mut pool, &properties)? };
+        Ok(pool)
+    }
+
+    unsafe fn destroy_pool(&self, pool: sys::CUmemoryPool) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().pool_destroy(pool) }
+    }
+
+    unsafe fn keep_all(&self, pool: sys::CUmemoryPool) -> Result<()> {
+        let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        let mut all = u64::MAX;
+        // SAFETY: the attribute is a 64-bit number, read within the call; the rest is the caller's promise.
+        unsafe { self.calls().pool_set_attribute(pool, threshold, (&raw mut all).cast()) }
+    }
+
+    unsafe fn pool_reserved(&self, pool: sys::CUmemoryPool) -> Result<u64> {
+        let attribute = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+        let mut bytes = 0_u64;
+        // SAFETY: the attribute is a 64-bit number, written to a local; the rest is the caller's promise.
+        unsafe { self.calls().pool_attribute(pool, attribute, (&raw mut bytes).cast())? };
+        Ok(bytes)
+    }
+
+    unsafe fn trim_pool(&self, pool: sys::CUmemoryPool) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().pool_trim(pool, 0) }
+    }
+
+    unsafe fn open_pool(&self, pool: sys::CUmemoryPool, peer: &Self) -> Result<()> {
+        let access = pool::access(ordinal(peer.id()));
+        // SAFETY: the caller's promises; one description is read within the call.
+        unsafe { self.calls().pool_set_access(pool, &access, 1) }
+    }
+
+    unsafe fn allocate_pooled(
+        &self,
+        bytes: usize,
+        pool: sys::CUmemoryPool,
+        stream: sys::CUstream,
+    ) -> Result<u64> {
+        let mut address = 0;
+        // SAFETY: the caller's promises; the address is written to a local.
+        unsafe { self.calls().allocate_from_pool(&mut address, bytes, pool, stream)? };
+        Ok(address)
+    }
+
+    unsafe fn free_pooled(&self, address: u64, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().free_async(address, stream) }
+    }
+
+    unsafe fn allocate(&self, bytes: usize) -> Result<u64> {
+        let mut address = 0;
+        // SAFETY: the context is current (caller); the address is written to a local.
+        unsafe { self.calls().allocate(&mut address, bytes)? };
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().free(address) }
+    }
+
+    /// Cached by the processor in both directions: write-combined memory is no faster to upload from, and slow to read.
+    unsafe fn allocate_host(&self, bytes: usize, _: Direction) -> Result<Option<NonNull<u8>>> {
+        let mut start = std::ptr::null_mut::<c_void>();
+        // SAFETY: the context is current (caller); the address is written to a local.
+        unsafe { self.calls().allocate_host(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)? };
+        Ok(NonNull::new(start.cast()))
+    }
+
+    unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().free_host(start.as_ptr().cast()) }
+    }
+
+    unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>> {
+        const HOST: u32 = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as u32;
+        const DEVICE: u32 = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE as u32;
+        if self.pointer_attribute(PointerAttribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, address)? != 0 {
+            return Ok(Some(MemoryKind::Managed));
+        }
+        Ok(match self.pointer_attribute(PointerAttribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)? {
+            HOST => Some(MemoryKind::Pinned),
+            DEVICE => Some(MemoryKind::Device),
+            _ => None,
+        })
+    }
+
+    unsafe fn ordinal_of(&self, address: u64) -> Result<usize> {
+        let attribute = PointerAttribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        self.pointer_attribute(attribute, address).map(|ordinal| ordinal as usize)
+    }
+
+    unsafe fn copy_up(&self, to: u64, from: NonNull<u8>, bytes: usize, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().copy_up(to, from.as_ptr().cast(), bytes, stream) }
+    }
+
+    unsafe fn copy_down(
+        &self,
+        to: NonNull<u8>,
+        from: u64,
+        bytes: usize,
+        stream: sys::CUstream,
+    ) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().copy_down(to.as_ptr().cast(), from, bytes, stream) }
+    }
+
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().copy_within(to, from, bytes, stream) }
+    }
+
+    unsafe fn copy_from_peer(
+        &self,
+        to: u64,
+        peer: &Self,
+        from: u64,
+        bytes: usize,
+        stream: sys::CUstream,
+    ) -> Result<()> {
+        let (here, there) = (self.cu_context(), peer.cu_context());
+        // SAFETY: the caller's promises; both contexts are retained.
+        unsafe { self.calls().copy_from_peer(to, here, from, there, bytes, stream) }
+    }
+
+    unsafe fn clear(&self, to: u64, bytes: usize, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().set_bytes(to, 0, bytes, stream) }
+    }
+}
