@@ -12,6 +12,7 @@ use crate::device::{Cuda, ordinal};
 use crate::driver::version_text;
 use crate::guard::ContextGuard;
 use crate::interop::Adopted;
+use crate::kernels::Kernel;
 use crate::pool;
 
 // SAFETY: 1. each call is the driver's own of that meaning; handles of CUDA belong to no thread. 2. and 3. so NVIDIA's
@@ -21,6 +22,7 @@ unsafe impl Api for Cuda {
     type Stream = sys::CUstream;
     type Event = sys::CUevent;
     type Pool = sys::CUmemoryPool;
+    type Kernel = Kernel;
     type Attached = Adopted;
 
     /// What `cuMemAlloc` and pools align to at the least.
@@ -310,6 +312,27 @@ unsafe impl Api for Cuda {
         let (here, there) = (self.cu_context(), peer.cu_context());
         // SAFETY: the caller's promises; both contexts are retained.
         unsafe { self.calls().copy_from_peer(to, here, from, there, bytes, stream) }
+    }
+
+    unsafe fn load_gather(&self) -> Result<Option<Kernel>> {
+        // SAFETY: the caller's promises.
+        unsafe { self.load_kernel() }
+    }
+
+    unsafe fn launch_gather(
+        &self,
+        kernel: Kernel,
+        table: NonNull<u8>,
+        entries: u32,
+        stream: sys::CUstream,
+    ) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.launch_kernel(kernel, table, entries, stream) }
+    }
+
+    unsafe fn unload_gather(&self, kernel: Kernel) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.unload_kernel(kernel) }
     }
 
     unsafe fn clear(&self, to: u64, bytes: usize, stream: sys::CUstream) -> Result<()> {

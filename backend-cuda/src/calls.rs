@@ -121,6 +121,15 @@ calls! {
     copy_from_peer = cuMemcpyPeerAsync(
         to: sys::CUdeviceptr, to_context: sys::CUcontext, from: sys::CUdeviceptr,
         from_context: sys::CUcontext, bytes: usize, stream: sys::CUstream);
+    module_load = cuModuleLoadData(module: *mut sys::CUmodule, image: *const c_void);
+    module_unload = cuModuleUnload(module: sys::CUmodule);
+    module_function = cuModuleGetFunction(
+        function: *mut sys::CUfunction, module: sys::CUmodule, name: *const c_char);
+    #[expect(clippy::too_many_arguments, reason = "the list is the driver's")]
+    launch = cuLaunchKernel(
+        function: sys::CUfunction, blocks_x: c_uint, blocks_y: c_uint, blocks_z: c_uint, threads_x: c_uint,
+        threads_y: c_uint, threads_z: c_uint, shared_bytes: c_uint, stream: sys::CUstream,
+        arguments: *mut *mut c_void, extra: *mut *mut c_void);
     set_bytes = cuMemsetD8Async(to: sys::CUdeviceptr, value: u8, bytes: usize, stream: sys::CUstream);
 }
 

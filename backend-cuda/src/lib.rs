@@ -14,6 +14,7 @@ mod device;
 mod driver;
 mod guard;
 mod interop;
+mod kernels;
 mod library;
 mod pool;
 mod view;
@@ -27,6 +28,7 @@ pub use guard::ContextGuard;
 pub use interop::{
     Adopted, cu_stream, device_ptr, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice,
 };
+pub use kernels::Kernel;
 pub use view::{CudaTensorView, cuda_view};
 
 /// A CUDA device behind the seam.

@@ -36,6 +36,8 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     type Event: Copy + 'static;
     /// A pool of the driver.
     type Pool: Copy + 'static;
+    /// The kernel that makes many small copies.
+    type Kernel: Copy + Send + Sync + 'static;
     /// What the crate keeps beside the device; it may hold streams, which hold the device.
     type Attached: Default + Send + Sync + 'static;
 
@@ -171,6 +173,22 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
         bytes: usize,
         stream: Self::Stream,
     ) -> Result<()>;
+
+    /// Loads the kernel that makes the copies of a table of [`GatherEntry`](super::GatherEntry)s; `None` where the device or
+    /// the driver cannot, or host memory has another address on the device.
+    unsafe fn load_gather(&self) -> Result<Option<Self::Kernel>>;
+
+    /// Runs it. The table lies in memory of [`allocate_host`](Api::allocate_host).
+    unsafe fn launch_gather(
+        &self,
+        kernel: Self::Kernel,
+        table: NonNull<u8>,
+        entries: u32,
+        stream: Self::Stream,
+    ) -> Result<()>;
+
+    /// Unloads it.
+    unsafe fn unload_gather(&self, kernel: Self::Kernel) -> Result<()>;
 
     /// Zeros.
     unsafe fn clear(&self, to: u64, bytes: usize, stream: Self::Stream) -> Result<()>;

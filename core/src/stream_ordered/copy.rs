@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::api::Api;
 use super::context::{Context, Current};
 use super::counters::Moved;
+use super::gather::Gather;
 use super::memory::OrderedBuffer;
 use super::stream::Queue;
-use crate::backend::{Buffer, CopyOp, HostSide, Submission};
+use crate::backend::{Buffer, CopyOp, HostSide, Staging, Submission};
 use crate::{Error, Result};
 
 /// Submits `ops` to `queue`, a stream of the device of `context`, and records a position behind them.
@@ -26,11 +27,46 @@ pub(super) unsafe fn submit<A: Api>(
     ops: &[CopyOp<'_>],
     queue: &Queue<A>,
 ) -> Result<Submission> {
+    // SAFETY: the caller's promises.
+    let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
+        submit_all(driver, context, ops, queue, moved)
+    };
+    submit_by(context, queue, all)
+}
+
+/// As [`submit`], by one kernel.
+///
+/// # Safety
+///
+/// As [`Backend::submit_gathered`](crate::backend::Backend::submit_gathered).
+///
+/// # Errors
+///
+/// As [`submit`].
+pub(super) unsafe fn submit_gathered<A: Api>(
+    gather: &Gather<A>,
+    context: &Arc<Context<A>>,
+    ops: &[CopyOp<'_>],
+    table: &dyn Staging,
+    queue: &Queue<A>,
+) -> Result<Submission> {
+    // SAFETY: the caller's promises.
+    let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
+        gather.submit(driver, ops, table, queue, moved)
+    };
+    submit_by(context, queue, all)
+}
+
+/// Runs `submit_all`, and records a position behind what it has submitted and counted.
+fn submit_by<A: Api>(
+    context: &Arc<Context<A>>,
+    queue: &Queue<A>,
+    submit_all: impl FnOnce(&Current<'_, A>, &mut Moved) -> Result<()>,
+) -> Result<Submission> {
     let driver = context.enter()?;
     queue.check_uncaptured(&driver)?;
     let mut moved = Moved::default();
-    // SAFETY: the caller's promises.
-    let submitted = unsafe { submit_all(&driver, context, ops, queue, &mut moved) };
+    let submitted = submit_all(&driver, &mut moved);
     match submitted.and_then(|()| queue.record(&driver)) {
         Ok(position) => {
             context.counting().submitted(&moved);
@@ -61,18 +97,12 @@ unsafe fn submit_all<A: Api>(
     for op in ops.iter().filter(|op| bytes_of(op) > 0) {
         // SAFETY: the caller's promises hold for each of the operations.
         unsafe { submit_one(driver, context, op, queue.handle())? };
-        moved.copies += 1;
-        match op {
-            CopyOp::Upload { bytes, .. } => moved.up += bytes,
-            CopyOp::Download { bytes, .. } => moved.down += bytes,
-            CopyOp::Between { bytes, .. } => moved.between += bytes,
-            CopyOp::Clear { bytes, .. } => moved.cleared += bytes,
-        }
+        moved.count(op);
     }
     Ok(())
 }
 
-fn bytes_of(op: &CopyOp<'_>) -> usize {
+pub(super) fn bytes_of(op: &CopyOp<'_>) -> usize {
     match op {
         CopyOp::Upload { bytes, .. }
         | CopyOp::Download { bytes, .. }
@@ -118,6 +148,22 @@ unsafe fn submit_one<A: Api>(
             let to = address(context, to, to_offset)?;
             // SAFETY: as above.
             unsafe { driver.clear(to, bytes, stream) }
+        }
+    }
+}
+
+/// Where a copy out of device memory begins, and where it goes.
+pub(super) fn places<A: Api>(context: &Context<A>, op: &CopyOp<'_>) -> Result<(u64, u64)> {
+    match *op {
+        CopyOp::Download { from, from_offset, to, .. } => {
+            let to = destination(context, &to)?.as_ptr().expose_provenance() as u64;
+            Ok((address(context, from, from_offset)?, to))
+        }
+        CopyOp::Between { from, from_offset, to, to_offset, .. } => {
+            Ok((address(context, from, from_offset)?, address(context, to, to_offset)?))
+        }
+        CopyOp::Upload { .. } | CopyOp::Clear { .. } => {
+            Err(unsupported(context, "gather what lies in no device memory"))
         }
     }
 }

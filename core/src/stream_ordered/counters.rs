@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::backend::Counters;
+use crate::backend::{CopyOp, Counters};
 
 /// The figures of [`Counters`] that the driver does not know.
 #[derive(Default)]
@@ -30,6 +30,16 @@ pub(super) struct Moved {
 }
 
 impl Moved {
+    pub(super) fn count(&mut self, op: &CopyOp<'_>) {
+        self.copies += 1;
+        match op {
+            CopyOp::Upload { bytes, .. } => self.up += bytes,
+            CopyOp::Download { bytes, .. } => self.down += bytes,
+            CopyOp::Between { bytes, .. } => self.between += bytes,
+            CopyOp::Clear { bytes, .. } => self.cleared += bytes,
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.up + self.down + self.between + self.cleared
     }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::api::Api;
 use super::context::Context;
 use super::copy;
+use super::gather::{Gather, GatherEntry};
 use super::heap::Heap;
 use super::memory::OrderedBuffer;
 use super::staging::PinnedStaging;
@@ -20,6 +21,7 @@ use crate::{Alignment, DeviceId, Error, Result};
 
 /// A device of a driver with streams, events and stream-ordered memory.
 pub struct OrderedBackend<A: Api> {
+    gather: Option<Gather<A>>,
     heap: Arc<Heap<A>>,
     limits: Limits,
     description: String,
@@ -42,6 +44,7 @@ impl<A: Api> OrderedBackend<A> {
     pub fn new(api: A) -> Result<Self> {
         let context = Arc::new(Context::new(api));
         let heap = Arc::new(Heap::new(&context)?);
+        let gather = Gather::load(&context, heap.queue())?;
         let limits = Limits {
             copy_granularity: Alignment::ONE,
             bindable_alignment: Alignment::ONE,
@@ -49,11 +52,18 @@ impl<A: Api> OrderedBackend<A> {
             largest_buffer: heap.total(),
             host_writable: false,
             mapped_staging: false,
-            gather: None,
+            gather: gather.as_ref().map(|_| GatherEntry::BYTES),
         };
         // SAFETY: the device is current.
         let description = unsafe { context.enter()?.description()? };
-        Ok(Self { heap, limits, description, peers: Mutex::default(), attached: A::Attached::default() })
+        Ok(Self {
+            gather,
+            heap,
+            limits,
+            description,
+            peers: Mutex::default(),
+            attached: A::Attached::default(),
+        })
     }
 
     /// This kind of backend behind the seam, if it is one.
@@ -139,6 +149,23 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         let stream = self.own(stream)?;
         // SAFETY: the caller's promises; the stream is of this device.
         unsafe { copy::submit(self.context(), ops, stream.queue()) }
+    }
+
+    unsafe fn submit_gathered(
+        &self,
+        ops: &[CopyOp<'_>],
+        table: &dyn Staging,
+        stream: &dyn BackendStream,
+    ) -> Result<Submission> {
+        let stream = self.own(stream)?;
+        match &self.gather {
+            // SAFETY: the caller's promises; the stream is of this device.
+            Some(gather) => unsafe {
+                copy::submit_gathered(gather, self.context(), ops, table, stream.queue())
+            },
+            // SAFETY: as above.
+            None => unsafe { copy::submit(self.context(), ops, stream.queue()) },
+        }
     }
 
     fn reaches(&self, other: &dyn Backend) -> bool {

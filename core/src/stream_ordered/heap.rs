@@ -73,6 +73,11 @@ impl<A: Api> Heap<A> {
         self.pool.as_ref()
     }
 
+    /// A stream of the device's own.
+    pub(super) fn queue(&self) -> &Queue<A> {
+        self.reclaim.queue()
+    }
+
     /// Bytes of the device.
     pub(super) fn total(&self) -> usize {
         self.total
