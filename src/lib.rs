@@ -31,6 +31,9 @@ pub use transship_derive::TensorTree;
 #[cfg(feature = "cuda")]
 pub use transship_cuda as cuda;
 
+#[cfg(feature = "wgpu")]
+pub use transship_wgpu as wgpu;
+
 pub mod prelude {
     //! What most programs need.
 

@@ -278,6 +278,14 @@ pub enum Error {
         /// What was asked.
         what: &'static str,
     },
+    /// The device is gone: it was reset, removed or destroyed.
+    #[error("{device} is lost: {reason}; open it again, and copy what lay on it once more")]
+    DeviceLost {
+        /// The device.
+        device: DeviceId,
+        /// How that was noticed.
+        reason: String,
+    },
     /// A call of the driver failed.
     #[error(
         "{call} failed on {device}: {message} (code {code}); see the driver's documentation of that code"

@@ -35,7 +35,6 @@ pub fn register_driver(driver: Arc<dyn Driver>) -> Result<()> {
         return Err(Error::DriverExists { name });
     }
     drivers.push(driver);
-    drivers.sort_by_key(|driver| std::cmp::Reverse(driver.preference()));
     Ok(())
 }
 
@@ -46,7 +45,7 @@ pub fn drivers() -> Vec<DriverInfo> {
         devices: driver.device_count(),
         unavailable: driver.is_available().err(),
     };
-    known_drivers().iter().map(describe).collect()
+    by_preference().iter().map(describe).collect()
 }
 
 pub(crate) fn list() -> Vec<DeviceId> {
@@ -54,7 +53,7 @@ pub(crate) fn list() -> Vec<DeviceId> {
         let driver = driver.clone();
         (0..driver.device_count()).filter_map(move |ordinal| DeviceId::new(driver.name(), ordinal).ok())
     };
-    known_drivers().iter().flat_map(devices).collect()
+    by_preference().iter().flat_map(devices).collect()
 }
 
 pub(crate) fn best() -> DeviceId {
@@ -88,14 +87,21 @@ fn registry() -> &'static Registry {
     REGISTRY.get_or_init(|| {
         let host: Arc<dyn Driver> = Arc::new(HostDriver);
         let builtin = inventory::iter::<BuiltinDriver>.into_iter().map(|make| (make.0)());
-        let mut drivers: Vec<_> = builtin.chain([host]).collect();
-        drivers.sort_by_key(|driver| std::cmp::Reverse(driver.preference()));
+        // Among equals the host comes first.
+        let drivers = [host].into_iter().chain(builtin).collect();
         Registry { drivers: Mutex::new(drivers), open: Mutex::new(HashMap::new()) }
     })
 }
 
 fn known_drivers() -> Vec<Arc<dyn Driver>> {
     registry().drivers.lock().clone()
+}
+
+/// A driver may have to look at its devices to say how good it is: only those who ask for an order pay for that.
+fn by_preference() -> Vec<Arc<dyn Driver>> {
+    let mut drivers = known_drivers();
+    drivers.sort_by_cached_key(|driver| std::cmp::Reverse(driver.preference()));
+    drivers
 }
 
 fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {

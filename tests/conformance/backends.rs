@@ -29,6 +29,8 @@ pub(crate) enum Need {
     OwnMemory,
     /// Page-locked host memory for tensors, which copies read as it is.
     Pinned,
+    /// A clock on the device.
+    Clock,
     /// Streams that copies run on and that wait for copies.
     Streams,
     /// A second device of the same driver.
@@ -55,6 +57,8 @@ pub(crate) fn all() -> Vec<Backend> {
         }),
         #[cfg(feature = "cuda")]
         Backend::built_in("cuda", &[]),
+        #[cfg(feature = "wgpu")]
+        Backend::built_in("wgpu", &[Need::Pinned, Need::Clock]),
     ]
 }
 
@@ -143,6 +147,7 @@ impl fmt::Display for Need {
         f.write_str(match self {
             Self::OwnMemory => "memory of its own",
             Self::Pinned => "pinned memory",
+            Self::Clock => "clock",
             Self::Streams => "streams to wait on",
             Self::SecondDevice => "second device",
         })

@@ -56,9 +56,10 @@ fn small_pinned_sources_are_packed(bed: &Bed) -> Result<(), Failed> {
 fn results_are_pinned_or_mapped(bed: &Bed) -> Result<(), Failed> {
     let trip = bed.round_trip((bed.batch(20), bed.bytes(MIB)), bed.options())?;
     assert_eq!(trip.down.pageable_result_bytes, 0, "{}", trip.down);
+    let mapped = bed.device.limits().mapped_staging;
+    let kind = if mapped { MemoryKind::Mapped } else { MemoryKind::Pinned };
     for tensor in trip.value.0.iter().chain([&trip.value.1]) {
-        let mapped = bed.device.limits().mapped_staging;
-        assert_eq!(tensor.memory_kind()?, if mapped { MemoryKind::Mapped } else { MemoryKind::Pinned });
+        assert_eq!(tensor.memory_kind()?, kind);
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use libtest_mimic::Failed;
 use transship::{BackgroundWork, DType, Error, Stream, StreamPriority, Tensor, start_copy};
 
-use crate::backends::Need::{SecondDevice, Streams};
+use crate::backends::Need::{Clock, SecondDevice, Streams};
 use crate::bed::Bed;
 use crate::data::{Contents, assert_same};
 use crate::suite::{Case, case};
@@ -23,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(stream_of_another_device_is_the_wrong_one).needs(SecondDevice),
         case!(host_target_has_no_stream_to_wait_on),
         case!(events),
+        case!(time_marks).needs(Clock),
     ]
 }
 
@@ -186,6 +187,11 @@ fn events(bed: &Bed) -> Result<(), Failed> {
     assert!(event.wait(None)? && event.is_reached()?);
     other.synchronize()?;
     assert!(event.is_reached()?);
+    Ok(())
+}
+
+fn time_marks(bed: &Bed) -> Result<(), Failed> {
+    let one = stream(bed)?;
     let (early, late) = (one.mark_time()?, one.mark_time()?);
     one.synchronize()?;
     assert!(late.elapsed_since(&*early)? >= 0.0);

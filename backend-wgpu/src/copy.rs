@@ -1,0 +1,265 @@
+//! Submitting copies: one encoder and one submission for all of them.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use transship_core::Result;
+use transship_core::backend::{Buffer, CopyOp, Direction, HostSide, Staging, Submission};
+
+use crate::context::Context;
+use crate::counters::Moved;
+use crate::memory::WgpuBuffer;
+use crate::scopes::{failed, scoped};
+use crate::staging::{Block, WgpuStaging};
+
+/// Submits `ops` and a position behind them.
+///
+/// # Safety
+///
+/// As [`Backend::submit`](transship_core::backend::Backend::submit).
+///
+/// # Errors
+///
+/// The first error; nothing is in flight then.
+pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Result<Submission> {
+    context.timeline().check()?;
+    let mut batch = Batch::default();
+    for op in ops {
+        batch.add(context, op)?;
+    }
+    batch.blocks.iter().for_each(|block| block.close());
+    let (position, index, error) = batch.send(context);
+    if batch.blocks.is_empty() {
+        context.check_accepted(index)?;
+    }
+    if let Some(error) = error {
+        // Nothing of it runs, but its blocks are being mapped again.
+        context.wait(position, None)?;
+        return Err(failed(context.id(), "Queue::submit", &error));
+    }
+    context.timeline().check()?;
+    context.counting().submitted(&batch.moved);
+    if !batch.landings.is_empty() {
+        context.wait(position, None)?;
+        // SAFETY: the caller's promises, and the blocks are filled.
+        batch.landings.iter().try_for_each(|landing| unsafe { landing.land(context) })?;
+    }
+    Ok(Submission { position, copies: batch.moved.copies, bytes: batch.moved.bytes() })
+}
+
+/// The commands of one submission, and what they use.
+#[derive(Default)]
+struct Batch<'a> {
+    commands: SmallVec<[Command<'a>; 2]>,
+    /// The staging blocks, each once.
+    blocks: SmallVec<[Arc<Block>; 2]>,
+    landings: Vec<Landing>,
+    moved: Moved,
+}
+
+/// A place in a buffer.
+type Place<'a> = (&'a wgpu::Buffer, u64);
+
+enum Command<'a> {
+    Copy {
+        from: Place<'a>,
+        to: Place<'a>,
+        bytes: u64,
+    },
+    /// Out of a staging block, or into one.
+    Up {
+        block: usize,
+        offset: u64,
+        to: Place<'a>,
+        bytes: u64,
+    },
+    Down {
+        from: Place<'a>,
+        block: usize,
+        offset: u64,
+        bytes: u64,
+    },
+    /// Out of ordinary memory.
+    Write {
+        from: NonNull<u8>,
+        to: Place<'a>,
+        bytes: u64,
+    },
+    Clear {
+        to: Place<'a>,
+        bytes: u64,
+    },
+}
+
+/// Bytes that come down into a block of their own and go on to ordinary memory.
+struct Landing {
+    block: WgpuStaging,
+    to: NonNull<u8>,
+    bytes: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// Checks an operation; nothing happens yet.
+    fn add(&mut self, context: &Arc<Context>, op: &CopyOp<'a>) -> Result<()> {
+        let (command, moved) = match *op {
+            CopyOp::Upload { bytes: 0, .. }
+            | CopyOp::Download { bytes: 0, .. }
+            | CopyOp::Between { bytes: 0, .. }
+            | CopyOp::Clear { bytes: 0, .. } => return Ok(()),
+            CopyOp::Upload { from, to, to_offset, bytes } => {
+                let to = place(context, to, to_offset)?;
+                (self.upload(context, from, to, bytes)?, &mut self.moved.up)
+            }
+            CopyOp::Download { from, from_offset, to, bytes } => {
+                let from = place(context, from, from_offset)?;
+                (self.download(context, from, to, bytes)?, &mut self.moved.down)
+            }
+            CopyOp::Between { from, from_offset, to, to_offset, bytes } => {
+                let (from, to) = (place(context, from, from_offset)?, place(context, to, to_offset)?);
+                (Command::Copy { from, to, bytes: bytes as u64 }, &mut self.moved.between)
+            }
+            CopyOp::Clear { to, to_offset, bytes } => {
+                let to = place(context, to, to_offset)?;
+                (Command::Clear { to, bytes: bytes as u64 }, &mut self.moved.cleared)
+            }
+        };
+        *moved += bytes_of(op);
+        self.moved.copies += 1;
+        self.commands.push(command);
+        Ok(())
+    }
+
+    fn upload(
+        &mut self,
+        context: &Context,
+        from: HostSide<'a>,
+        to: Place<'a>,
+        bytes: usize,
+    ) -> Result<Command<'a>> {
+        let bytes = bytes as u64;
+        if let HostSide::Staging(block, offset) = from {
+            let block = self.block(context, block, Direction::Upload)?;
+            return Ok(Command::Up { block, offset: offset as u64, to, bytes });
+        }
+        let from =
+            from.source().ok_or_else(|| context.unsupported("read a host range that is not mapped"))?;
+        Ok(Command::Write { from, to, bytes })
+    }
+
+    fn download(
+        &mut self,
+        context: &Arc<Context>,
+        from: Place<'a>,
+        to: HostSide<'a>,
+        bytes: usize,
+    ) -> Result<Command<'a>> {
+        if let HostSide::Staging(block, offset) = to {
+            let block = self.block(context, block, Direction::Download)?;
+            return Ok(Command::Down { from, block, offset: offset as u64, bytes: bytes as u64 });
+        }
+        let to =
+            to.destination().ok_or_else(|| context.unsupported("write to a host range that is read-only"))?;
+        let landing =
+            Landing { block: WgpuStaging::allocate(context, bytes, Direction::Download)?, to, bytes };
+        let block = self.block(context, &landing.block, Direction::Download)?;
+        self.landings.push(landing);
+        Ok(Command::Down { from, block, offset: 0, bytes: bytes as u64 })
+    }
+
+    /// The index of a staging block, which must be one of this device.
+    fn block(&mut self, context: &Context, staging: &dyn Staging, direction: Direction) -> Result<usize> {
+        let own = (staging as &dyn Any).downcast_ref::<WgpuStaging>().map(WgpuStaging::block);
+        let own = own
+            .filter(|block| block.direction() == direction && block.context().device() == context.device());
+        let own =
+            own.ok_or_else(|| context.unsupported("copy through staging of another device or direction"))?;
+        let known = self.blocks.iter().position(|known| Arc::ptr_eq(known, own));
+        Ok(known.unwrap_or_else(|| {
+            self.blocks.push(own.clone());
+            self.blocks.len() - 1
+        }))
+    }
+
+    /// Hands the commands to the queue. What goes wrong is in the error; the position is reached in any case, unless the
+    /// device is lost.
+    fn send(&self, context: &Context) -> (u64, wgpu::SubmissionIndex, Option<wgpu::Error>) {
+        let (position, mut signals) = context.timeline().issue(self.blocks.len().max(1));
+        context.counting().driver_called(self.commands.len() + 2 * self.blocks.len() + 3);
+        let (index, error) = scoped(context.device(), || {
+            let mut encoder =
+                context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            self.commands.iter().for_each(|command| self.encode(context, &mut encoder, command));
+            for (block, signal) in self.blocks.iter().zip(&mut signals) {
+                block.reopen_behind(&encoder, signal);
+            }
+            // Without a block that is mapped at the end, the queue itself says when it has come by.
+            for signal in signals {
+                encoder.on_submitted_work_done(move || signal.give());
+            }
+            context.queue().submit([encoder.finish()])
+        });
+        (position, index, error)
+    }
+
+    fn encode(&self, context: &Context, encoder: &mut wgpu::CommandEncoder, command: &Command<'a>) {
+        match *command {
+            Command::Copy { from, to, bytes } => {
+                encoder.copy_buffer_to_buffer(from.0, from.1, to.0, to.1, bytes)
+            }
+            Command::Up { block, offset, to, bytes } => {
+                if let Some(block) = self.blocks.get(block) {
+                    encoder.copy_buffer_to_buffer(block.buffer(), offset, to.0, to.1, bytes);
+                }
+            }
+            Command::Down { from, block, offset, bytes } => {
+                if let Some(block) = self.blocks.get(block) {
+                    encoder.copy_buffer_to_buffer(from.0, from.1, block.buffer(), offset, bytes);
+                }
+            }
+            Command::Clear { to, bytes } => encoder.clear_buffer(to.0, to.1, Some(bytes)),
+            Command::Write { from, to, bytes } => write(context.queue(), from, to, bytes),
+        }
+    }
+}
+
+/// Copies ordinary memory into staging of wgpu's own, which goes up in front of the next submission.
+fn write(queue: &wgpu::Queue, from: NonNull<u8>, to: Place<'_>, bytes: u64) {
+    let Some(size) = wgpu::BufferSize::new(bytes) else { return };
+    let Some(mut view) = queue.write_buffer_with(to.0, to.1, size) else { return };
+    let mut room = view.slice(..);
+    // SAFETY: the caller of `submit` promises that the source has so many bytes, which nobody writes; `room` has as many,
+    // and is new.
+    unsafe { room.as_raw_element_ptr().copy_from_nonoverlapping(from, room.len()) };
+}
+
+impl Landing {
+    /// # Safety
+    ///
+    /// The copy into the block is done, and `to` has room for the bytes.
+    unsafe fn land(&self, context: &Context) -> Result<()> {
+        let from =
+            self.block.contents().ok_or_else(|| context.unsupported("read a block that is not mapped"))?;
+        // SAFETY: the block was allocated with so many bytes; the destination is the caller's promise.
+        unsafe { self.to.copy_from_nonoverlapping(from, self.bytes) };
+        Ok(())
+    }
+}
+
+/// Where `offset` of `buffer` is; fails unless the buffer is one of this device.
+fn place<'a>(context: &Context, buffer: &'a dyn Buffer, offset: usize) -> Result<Place<'a>> {
+    let own = WgpuBuffer::of(buffer).filter(|buffer| buffer.context().device() == context.device());
+    let own = own.ok_or_else(|| context.unsupported("copy from or to a buffer of another device"))?;
+    let inner = own.buffer().ok_or_else(|| context.unsupported("copy from or to a buffer of no bytes"))?;
+    Ok((inner, (own.offset() + offset) as u64))
+}
+
+fn bytes_of(op: &CopyOp<'_>) -> usize {
+    match op {
+        CopyOp::Upload { bytes, .. }
+        | CopyOp::Download { bytes, .. }
+        | CopyOp::Between { bytes, .. }
+        | CopyOp::Clear { bytes, .. } => *bytes,
+    }
+}

@@ -1,0 +1,133 @@
+//! One wgpu device behind the seam.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use transship_core::backend::{
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
+    Submission,
+};
+use transship_core::{Alignment, DeviceId, Error, Result};
+
+use crate::context::Context;
+use crate::copy;
+use crate::memory::WgpuBuffer;
+use crate::staging::WgpuStaging;
+use crate::stream::WgpuStream;
+
+/// The largest alignment of offsets that any API asks for.
+const BUFFER_ALIGNMENT: Alignment = match Alignment::of(256) {
+    Some(alignment) => alignment,
+    None => Alignment::ONE,
+};
+
+/// A wgpu device and its queue.
+pub struct WgpuBackend {
+    context: Arc<Context>,
+    limits: Limits,
+    description: String,
+}
+
+impl WgpuBackend {
+    /// Drives `device`, whose queue is `queue`.
+    pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Self {
+        let description = describe(&device.adapter_info());
+        let context = Context::new(id, device, queue);
+        Self { limits: limits(&context), context, description }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &wgpu::Device {
+        self.context.device()
+    }
+
+    /// Its queue.
+    pub fn queue(&self) -> &wgpu::Queue {
+        self.context.queue()
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+// SAFETY: 1. positions: see `WgpuStream`. 2. a submission that wgpu refuses does not run, and `copy::submit` waits until
+// its blocks are mapped again. 3. and 4. see `WgpuStaging` and `WgpuBuffer`. 5. no call below waits for a device but
+// `synchronize` and copies from and to ordinary memory, as the trait says.
+unsafe impl Backend for WgpuBackend {
+    fn device(&self) -> DeviceId {
+        self.context.id()
+    }
+
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn counters(&self) -> Counters {
+        self.context.counting().read()
+    }
+
+    /// wgpu has one queue, and no priorities.
+    fn create_stream(&self, _: StreamPriority) -> Result<Arc<dyn BackendStream>> {
+        self.context.counting().stream_created();
+        Ok(Arc::new(WgpuStream::new(&self.context)))
+    }
+
+    fn allocate(&self, bytes: usize, _: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        Ok(Box::new(WgpuBuffer::allocate(&self.context, bytes)?))
+    }
+
+    fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
+        Ok(Box::new(WgpuStaging::allocate(&self.context, bytes, direction)?))
+    }
+
+    unsafe fn wrap(&self, _: RawMemory, _: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
+        Err(self.context.unsupported("wrap memory by its address; wrap a buffer"))
+    }
+
+    unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
+        let Some(stream) = WgpuStream::of(stream) else {
+            return Err(self.context.unsupported("use a stream of another driver"));
+        };
+        if !stream.context().shares_queue_with(&self.context) {
+            let (actual, expected) = (stream.context().id(), self.context.id());
+            return Err(Error::WrongStream { actual, expected });
+        }
+        // SAFETY: the caller's promises. The position is one of the stream's, whose context it is submitted in.
+        unsafe { copy::submit(stream.context(), ops) }
+    }
+
+    fn reaches(&self, other: &dyn Backend) -> bool {
+        let other = (other as &dyn Any).downcast_ref::<Self>();
+        other.is_some_and(|other| other.context.shares_queue_with(&self.context))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let position = self.context.record()?;
+        self.context.wait(position, None).map(drop)
+    }
+}
+
+fn limits(context: &Context) -> Limits {
+    let bytes = |value: u32| Alignment::of(value as usize).unwrap_or(BUFFER_ALIGNMENT);
+    Limits {
+        copy_granularity: bytes(wgpu::COPY_BUFFER_ALIGNMENT as u32),
+        bindable_alignment: bytes(context.device().limits().min_storage_buffer_offset_alignment),
+        buffer_alignment: BUFFER_ALIGNMENT,
+        // Bindings may be smaller than buffers: what is larger than `max_storage_buffer_binding_size` is bound in parts.
+        largest_buffer: context.largest_buffer(),
+        host_writable: false,
+        mapped_staging: true,
+    }
+}
+
+/// `llvmpipe (LLVM 15.0.6, 256 bits), Vulkan, Mesa 22.3.6`.
+pub(crate) fn describe(info: &wgpu::AdapterInfo) -> String {
+    let driver = if info.driver_info.is_empty() { &info.driver } else { &info.driver_info };
+    let name = format!("{}, {:?}", info.name, info.backend);
+    if driver.is_empty() { name } else { format!("{name}, {driver}") }
+}

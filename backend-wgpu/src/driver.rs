@@ -1,0 +1,93 @@
+//! The wgpu driver: every adapter that Vulkan, Metal, DX12 and GL find on this machine.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::channel::oneshot;
+use transship_core::backend::{Backend, BuiltinDriver, Driver};
+use transship_core::{DeviceId, Error, Result};
+use wgpu::{Adapter, DeviceDescriptor, DeviceType, ExperimentalFeatures, Features, MemoryHints, Trace};
+
+use crate::adapters;
+use crate::device::WgpuBackend;
+
+/// The word before the colon in `wgpu:0`.
+pub(crate) const NAME: &str = "wgpu";
+
+/// What kernels over tensors may need, where the adapter has it.
+const FEATURES: Features = Features::SHADER_F16
+    .union(Features::SHADER_F64)
+    .union(Features::SHADER_INT64)
+    .union(Features::SUBGROUP)
+    .union(Features::IMMEDIATES)
+    .union(Features::TIMESTAMP_QUERY);
+
+/// The driver of whatever wgpu reaches.
+pub struct WgpuDriver;
+
+inventory::submit! {
+    BuiltinDriver(|| Arc::new(WgpuDriver))
+}
+
+#[async_trait]
+impl Driver for WgpuDriver {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Behind drivers made for one kind of hardware. An adapter in software is no better than the host, which it runs on.
+    fn preference(&self) -> u32 {
+        let best = adapters::all().first().map(|adapter| adapter.get_info().device_type);
+        if best.is_some_and(|kind| kind != DeviceType::Cpu) { 50 } else { 0 }
+    }
+
+    fn is_available(&self) -> Result<()> {
+        let reason = "no adapter found; install a driver for Vulkan, Metal, DX12 or GL";
+        match adapters::all() {
+            [] => Err(Error::DriverUnavailable { driver: NAME, reason: reason.to_owned() }),
+            _ => Ok(()),
+        }
+    }
+
+    fn device_count(&self) -> usize {
+        adapters::all().len()
+    }
+
+    /// Drivers take their time here: a thread of its own waits for them, so that the future never blocks.
+    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+        let (sender, receiver) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("transship-wgpu-open".to_owned())
+            .spawn(move || sender.send(open(ordinal)).map_err(drop))
+            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
+        let opened = receiver.await;
+        opened.unwrap_or_else(|_| Err(Error::Panicked { message: format!("opening {NAME}:{ordinal}") }))
+    }
+}
+
+fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
+    WgpuDriver.is_available()?;
+    let device = DeviceId::new(NAME, ordinal)?;
+    let adapters = adapters::all();
+    let adapter = adapters.get(ordinal).ok_or(Error::NoSuchDevice { device, count: adapters.len() })?;
+    let requested = pollster::block_on(adapter.request_device(&request(adapter)));
+    let (gpu, queue) = requested.map_err(|error| Error::Driver {
+        device,
+        call: "Adapter::request_device",
+        code: 0,
+        message: error.to_string(),
+    })?;
+    Ok(Arc::new(WgpuBackend::new(device, gpu, queue)))
+}
+
+/// The default limits are those of the weakest hardware: 256 MiB a buffer, 128 MiB a binding.
+fn request(adapter: &Adapter) -> DeviceDescriptor<'static> {
+    DeviceDescriptor {
+        label: Some("transship"),
+        required_features: adapter.features() & FEATURES,
+        required_limits: adapter.limits(),
+        experimental_features: ExperimentalFeatures::disabled(),
+        memory_hints: MemoryHints::Performance,
+        trace: Trace::Off,
+    }
+}

@@ -1,0 +1,115 @@
+//! Devices and buffers of the program's own.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use transship_core::{DType, Device, DeviceId, Error, Layout, Result, Tensor};
+use wgpu::BufferUsages;
+
+use crate::device::WgpuBackend;
+use crate::driver::NAME;
+use crate::memory::WgpuBuffer;
+
+/// The number of the first device that a program hands in. Below it are those of the adapters.
+const FIRST_FOREIGN: usize = 1 << 16;
+
+/// A device of the program's own: copies go into it, in one order with the program's submissions to `queue`.
+///
+/// It is called `wgpu:65536` and up, in the order of the calls, and cannot be opened by that name. Its
+/// uncaptured-error handler and its device-lost callback are left alone; callbacks of the program may run on threads of
+/// transship, which poll the device.
+///
+/// ```no_run
+/// # fn copy(device: wgpu::Device, queue: wgpu::Queue) -> transship_core::Result<()> {
+/// use transship_core::{CopyOptions, Tensor, start_copy};
+///
+/// let gpu = transship_wgpu::from_device(device.clone(), queue.clone())?;
+/// let tensor = start_copy(Tensor::from(vec![1.0_f32, 2.0]), &gpu, CopyOptions::default())?.wait()?;
+/// assert_eq!(tensor.device_id()?, gpu.id());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// What wgpu says.
+pub fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Device> {
+    static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
+    let id = DeviceId::new(NAME, NEXT.fetch_add(1, Ordering::Relaxed))?;
+    Device::from_backend(Arc::new(WgpuBackend::new(id, device, queue)))
+}
+
+/// The device and the queue below a device of this driver, for pipelines and submissions of the program's own.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] if it is none of wgpu's.
+pub fn wgpu_device(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
+    let backend = backend(device)?;
+    Ok((backend.device().clone(), backend.queue().clone()))
+}
+
+/// A tensor over the start of a buffer of the program's own, without a copy.
+///
+/// The program may go on using the buffer; what it submits before a copy starts comes before that copy. It must not be
+/// mapped while a copy uses it.
+///
+/// ```no_run
+/// # fn wrap(gpu: &transship_core::Device, buffer: wgpu::Buffer) -> transship_core::Result<()> {
+/// use transship_core::DType;
+///
+/// let tensor = transship_wgpu::wrap_buffer(gpu, buffer, 0, &[256, 4], DType::F32)?;
+/// assert_eq!(tensor.bytes(), 4096);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] if `device` is none of wgpu's; [`Error::InvalidMemory`] if the buffer lacks `COPY_SRC`, without
+/// which nothing can be copied out of it, or its size or the offset is not a multiple of 4;
+/// [`Error::OutOfRange`] if it is too small; [`Error::Misaligned`] if the offset does not suit the elements.
+pub fn wrap_buffer(
+    device: &Device,
+    buffer: wgpu::Buffer,
+    offset: u64,
+    shape: &[usize],
+    dtype: DType,
+) -> Result<Tensor> {
+    let backend = backend(device)?;
+    let layout = Layout::contiguous(dtype, shape)?;
+    let (start, bytes) = check(&buffer, offset)?;
+    let alignment = dtype.alignment().bytes();
+    if !offset.is_multiple_of(alignment as u64) {
+        return Err(Error::Misaligned { what: "offset", value: offset, alignment });
+    }
+    let buffer = Box::new(WgpuBuffer::wrap(backend.context(), buffer, start, bytes));
+    // SAFETY: the buffer is used on this device alone, since wgpu refuses it elsewhere; it has no host pointer.
+    unsafe { Tensor::from_buffer(device, buffer, None, layout) }
+}
+
+/// Where the memory starts and how much there is.
+fn check(buffer: &wgpu::Buffer, offset: u64) -> Result<(usize, usize)> {
+    let size = usize::try_from(buffer.size()).unwrap_or(usize::MAX);
+    let wrong = |reason: String| Err(Error::InvalidMemory { address: offset, bytes: size, reason });
+    if !buffer.usage().contains(BufferUsages::COPY_SRC) {
+        return wrong(format!("the buffer has the usages {:?}; add COPY_SRC", buffer.usage()));
+    }
+    let granularity = wgpu::COPY_BUFFER_ALIGNMENT;
+    if !buffer.size().is_multiple_of(granularity) || !offset.is_multiple_of(granularity) {
+        return wrong(format!("copies need multiples of {granularity}; change the size or the offset"));
+    }
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    match size.checked_sub(start) {
+        Some(bytes) => Ok((start, bytes)),
+        None => Err(Error::OutOfRange { what: "bytes", start, end: start, limit: size }),
+    }
+}
+
+pub(crate) fn backend(device: &Device) -> Result<&WgpuBackend> {
+    let backend: &dyn Any = &**device.backend();
+    let unsupported =
+        || Error::Unsupported { device: device.id(), what: "work with wgpu; use a device of it" };
+    backend.downcast_ref().ok_or_else(unsupported)
+}

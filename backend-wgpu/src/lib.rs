@@ -1,0 +1,35 @@
+//! The wgpu backend of transship: Vulkan, Metal, DX12 and GL through `wgpu`; mechanism only.
+//!
+//! Programs use the crate `transship`, which has the functions below as `transship::wgpu`:
+//!
+//! - [`adapters`], [`find`]: what `wgpu:N` stands for;
+//! - [`from_device`]: copies into the program's own `wgpu::Device`; [`wgpu_device`]: the other way round;
+//! - [`wgpu_view`]: a tensor as a buffer, an offset and a size, or as a binding;
+//! - [`wrap_buffer`]: the program's own buffer as a tensor, without a copy.
+//!
+//! A `wgpu::Device` has one queue, and all streams of it are that queue: what is submitted first comes first, the
+//! program's own submissions included. Work that reads a tensor may be submitted as soon as [`wgpu_view`] has returned,
+//! and sees what the copy has written.
+
+mod adapters;
+mod context;
+mod copy;
+mod counters;
+mod device;
+mod driver;
+mod interop;
+mod memory;
+mod scopes;
+mod staging;
+mod stream;
+mod timeline;
+mod view;
+
+pub use adapters::{AdapterDescription, adapters, find};
+pub use device::WgpuBackend;
+pub use driver::WgpuDriver;
+pub use interop::{from_device, wgpu_device, wrap_buffer};
+pub use memory::WgpuBuffer;
+pub use stream::WgpuStream;
+pub use view::{WgpuSlice, wgpu_view};
+pub use wgpu;
