@@ -71,9 +71,10 @@ impl Context {
         &self.counting
     }
 
-    /// Whether both work on the same queue, through the same instance or another.
-    pub(crate) fn shares_queue_with(&self, other: &Self) -> bool {
-        self.queue == other.queue
+    /// Whether both are the same. The handles of wgpu do not tell: they compare numbers that each `wgpu::Instance` counts
+    /// for itself.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 
     pub(crate) fn unsupported(&self, what: &'static str) -> Error {

@@ -171,8 +171,7 @@ impl<'a> Batch<'a> {
     /// The index of a staging block, which must be one of this device.
     fn block(&mut self, context: &Context, staging: &dyn Staging, direction: Direction) -> Result<usize> {
         let own = (staging as &dyn Any).downcast_ref::<WgpuStaging>().map(WgpuStaging::block);
-        let own = own
-            .filter(|block| block.direction() == direction && block.context().device() == context.device());
+        let own = own.filter(|block| block.direction() == direction && block.context().is(context));
         let own =
             own.ok_or_else(|| context.unsupported("copy through staging of another device or direction"))?;
         let known = self.blocks.iter().position(|known| Arc::ptr_eq(known, own));
@@ -249,7 +248,7 @@ impl Landing {
 
 /// Where `offset` of `buffer` is; fails unless the buffer is one of this device.
 fn place<'a>(context: &Context, buffer: &'a dyn Buffer, offset: usize) -> Result<Place<'a>> {
-    let own = WgpuBuffer::of(buffer).filter(|buffer| buffer.context().device() == context.device());
+    let own = WgpuBuffer::of(buffer).filter(|buffer| buffer.context().is(context));
     let own = own.ok_or_else(|| context.unsupported("copy from or to a buffer of another device"))?;
     let inner = own.buffer().ok_or_else(|| context.unsupported("copy from or to a buffer of no bytes"))?;
     Ok((inner, (own.offset() + offset) as u64))

@@ -93,7 +93,7 @@ unsafe impl Backend for WgpuBackend {
         let Some(stream) = WgpuStream::of(stream) else {
             return Err(self.context.unsupported("use a stream of another driver"));
         };
-        if !stream.context().shares_queue_with(&self.context) {
+        if !stream.context().is(&self.context) {
             let (actual, expected) = (stream.context().id(), self.context.id());
             return Err(Error::WrongStream { actual, expected });
         }
@@ -103,7 +103,7 @@ unsafe impl Backend for WgpuBackend {
 
     fn reaches(&self, other: &dyn Backend) -> bool {
         let other = (other as &dyn Any).downcast_ref::<Self>();
-        other.is_some_and(|other| other.context.shares_queue_with(&self.context))
+        other.is_some_and(|other| other.context.is(&self.context))
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -78,8 +78,7 @@ unsafe impl Buffer for WgpuBuffer {
 
     fn release(self: Box<Self>, after: &[Ticket]) {
         let is_own = |ticket: &Ticket| {
-            WgpuStream::of(&*ticket.stream)
-                .is_some_and(|stream| stream.context().shares_queue_with(&self.context))
+            WgpuStream::of(&*ticket.stream).is_some_and(|stream| stream.context().is(&self.context))
         };
         if !after.iter().all(is_own) {
             keep_until(self, after);

@@ -55,7 +55,8 @@ impl WgpuStaging {
         let (context, state) = (context.clone(), Mutex::new(State::Away));
         let block = Block { context, state, buffer, direction, bytes };
         if direction == Direction::Upload && !block.open() {
-            return Err(block.context.unsupported("map a new staging block"));
+            block.context.timeline().lose("a new staging block is not mapped");
+            block.context.timeline().check()?;
         }
         Ok(Self(Arc::new(block)))
     }

@@ -90,7 +90,7 @@ unsafe impl BackendStream for WgpuStream {
 
     /// Nothing to do on a stream of the same queue, which runs in the order of submission anyway.
     fn wait_for(&self, other: &dyn BackendStream, _: u64) -> Result<()> {
-        match Self::of(other).is_some_and(|other| other.0.shares_queue_with(&self.0)) {
+        match Self::of(other).is_some_and(|other| other.0.is(&self.0)) {
             true => Ok(()),
             false => Err(self.0.unsupported("wait for a stream of another device")),
         }

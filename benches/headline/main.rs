@@ -1,6 +1,6 @@
 //! The batch of a multi-camera detector, on every device there is: whole, one copy for each tensor, and by hand.
 //!
-//! `cargo bench --bench headline [--features cuda] [-- [--device NAME] [--iterations N]]`
+//! `cargo bench --bench headline [--features cuda,wgpu] [-- [--device NAME] [--iterations N]]`
 //!
 //! Everything that is compared takes turns in one process: in each turn some runs to warm the caches up, and one that is
 //! timed. Inputs are kept alive unless a row says otherwise; shapes change from one round to the next; device memory is
@@ -13,6 +13,8 @@ mod cuda;
 #[path = "../../examples/common/detection.rs"]
 mod detection;
 mod sampling;
+#[cfg(feature = "wgpu")]
+mod wgpu;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -54,11 +56,15 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn contenders(device: &Device) -> Result<Vec<Contender>, Box<dyn Error>> {
-    #[cfg_attr(not(feature = "cuda"), allow(unused_mut, reason = "rivals need a driver"))]
+    #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), allow(unused_mut, reason = "rivals need a driver"))]
     let mut contenders = copies::contenders(device);
     #[cfg(feature = "cuda")]
     if device.id().driver() == "cuda" {
         contenders.extend(cuda::rivals(device.id().ordinal())?);
+    }
+    #[cfg(feature = "wgpu")]
+    if device.id().driver() == "wgpu" {
+        contenders.extend(wgpu::rivals(device)?);
     }
     Ok(contenders)
 }

@@ -1,0 +1,97 @@
+//! What several cases need.
+
+use std::time::{Duration, Instant};
+
+use transship_core::{CopyHandle, CopyOptions, Device, Tensor, TensorTree, start_copy};
+use wgpu::{BufferUsages, PollType};
+
+/// A device as a program of its own makes it, with nothing but the default limits.
+pub(crate) struct Program {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    /// The same, for copies.
+    pub(crate) target: Device,
+}
+
+impl Program {
+    pub(crate) fn new() -> Self {
+        let descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
+        let instance = wgpu::Instance::new(descriptor);
+        let mut adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+        adapters.sort_by_key(|adapter| adapter.get_info().backend != wgpu::Backend::Vulkan);
+        let requested = adapters[0].request_device(&wgpu::DeviceDescriptor::default());
+        let (device, queue) = pollster::block_on(requested).unwrap();
+        let target = transship_wgpu::from_device(device.clone(), queue.clone()).unwrap();
+        Self { device, queue, target }
+    }
+
+    pub(crate) fn buffer(&self, bytes: u64, usage: BufferUsages) -> wgpu::Buffer {
+        self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: bytes,
+            usage,
+            mapped_at_creation: false,
+        })
+    }
+
+    pub(crate) fn submit(&self, encode: impl FnOnce(&mut wgpu::CommandEncoder)) -> wgpu::SubmissionIndex {
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encode(&mut encoder);
+        self.queue.submit([encoder.finish()])
+    }
+
+    pub(crate) fn wait(&self) {
+        self.device.poll(PollType::wait_indefinitely()).unwrap();
+    }
+
+    /// The floats of a buffer, read as a program does it by itself.
+    pub(crate) fn read(&self, buffer: &wgpu::Buffer) -> Vec<f32> {
+        let back = self.buffer(buffer.size(), BufferUsages::MAP_READ | BufferUsages::COPY_DST);
+        self.submit(|encoder| {
+            encoder.copy_buffer_to_buffer(buffer, 0, &back, 0, buffer.size());
+            encoder.map_buffer_on_submit(&back, wgpu::MapMode::Read, .., |mapped| mapped.unwrap());
+        });
+        self.wait();
+        let view = back.get_mapped_range(..).unwrap();
+        view.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
+    }
+}
+
+/// `count` numbers that differ from those of another seed and are exact as floats, also doubled.
+pub(crate) fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|index| ((index * 7 + seed * 1009) % 1_000_003) as f32).collect()
+}
+
+/// Copies to `device` and waits.
+pub(crate) fn up<S: TensorTree>(value: S, device: &Device) -> S {
+    let handle = start_copy(value, device, CopyOptions::default());
+    handle.and_then(CopyHandle::wait).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Copies to the host and waits.
+pub(crate) fn down<S: TensorTree>(value: S) -> S {
+    up(value, &Device::host())
+}
+
+pub(crate) fn floats(tensor: Tensor) -> Vec<f32> {
+    down(tensor).to_vec().unwrap()
+}
+
+/// What `work` gives, and how long it took.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let output = work();
+    (output, start.elapsed())
+}
+
+/// Asks again and again, for ten seconds at the most.
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !holds() {
+        if start.elapsed() > Duration::from_secs(10) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}

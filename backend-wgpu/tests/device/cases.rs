@@ -1,0 +1,71 @@
+//! The cases, in the order in which they run.
+
+mod buffers;
+mod errors;
+mod lost;
+mod order;
+mod own_device;
+mod pools;
+mod sizes;
+mod stalls;
+mod views;
+
+use libtest_mimic::Failed;
+
+/// What a case comes to.
+pub(crate) type Outcome = Result<(), Failed>;
+
+/// One case.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) body: fn() -> Outcome,
+    /// It loses a device on purpose: what is in flight there is given up.
+    pub(crate) may_leak: bool,
+}
+
+/// A [`Case`] out of a function, named after it and its module.
+macro_rules! case {
+    ($module:ident::$body:ident $(, $field:ident: $value:expr)*) => {
+        Case {
+            $($field: $value,)*
+            ..Case::new(concat!(stringify!($module), "::", stringify!($body)), $module::$body)
+        }
+    };
+}
+
+impl Case {
+    fn new(name: &'static str, body: fn() -> Outcome) -> Self {
+        Self { name, body, may_leak: false }
+    }
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    vec![
+        case!(own_device::adapters_are_listed_in_an_order_that_stays),
+        case!(own_device::copies_go_into_the_programs_own_device),
+        case!(own_device::a_device_handed_in_twice_is_two),
+        case!(own_device::page_locked_tensors_are_refused),
+        case!(order::a_shader_behind_a_copy_sees_what_it_wrote),
+        case!(order::a_shader_behind_a_large_copy_sees_what_it_wrote),
+        case!(order::a_copy_behind_a_shader_sees_what_it_wrote),
+        case!(order::memory_is_not_reused_before_a_shader_has_read_it),
+        case!(order::a_position_covers_submissions_of_the_program),
+        case!(lost::destroyed_with_copies_in_flight, may_leak: true),
+        case!(lost::destroyed_while_idle, may_leak: true),
+        case!(lost::results_of_a_destroyed_device_are_errors, may_leak: true),
+        case!(errors::the_programs_handler_sees_its_own_errors_only),
+        case!(errors::a_destroyed_buffer_is_an_error_and_the_next_copy_works),
+        case!(errors::more_than_a_buffer_holds_is_too_large),
+        case!(buffers::a_buffer_becomes_a_tensor),
+        case!(buffers::wrong_buffers_are_refused),
+        case!(views::a_leaf_is_bound_alone_where_it_is_aligned),
+        case!(views::what_is_on_no_wgpu_device_has_no_view),
+        case!(sizes::odd_views_up_down_and_between),
+        case!(pools::a_copy_up_in_a_steady_state),
+        case!(pools::trim_gives_all_staging_back),
+        case!(pools::copies_in_flight_stay_within_the_budget),
+        case!(stalls::starting_polling_and_dropping_do_not_wait_for_a_stalled_queue),
+        case!(stalls::a_poll_of_the_program_that_waits_stalls_nobody),
+        case!(stalls::submissions_of_the_program_are_not_stalled),
+    ]
+}

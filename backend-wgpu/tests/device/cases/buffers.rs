@@ -1,0 +1,48 @@
+//! Buffers of the program as tensors.
+
+use transship_core::{DType, Device, Error};
+use wgpu::BufferUsages;
+
+use super::Outcome;
+use crate::bed::{Program, floats, numbers};
+
+pub(crate) fn a_buffer_becomes_a_tensor() -> Outcome {
+    let program = Program::new();
+    let buffer = program.buffer(4096, BufferUsages::COPY_SRC | BufferUsages::COPY_DST);
+    let bytes: Vec<u8> = numbers(1024, 1).iter().flat_map(|number| number.to_le_bytes()).collect();
+    program.queue.write_buffer(&buffer, 0, &bytes);
+    let tensor = transship_wgpu::wrap_buffer(&program.target, buffer.clone(), 96, &[10, 100], DType::F32)?;
+    let view = transship_wgpu::wgpu_view(&tensor)?;
+    assert!(view.buffer == buffer);
+    assert_eq!((view.offset, view.bytes), (96, 4000));
+    assert_eq!(floats(tensor.narrow(0, 3, 2)?.contiguous()?), numbers(1024, 1)[24 + 300..24 + 500]);
+    assert_eq!(floats(tensor), numbers(1024, 1)[24..1024]);
+    // The program's buffer is still the program's.
+    assert_eq!(program.read(&buffer), numbers(1024, 1));
+    Ok(())
+}
+
+pub(crate) fn wrong_buffers_are_refused() -> Outcome {
+    let program = Program::new();
+    let storage = BufferUsages::STORAGE | BufferUsages::COPY_SRC;
+    let wrap = |size, usage, offset, count: usize, dtype| {
+        let buffer = program.buffer(size, usage);
+        transship_wgpu::wrap_buffer(&program.target, buffer, offset, &[count], dtype)
+    };
+    let text = |refused: transship_core::Result<transship_core::Tensor>| match refused {
+        Err(Error::InvalidMemory { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(text(wrap(64, BufferUsages::STORAGE, 0, 16, DType::F32)).contains("add COPY_SRC"));
+    assert!(text(wrap(63, storage, 0, 10, DType::F32)).contains("multiples of 4"));
+    assert!(text(wrap(64, storage, 2, 10, DType::U8)).contains("multiples of 4"));
+    assert!(matches!(wrap(64, storage, 0, 17, DType::F32), Err(Error::OutOfRange { .. })));
+    assert!(matches!(wrap(64, storage, 60, 2, DType::F32), Err(Error::OutOfRange { .. })));
+    assert!(matches!(wrap(64, storage, 68, 1, DType::F32), Err(Error::OutOfRange { .. })));
+    assert!(matches!(wrap(64, storage, 4, 2, DType::F64), Err(Error::Misaligned { .. })));
+    assert!(wrap(64, storage, 60, 1, DType::F32).is_ok());
+    let buffer = program.buffer(64, storage);
+    let refused = transship_wgpu::wrap_buffer(&Device::host(), buffer, 0, &[1], DType::F32);
+    assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    Ok(())
+}

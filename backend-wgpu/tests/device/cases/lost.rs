@@ -1,0 +1,93 @@
+//! A device that is destroyed: every copy ends with an error, nothing hangs.
+
+use std::time::Duration;
+
+use transship_core::{CopyOptions, Device, Error, StreamPriority, Tensor, start_copy};
+
+use super::Outcome;
+use crate::bed::{Program, numbers, timed, up};
+use crate::shader::Doubling;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The root of an error: copies wrap those of the copies before them.
+fn is_lost(error: &Error) -> bool {
+    match error {
+        Error::CopyFailed(inner) => is_lost(inner),
+        other => matches!(other, Error::DeviceLost { .. }),
+    }
+}
+
+pub(crate) fn destroyed_with_copies_in_flight() -> Outcome {
+    let program = Program::new();
+    let doubling = Doubling::new(&program);
+    let there = up(Tensor::from(numbers(1000, 1)), &program.target);
+    doubling.stall(&program);
+    let start =
+        |count, target: &Device| start_copy(Tensor::from(numbers(count, 2)), target, CopyOptions::default());
+    let small = (0..4).map(|_| start(1000, &program.target)).collect::<Result<Vec<_>, _>>()?;
+    let large = start(8 << 20, &program.target)?;
+    let back = start_copy(there.clone(), &Device::host(), CopyOptions::default())?;
+    let awaited = start(1000, &program.target)?;
+    program.device.destroy();
+    let (ends, time) = timed(|| {
+        let mut ends: Vec<_> = small.into_iter().map(|handle| handle.wait().map(drop)).collect();
+        ends.push(large.wait().map(drop));
+        ends.push(back.wait().map(drop));
+        ends.push(pollster::block_on(awaited).map(drop));
+        ends
+    });
+    assert!(time < PATIENCE, "{time:?}");
+    for end in &ends {
+        assert!(end.as_ref().err().is_none_or(|failed| is_lost(failed.error())), "{end:?}");
+    }
+    let failed = ends.iter().filter(|end| end.is_err()).count();
+    println!("{failed} of {} copies in flight failed, within {time:?}", ends.len());
+    assert!(failed > 0, "the queue stood still while the device was destroyed");
+    all_fail(&program, there)
+}
+
+pub(crate) fn destroyed_while_idle() -> Outcome {
+    let program = Program::new();
+    let there = up(Tensor::from(numbers(1000, 1)), &program.target);
+    program.device.destroy();
+    all_fail(&program, there)
+}
+
+/// Up, down, on the device, small and large, and whatever else there is to ask.
+fn all_fail(program: &Program, there: Tensor) -> Outcome {
+    let always = CopyOptions::default().policy(transship_core::CopyPolicy::Always);
+    for _ in 0..2 {
+        let copies = [
+            (Tensor::from(numbers(100, 1)), &program.target),
+            (Tensor::from(numbers(8 << 20, 1)), &program.target),
+            (there.clone(), &Device::host()),
+            (there.clone(), &program.target),
+        ];
+        for (tensor, target) in copies {
+            let from = tensor.device_id()?;
+            let started = start_copy(tensor, target, always.clone());
+            let failed = started.and_then(|handle| handle.wait()).err();
+            let failed = failed.unwrap_or_else(|| panic!("from {from} to {}: no error", target.id()));
+            assert!(is_lost(failed.error()), "from {from} to {}: {failed}", target.id());
+        }
+    }
+    let asked = program.target.synchronize().err();
+    assert!(asked.as_ref().is_some_and(is_lost), "{asked:?}");
+    let stream = program.target.create_stream(StreamPriority::Normal)?;
+    assert!(stream.synchronize().is_err());
+    Ok(())
+}
+
+/// Results lie in memory of the device: they must not be read once that is freed.
+pub(crate) fn results_of_a_destroyed_device_are_errors() -> Outcome {
+    let program = Program::new();
+    let there = up(Tensor::from(numbers(100_000, 1)), &program.target);
+    let back = up(there, &Device::host());
+    assert_eq!(back.to_vec::<f32>()?, numbers(100_000, 1));
+    program.device.destroy();
+    program.device.poll(wgpu::PollType::Poll)?;
+    let read = back.to_vec::<f32>();
+    assert!(read.is_err(), "memory that is freed was read");
+    Ok(())
+}

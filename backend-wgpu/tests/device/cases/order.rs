@@ -1,0 +1,84 @@
+//! One queue: what is submitted first comes first, whoever submits it.
+
+use transship_core::{CopyOptions, DType, StreamPriority, Tensor, start_copy};
+
+use super::Outcome;
+use crate::bed::{Program, floats, numbers};
+use crate::shader::{Doubling, Part, TURNS};
+
+pub(crate) fn a_shader_behind_a_copy_sees_what_it_wrote() -> Outcome {
+    shader_behind_copy(1000)
+}
+
+/// Carried by workers, in several pieces.
+pub(crate) fn a_shader_behind_a_large_copy_sees_what_it_wrote() -> Outcome {
+    shader_behind_copy(3 << 20)
+}
+
+/// Nobody waits for the copy: the shader is submitted as soon as there is a view.
+fn shader_behind_copy(count: usize) -> Outcome {
+    let program = Program::new();
+    let doubling = Doubling::new(&program);
+    let stream = program.target.create_stream(StreamPriority::Normal)?;
+    let result = doubling.results(&program, 1000);
+    doubling.stall(&program);
+    let there = start_copy(Tensor::from(numbers(count, 3)), &program.target, CopyOptions::default())?;
+    let there = there.wait_on(&stream)?;
+    let view = transship_wgpu::wgpu_view(&there)?;
+    let part = Part { source: &view.buffer, first: view.offset / 4 + count as u64 - 1000, count: 1000 };
+    doubling.submit(&program, &part, &result, 0);
+    let doubled: Vec<f32> = numbers(count, 3)[count - 1000..].iter().map(|number| number * 2.0).collect();
+    assert_eq!(program.read(&result), doubled);
+    Ok(())
+}
+
+pub(crate) fn a_copy_behind_a_shader_sees_what_it_wrote() -> Outcome {
+    let program = Program::new();
+    let doubling = Doubling::new(&program);
+    let source = doubling.results(&program, 1000);
+    let bytes: Vec<u8> = numbers(1000, 4).iter().flat_map(|number| number.to_le_bytes()).collect();
+    program.queue.write_buffer(&source, 0, &bytes);
+    let result = doubling.results(&program, 1000);
+    let tensor = transship_wgpu::wrap_buffer(&program.target, result.clone(), 0, &[1000], DType::F32)?;
+    doubling.submit(&program, &Part { source: &source, first: 0, count: 1000 }, &result, TURNS);
+    let doubled: Vec<f32> = numbers(1000, 4).iter().map(|number| number * 2.0).collect();
+    assert_eq!(floats(tensor), doubled);
+    Ok(())
+}
+
+pub(crate) fn memory_is_not_reused_before_a_shader_has_read_it() -> Outcome {
+    let program = Program::new();
+    let doubling = Doubling::new(&program);
+    let result = doubling.results(&program, 1000);
+    let there = crate::bed::up(Tensor::from(numbers(1000, 5)), &program.target);
+    let view = transship_wgpu::wgpu_view(&there)?;
+    doubling.submit(
+        &program,
+        &Part { source: &view.buffer, first: view.offset / 4, count: 1000 },
+        &result,
+        TURNS,
+    );
+    drop((view, there));
+    for seed in 6..26 {
+        let others = start_copy(Tensor::from(numbers(1000, seed)), &program.target, CopyOptions::default())?;
+        drop(others);
+    }
+    let doubled: Vec<f32> = numbers(1000, 5).iter().map(|number| number * 2.0).collect();
+    assert_eq!(program.read(&result), doubled);
+    Ok(())
+}
+
+pub(crate) fn a_position_covers_submissions_of_the_program() -> Outcome {
+    let program = Program::new();
+    let doubling = Doubling::new(&program);
+    let stream = program.target.create_stream(StreamPriority::Normal)?;
+    stream.synchronize()?;
+    doubling.stall(&program);
+    let behind = stream.record()?;
+    assert!(!behind.is_reached()?, "the shader takes longer than that");
+    assert!(!behind.wait(Some(std::time::Duration::from_millis(1)))?);
+    assert!(behind.wait(None)?);
+    let done = wgpu::PollType::Wait { submission_index: None, timeout: Some(std::time::Duration::ZERO) };
+    assert!(program.device.poll(done).is_ok(), "the shader is not done");
+    Ok(())
+}
