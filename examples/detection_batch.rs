@@ -1,6 +1,6 @@
 //! The main job: a nested batch of 528 small tensors goes to the best device there is and comes back.
 //!
-//! `cargo run --release --example detection_batch [DEVICE]`, with `--features cuda` for CUDA; without a device named, the
+//! `cargo run --release --example detection_batch [DEVICE]`, with `--features cuda` or `wgpu` for more devices; without a device named, the
 //! best one is taken, which is the host where there is no other.
 
 #[path = "common/detection.rs"]
@@ -50,8 +50,10 @@ fn list_drivers() {
             Some(reason) => println!("driver     {}: not available: {reason}", driver.name),
         }
     }
-    if !cfg!(feature = "cuda") {
-        println!("driver     cuda: not compiled in; add --features cuda");
+    for (name, compiled_in) in [("cuda", cfg!(feature = "cuda")), ("wgpu", cfg!(feature = "wgpu"))] {
+        if !compiled_in {
+            println!("driver     {name}: not compiled in; add --features {name}");
+        }
     }
 }
 

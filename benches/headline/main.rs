@@ -56,7 +56,10 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn contenders(device: &Device) -> Result<Vec<Contender>, Box<dyn Error>> {
-    #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), allow(unused_mut, reason = "rivals need a driver"))]
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "wgpu")),
+        allow(unused_mut, reason = "rivals need a driver")
+    )]
     let mut contenders = copies::contenders(device);
     #[cfg(feature = "cuda")]
     if device.id().driver() == "cuda" {

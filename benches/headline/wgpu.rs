@@ -97,8 +97,7 @@ impl Destination {
     }
 
     fn allocate(&mut self, bytes: u64) -> wgpu::Buffer {
-        let usage =
-            wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
         self.buffer.insert(self.gpu.buffer(bytes, usage, false)).clone()
     }
 
