@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use transship_core::{CopyOptions, DType, Device, Error, Tensor, start_copy};
+use transship_core::backend::{CopyOp, Direction, HostSide};
+use transship_core::{CopyOptions, DType, Device, Error, StreamPriority, Tensor, start_copy};
 use wgpu::BufferUsages;
 
 use super::Outcome;
@@ -52,6 +53,23 @@ pub(crate) fn a_destroyed_buffer_is_an_error_and_the_next_copy_works() -> Outcom
     assert_eq!(floats(up(Tensor::from(numbers(1000, 1)), &program.target)), numbers(1000, 1));
     // The blocks of the copies that failed are used again.
     assert!(program.target.counters().staging_allocations <= 16, "{:?}", program.target.counters());
+    Ok(())
+}
+
+/// A submission that fails has nothing in flight: its block is the host's again.
+pub(crate) fn a_failed_submission_leaves_its_block_mapped() -> Outcome {
+    let program = Program::new();
+    let (backend, tensor) = (program.target.backend(), destroyed_tensor(&program));
+    let stream = backend.create_stream(StreamPriority::Normal)?;
+    for _ in 0..20 {
+        let block = backend.allocate_staging(4096, Direction::Upload)?;
+        let from = HostSide::Staging(&*block, 0);
+        let up = CopyOp::Upload { from, to: tensor.buffer()?, to_offset: 0, bytes: 4000 };
+        // SAFETY: the range lies within both, and both live until the call returns: nothing is in flight then.
+        let failed = unsafe { backend.submit(&[up], &*stream) };
+        assert!(matches!(failed, Err(Error::Driver { .. })), "{failed:?}");
+        assert!(block.window().is_some(), "the block is not mapped");
+    }
     Ok(())
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use transship_core::{CopyOptions, Device, Error, StreamPriority, Tensor, start_copy};
+use transship_core::{CopyOptions, CopyPolicy, DType, Device, Error, StreamPriority, Tensor, start_copy};
 
 use super::Outcome;
-use crate::bed::{Program, numbers, timed, up};
+use crate::bed::{Program, eventually, numbers, timed, up};
 use crate::shader::Doubling;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,9 +54,40 @@ pub(crate) fn destroyed_while_idle() -> Outcome {
     all_fail(&program, there)
 }
 
+/// No mapping tells of it.
+pub(crate) fn destroyed_before_copies_without_staging() -> Outcome {
+    let program = Program::new();
+    let there = up(Tensor::from(numbers(1000, 1)), &program.target);
+    program.device.destroy();
+    let always = CopyOptions::default().policy(CopyPolicy::Always);
+    let failed = start_copy(there, &program.target, always).and_then(|handle| handle.wait());
+    let failed = failed.expect_err("the device is destroyed");
+    assert!(is_lost(failed.error()), "{failed}");
+    let program = Program::new();
+    program.device.destroy();
+    let zeros = Tensor::zeros(&[1000], DType::F32, &program.target);
+    assert!(zeros.as_ref().is_err_and(is_lost), "{zeros:?}");
+    Ok(())
+}
+
+/// A tensor that was handed out before its copy was done is not to be bound if that never is.
+pub(crate) fn no_view_of_what_was_never_filled() -> Outcome {
+    let program = Program::new();
+    let doubling = Doubling::new(&program);
+    let stream = program.target.create_stream(StreamPriority::Normal)?;
+    doubling.stall(&program);
+    let handle = start_copy(Tensor::from(numbers(1000, 1)), &program.target, CopyOptions::default())?;
+    let there = handle.wait_on(&stream)?;
+    program.device.destroy();
+    assert!(eventually(|| program.target.synchronize().is_err()));
+    let view = transship_wgpu::wgpu_view(&there);
+    assert!(view.as_ref().is_err_and(is_lost), "{view:?}");
+    Ok(())
+}
+
 /// Up, down, on the device, small and large, and whatever else there is to ask.
 fn all_fail(program: &Program, there: Tensor) -> Outcome {
-    let always = CopyOptions::default().policy(transship_core::CopyPolicy::Always);
+    let always = CopyOptions::default().policy(CopyPolicy::Always);
     for _ in 0..2 {
         let copies = [
             (Tensor::from(numbers(100, 1)), &program.target),
