@@ -122,6 +122,7 @@ fn limits(context: &Context) -> Limits {
         largest_buffer: context.largest_buffer(),
         host_writable: false,
         mapped_staging: true,
+        gather: None,
     }
 }
 
