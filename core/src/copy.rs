@@ -18,3 +18,4 @@ pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};
 pub use start::start_copy;
 
 pub(crate) use completion::Completion;
+pub(crate) use leaves::Leaf;

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::Result;
 use crate::backend::{Backend, BackendStream, Buffer, CopyOp, Submission, Ticket};
+use crate::copy::Leaf;
 use crate::pool::Block;
 use crate::reactor::{self, Watch};
 use crate::storage::Storage;
@@ -84,10 +85,13 @@ pub(crate) struct Keep {
     pub(crate) shared_block: Option<Arc<Block>>,
     /// Room for the table of a kernel that makes all of the copies.
     pub(crate) table: Option<Block>,
+    /// What the copies read, all sources of their job at once.
+    pub(crate) sources: Option<Arc<Vec<Leaf>>>,
+    /// What they write.
     pub(crate) storages: Storages,
 }
 
-/// The memory of tensors that a submission reads or writes.
+/// The memory of tensors.
 pub(crate) type Storages = SmallVec<[Storage; 2]>;
 
 /// The copies of one submission.
@@ -293,9 +297,15 @@ impl Lane {
 }
 
 impl Keep {
+    /// The memory of a leaf that the copies read.
+    pub(crate) fn source(&self, leaf: usize) -> Option<&dyn Buffer> {
+        self.sources.as_ref()?.get(leaf).map(|leaf| leaf.storage.buffer())
+    }
+
     fn leak(self: Arc<Self>) {
         let blocks = [self.block.as_ref(), self.shared_block.as_deref(), self.table.as_ref()];
-        let mut bytes = self.storages.iter().map(Storage::bytes).sum::<usize>();
+        let sources = self.sources.iter().flat_map(|leaves| leaves.iter().map(|leaf| &leaf.storage));
+        let mut bytes = self.storages.iter().chain(sources).map(Storage::bytes).sum::<usize>();
         for block in blocks.into_iter().flatten() {
             block.give_up();
             bytes += block.bytes();

@@ -3,6 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -22,6 +23,8 @@ struct Shared {
     host: Option<(NonNull<u8>, bool)>,
     /// `None` is the host: sources are let go of by many threads at once, and a shared count would slow them down.
     device: Option<Device>,
+    /// Whether there was ever something in `uses`, which is locked only then.
+    used: AtomicBool,
     /// The copy that fills the memory; `None` for memory that was there before.
     filled_by: Option<Arc<Completion>>,
     buffer: ManuallyDrop<Box<dyn Buffer>>,
@@ -55,6 +58,7 @@ impl Storage {
             buffer: ManuallyDrop::new(buffer),
             device: device.filter(|device| !device.is_host()),
             filled_by,
+            used: AtomicBool::new(false),
             uses: Mutex::new(SmallVec::new()),
         };
         Self(Arc::new(shared))
@@ -165,6 +169,7 @@ impl Storage {
     /// The memory is not given back before everything submitted to `stream` up to that moment is done.
     pub(crate) fn record_stream(&self, stream: &Arc<dyn BackendStream>) {
         let mut uses = self.0.uses.lock();
+        self.0.used.store(true, Ordering::Release);
         let known = uses.iter().any(|using| matches!(using, Use::On(known) if Arc::ptr_eq(known, stream)));
         if !known {
             uses.push(Use::On(stream.clone()));
@@ -174,6 +179,7 @@ impl Storage {
     /// The memory is not given back before `ticket` is reached.
     pub(crate) fn record_use(&self, ticket: Ticket) {
         let mut uses = self.0.uses.lock();
+        self.0.used.store(true, Ordering::Release);
         for using in uses.iter_mut() {
             if let Use::Until(known) = using
                 && Arc::ptr_eq(&known.stream, &ticket.stream)
@@ -187,7 +193,14 @@ impl Storage {
 
     /// Adds the streams that use the memory to `streams`: later work must come behind them, up to a position or behind
     /// all that they were given so far.
+    #[inline]
     pub(crate) fn add_uses(&self, streams: &mut StreamUses) {
+        if self.0.used.load(Ordering::Acquire) {
+            self.add_known_uses(streams);
+        }
+    }
+
+    fn add_known_uses(&self, streams: &mut StreamUses) {
         for using in &*self.0.uses.lock() {
             let (stream, position) = match using {
                 Use::On(stream) => (stream, None),

@@ -20,7 +20,8 @@ use crate::{Alignment, Device, Error, Result, Tensor};
 /// A planned copy. Shared by its handle and the workers that carry it out; it owns the sources until they are not
 /// needed any more.
 pub(crate) struct Job {
-    pub(crate) leaves: Vec<Leaf>,
+    /// Shared with what is in flight: one count for all sources.
+    pub(crate) leaves: Arc<Vec<Leaf>>,
     pub(crate) plan: Plan,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     /// Offsets and sizes of copies are multiples of this.
@@ -65,7 +66,7 @@ impl Job {
             Err(error) => return Err((error, leaves)),
         };
         Ok(Self {
-            leaves,
+            leaves: Arc::new(leaves),
             plan,
             flows,
             granularity: survey.granularity(),

@@ -18,17 +18,19 @@ pub(crate) const FEWEST_GATHERED: usize = 8;
 /// The largest copy that a kernel makes, in bytes: the copy engine is faster with more.
 const LARGEST_GATHERED: usize = 64 << 10;
 
-/// A copy between two storages of a [`Keep`](crate::in_flight::Keep), or between a storage and its block.
+/// A copy out of the memory of a leaf.
 pub(crate) struct Run {
-    pub(crate) from: usize,
+    /// The number of the leaf.
+    pub(crate) leaf: usize,
     pub(crate) from_offset: usize,
+    /// The number of the destination in the [`Keep`](crate::in_flight::Keep); 0 where that is a block.
     pub(crate) to: usize,
     pub(crate) to_offset: usize,
     pub(crate) bytes: usize,
 }
 
-/// The copies of a unit, neighbours joined; their storages go into `keep`. Destinations are `chunks`, or without them
-/// positions in the linear space.
+/// The copies of a unit, neighbours joined. Destinations are `chunks`, of which those that are used go into `keep`, or
+/// without them positions in the linear space.
 pub(crate) fn runs(
     job: &Job,
     flow: &Flow,
@@ -51,13 +53,14 @@ pub(crate) fn runs(
                 run.bytes = leaf.offset + piece.leaf_offset + piece.bytes - run.from_offset;
             }
             _ => {
-                let known = runs.last().filter(|_| same_memory).map(|run| run.from);
-                let from = known.unwrap_or_else(|| slot(keep, &leaf.storage));
                 let (to, to_offset) = match (chunks, chunk_slot) {
                     (None, _) => (0, piece.linear),
                     (Some(_), Some((chunk, slot))) if chunk == piece.chunk => (slot, piece.chunk_offset),
                     (Some(chunks), _) => match chunks.get(piece.chunk) {
-                        Some(storage) => (slot(keep, storage), piece.chunk_offset),
+                        Some(storage) => {
+                            keep.push(storage.clone());
+                            (keep.len() - 1, piece.chunk_offset)
+                        }
                         None => continue,
                     },
                 };
@@ -65,7 +68,7 @@ pub(crate) fn runs(
                     chunk_slot = Some((piece.chunk, to));
                 }
                 let from_offset = leaf.offset + piece.leaf_offset;
-                runs.push(Run { from, from_offset, to, to_offset, bytes: piece.bytes });
+                runs.push(Run { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
             }
         }
         last = Some(piece);
@@ -130,11 +133,6 @@ pub(crate) fn split(
             (Some((small, table)), large)
         }
     }
-}
-
-fn slot(keep: &mut Storages, storage: &Storage) -> usize {
-    keep.push(storage.clone());
-    keep.len() - 1
 }
 
 /// Whether `piece` lies behind `previous` at the same distance in its source and in its destination.

@@ -126,13 +126,12 @@ impl Transfer<'_> {
         let entry = self.flow.gather(&self.job.target).filter(|_| !self.destinations.pageable);
         let (gathered, single) = runs::split(runs, entry, |bytes| self.table(supply, bytes));
         if let Some((runs, table)) = gathered {
-            let storages = if single.is_empty() { std::mem::take(&mut storages) } else { storages.clone() };
             self.job.completion.figures.count_gathered(runs.len());
-            self.copy_runs(Keep { table: Some(table), storages, ..Keep::default() }, &runs)?;
+            self.copy_runs(Keep { table: Some(table), storages: storages.clone(), ..self.keep() }, &runs)?;
         }
         match single.is_empty() {
             true => Ok(()),
-            false => self.copy_runs(Keep { storages, ..Keep::default() }, &single),
+            false => self.copy_runs(Keep { storages, ..self.keep() }, &single),
         }
     }
 
@@ -147,7 +146,12 @@ impl Transfer<'_> {
         }
     }
 
-    /// Submits `runs`, whose storages are those of `keep`.
+    /// What copies that are not staged read.
+    fn keep(&self) -> Keep {
+        Keep { sources: Some(self.job.leaves.clone()), ..Keep::default() }
+    }
+
+    /// Submits `runs`, whose destinations are those of `keep`.
     fn copy_runs(&self, keep: Keep, runs: &[Run]) -> Result<()> {
         let direction = match (self.flow.origin.device(), &self.flow.way) {
             (None, _) => Some(Direction::Upload),
@@ -160,11 +164,11 @@ impl Transfer<'_> {
         let submission = unsafe {
             self.submit(&self.flow.lane, keep, |keep| {
                 let op = |run: &Run| {
-                    let (from, to) =
-                        (keep.storages.get(run.from)?.buffer(), keep.storages.get(run.to)?.buffer());
-                    Some(run.between(from, to, direction))
+                    Some(run.between(keep.source(run.leaf)?, keep.storages.get(run.to)?.buffer(), direction))
                 };
-                runs.iter().filter_map(op).collect()
+                let mut ops = Ops::with_capacity(runs.len());
+                ops.extend(runs.iter().filter_map(op));
+                ops
             })
         };
         submission.map(|_| ())
@@ -173,18 +177,17 @@ impl Transfer<'_> {
     /// Copies the unit into a block of the source and waits for it.
     fn copy_down(&self, lane: &Arc<Lane>, block: Block) -> Result<Arc<Block>> {
         let block = Arc::new(block);
-        let mut storages = Storages::new();
-        let runs = runs::runs(self.job, self.flow, self.unit, None, &mut storages);
+        let runs = runs::runs(self.job, self.flow, self.unit, None, &mut Storages::new());
         self.job.completion.figures.count_staged(self.unit.bytes(), block.staging().is_pinned());
         let entry = self.flow.gather(&self.job.target);
         let (gathered, single) = runs::split(runs, entry, |bytes| self.table(Supply::Now, bytes));
         let mut last = None;
         if let Some((runs, table)) = gathered {
             self.job.completion.figures.count_gathered(runs.len());
-            last = Some(self.copy_runs_down(lane, &block, &storages, Some(table), &runs)?);
+            last = Some(self.copy_runs_down(lane, &block, Some(table), &runs)?);
         }
         if !single.is_empty() {
-            last = Some(self.copy_runs_down(lane, &block, &storages, None, &single)?);
+            last = Some(self.copy_runs_down(lane, &block, None, &single)?);
         }
         if let Some(position) = last {
             lane.wait(position, None)?;
@@ -196,25 +199,26 @@ impl Transfer<'_> {
         &self,
         lane: &Arc<Lane>,
         block: &Arc<Block>,
-        storages: &Storages,
         table: Option<Block>,
         runs: &[Run],
     ) -> Result<u64> {
         let shared_block = Some(block.clone());
-        let keep = Keep { shared_block, table, storages: storages.clone(), ..Keep::default() };
+        let keep = Keep { shared_block, table, ..self.keep() };
         // SAFETY: as in `copy_runs`; the block has room for the whole unit.
         unsafe {
             self.submit(lane, keep, |keep| {
                 let op = |run: &Run| {
                     let block = keep.shared_block.as_ref()?;
                     Some(CopyOp::Download {
-                        from: keep.storages.get(run.from)?.buffer(),
+                        from: keep.source(run.leaf)?,
                         from_offset: run.from_offset,
                         to: block.host_side(run.to_offset - self.unit.start),
                         bytes: run.bytes,
                     })
                 };
-                runs.iter().filter_map(op).collect()
+                let mut ops = Ops::with_capacity(runs.len());
+                ops.extend(runs.iter().filter_map(op));
+                ops
             })
         }
     }
