@@ -31,15 +31,17 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
     }
     batch.blocks.iter().for_each(|block| block.close());
     let (position, index, error) = batch.send(context);
-    if batch.blocks.is_empty() {
-        context.check_accepted(index)?;
-    }
     if let Some(error) = error {
+        // On a lost device everything is invalid as well.
+        context.check_accepted(context.queue().submit([]))?;
         // Nothing of it runs, but its blocks are being mapped again.
         context.wait(position, None)?;
         return Err(failed(context.id(), "Queue::submit", &error));
     }
-    context.timeline().check()?;
+    match batch.blocks.is_empty() {
+        true => context.check_accepted(index)?,
+        false => context.timeline().check()?,
+    }
     context.counting().submitted(&batch.moved);
     if !batch.landings.is_empty() {
         context.wait(position, None)?;
@@ -184,7 +186,8 @@ impl<'a> Batch<'a> {
     /// Hands the commands to the queue. What goes wrong is in the error; the position is reached in any case, unless the
     /// device is lost.
     fn send(&self, context: &Context) -> (u64, wgpu::SubmissionIndex, Option<wgpu::Error>) {
-        let (position, mut signals) = context.timeline().issue(self.blocks.len().max(1));
+        let (position, signals) = context.timeline().issue(self.blocks.len().max(1));
+        let mut signals = signals.into_iter();
         context.counting().driver_called(self.commands.len() + 2 * self.blocks.len() + 3);
         let (index, error) = scoped(context.device(), || {
             let mut encoder =

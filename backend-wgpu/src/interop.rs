@@ -17,8 +17,11 @@ const FIRST_FOREIGN: usize = 1 << 16;
 /// A device of the program's own: copies go into it, in one order with the program's submissions to `queue`.
 ///
 /// It is called `wgpu:65536` and up, in the order of the calls, and cannot be opened by that name. Its
-/// uncaptured-error handler and its device-lost callback are left alone; callbacks of the program may run on threads of
-/// transship, which poll the device.
+/// uncaptured-error handler and its device-lost callback are left alone. Callbacks of the program may run on threads of
+/// transship, which poll the device; one that panics there counts as the loss of the device.
+///
+/// Results on the host lie in mapped buffers of the device. Do not call `Device::destroy` while a slice of one is held:
+/// wgpu frees that memory at once. Asked for afterwards, they are errors.
 ///
 /// ```no_run
 /// # fn copy(device: wgpu::Device, queue: wgpu::Queue) -> transship_core::Result<()> {

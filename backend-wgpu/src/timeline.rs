@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use transship_core::{DeviceId, Error, Result};
 
 /// The positions of one device. A position is reached once every signal of it and of all before it has been given.
@@ -40,13 +41,13 @@ impl Timeline {
     }
 
     /// A new position, and as many signals as it waits for.
-    pub(crate) fn issue(self: &Arc<Self>, signals: usize) -> (u64, impl Iterator<Item = Signal>) {
+    pub(crate) fn issue(self: &Arc<Self>, signals: usize) -> (u64, SmallVec<[Signal; 2]>) {
         let mut state = self.state.lock();
         state.issued += 1;
         state.missing.push_back(signals);
         let position = state.issued;
         let signal = move |_| Signal { timeline: self.clone(), position, given: false };
-        (position, (0..signals).map(signal))
+        (position, (0..signals).map(signal).collect())
     }
 
     pub(crate) fn reached(&self) -> u64 {
@@ -117,9 +118,9 @@ mod tests {
     fn a_position_waits_for_all_of_its_signals_and_for_those_before_it() {
         let timeline = timeline();
         let (first, signals) = timeline.issue(2);
-        let [one, two]: [Signal; 2] = signals.collect::<Vec<_>>().try_into().ok().unwrap();
+        let [one, two]: [Signal; 2] = signals.into_inner().ok().unwrap();
         let (second, mut signals) = timeline.issue(1);
-        let three = signals.next().unwrap();
+        let three = signals.remove(0);
         three.give();
         assert_eq!(timeline.reached(), 0);
         one.give();
@@ -133,7 +134,7 @@ mod tests {
     fn a_signal_that_is_dropped_breaks_the_timeline() {
         let timeline = timeline();
         let (_, signals) = timeline.issue(1);
-        drop(signals.collect::<Vec<_>>());
+        drop(signals);
         assert_eq!(timeline.reached(), 0);
         assert!(matches!(timeline.check(), Err(Error::DeviceLost { .. })));
     }

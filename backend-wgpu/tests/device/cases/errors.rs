@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use transship_core::backend::{CopyOp, Direction, HostSide};
-use transship_core::{CopyOptions, DType, Device, Error, StreamPriority, Tensor, start_copy};
+use transship_core::{CopyOptions, CopyPolicy, DType, Device, Error, StreamPriority, Tensor, start_copy};
 use wgpu::BufferUsages;
 
 use super::Outcome;
@@ -50,6 +50,10 @@ pub(crate) fn a_destroyed_buffer_is_an_error_and_the_next_copy_works() -> Outcom
         assert!(matches!(failed.error(), Error::Driver { .. }), "{failed}");
         assert!(failed.to_string().contains("destroyed"), "{failed}");
     }
+    let always = CopyOptions::default().policy(CopyPolicy::Always);
+    let failed = start_copy(destroyed_tensor(&program), &program.target, always);
+    let failed = failed.and_then(|handle| handle.wait()).expect_err("its memory is gone");
+    assert!(failed.to_string().contains("destroyed"), "{failed}");
     assert_eq!(floats(up(Tensor::from(numbers(1000, 1)), &program.target)), numbers(1000, 1));
     // The blocks of the copies that failed are used again.
     assert!(program.target.counters().staging_allocations <= 16, "{:?}", program.target.counters());
