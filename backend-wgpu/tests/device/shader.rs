@@ -68,13 +68,20 @@ impl Doubling {
     }
 
     /// Keeps the device busy for some 100 ms or more.
-    pub(crate) fn stall(&self, program: &Program) {
+    pub(crate) fn stall(&self, program: &Program) -> wgpu::SubmissionIndex {
         let (source, result) = (self.results(program, 64), self.results(program, 64));
         let part = Part { source: &source, first: 0, count: 64 };
-        self.dispatch(program, &part, &result, TURNS, STALLING_GROUPS);
+        self.dispatch(program, &part, &result, TURNS, STALLING_GROUPS)
     }
 
-    fn dispatch(&self, program: &Program, part: &Part<'_>, result: &wgpu::Buffer, turns: u32, groups: u32) {
+    fn dispatch(
+        &self,
+        program: &Program,
+        part: &Part<'_>,
+        result: &wgpu::Buffer,
+        turns: u32,
+        groups: u32,
+    ) -> wgpu::SubmissionIndex {
         let settings = [turns, part.first as u32, part.count as u32];
         let settings: Vec<u8> = settings.iter().flat_map(|number| number.to_le_bytes()).collect();
         let buffer = program.buffer(16, BufferUsages::STORAGE | BufferUsages::COPY_DST);
@@ -92,6 +99,6 @@ impl Doubling {
             pass.set_pipeline(&self.pipeline);
             pass.set_bind_group(0, &group, &[]);
             pass.dispatch_workgroups(groups, 1, 1);
-        });
+        })
     }
 }
