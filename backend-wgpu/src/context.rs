@@ -27,6 +27,8 @@ pub(crate) struct Context {
     /// What new buffers may be used for.
     usages: BufferUsages,
     largest_buffer: usize,
+    /// Mapped for as long as the device lives.
+    canary: Option<wgpu::Buffer>,
     timeline: Arc<Timeline>,
     counting: Counting,
 }
@@ -35,7 +37,10 @@ impl Context {
     pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Arc<Self> {
         let (timeline, counting) = (Timeline::new(id), Counting::default());
         let largest_buffer = usize::try_from(device.limits().max_buffer_size).unwrap_or(usize::MAX);
-        let mut context = Self { id, device, queue, usages: USAGES, largest_buffer, timeline, counting };
+        let canary = None;
+        let mut context =
+            Self { id, device, queue, usages: USAGES, largest_buffer, canary, timeline, counting };
+        context.canary = context.create_buffer(8, BufferUsages::MAP_WRITE, "staging", true).ok();
         // GL may refuse index buffers that are anything else as well.
         if context.create_buffer(4, USAGES | BufferUsages::INDEX, "device", false).is_ok() {
             context.usages |= BufferUsages::INDEX;
@@ -104,6 +109,17 @@ impl Context {
             Ok(Ok(_) | Err(wgpu::PollError::Timeout)) => {}
             Ok(Err(error)) => self.timeline.lose(&error.to_string()),
             Err(panic) => self.timeline.lose(&format!("polling it panicked: {}", message(&*panic))),
+        }
+        self.timeline.check()
+    }
+
+    /// Fails if the device was destroyed and nothing is in flight: wgpu tells that to nobody who submits nothing.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        self.poll()?;
+        // Views for reading may overlap: several threads may ask at once.
+        let mapped = self.canary.as_ref().and_then(|canary| canary.get_mapped_range(..).ok());
+        if mapped.is_none() {
+            self.timeline.lose("its memory is gone");
         }
         self.timeline.check()
     }

@@ -108,7 +108,8 @@ unsafe impl Backend for WgpuBackend {
 
     fn synchronize(&self) -> Result<()> {
         let position = self.context.record()?;
-        self.context.wait(position, None).map(drop)
+        self.context.wait(position, None)?;
+        self.context.check_alive()
     }
 }
 

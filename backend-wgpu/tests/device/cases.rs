@@ -44,6 +44,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(own_device::adapters_are_listed_in_an_order_that_stays),
         case!(own_device::copies_go_into_the_programs_own_device),
         case!(own_device::a_device_handed_in_twice_is_two),
+        case!(own_device::several_threads_synchronize_at_once),
         case!(own_device::page_locked_tensors_are_refused),
         case!(order::a_shader_behind_a_copy_sees_what_it_wrote),
         case!(order::a_shader_behind_a_large_copy_sees_what_it_wrote),

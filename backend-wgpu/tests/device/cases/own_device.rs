@@ -59,3 +59,13 @@ pub(crate) fn page_locked_tensors_are_refused() -> Outcome {
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
     Ok(())
 }
+
+pub(crate) fn several_threads_synchronize_at_once() -> Outcome {
+    let program = Program::new();
+    let synchronize = || (0..500).try_for_each(|_| program.target.synchronize());
+    std::thread::scope(|scope| {
+        let threads = [scope.spawn(synchronize), scope.spawn(synchronize), scope.spawn(synchronize)];
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })?;
+    Ok(())
+}
