@@ -1,7 +1,7 @@
 //! A queue that stands still, and threads of the program that wait for it: nobody else waits.
 //!
 //! Except in the driver: llvmpipe runs shaders inside of a submission, so that the next submission, whoever makes it,
-//! takes as long as the shader. There a submission of ours may take no longer than a few such.
+//! may take as long as the shader, and the queue does not stand still behind it. GPUs show more here. There a submission of ours may take no longer than a few such.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -86,39 +86,46 @@ pub(crate) fn a_poll_of_the_program_that_waits_stalls_nobody() -> Outcome {
 pub(crate) fn submissions_of_the_program_are_not_stalled() -> Outcome {
     const WAITERS: usize = 50;
     let (program, doubling) = program();
-    let (stall, _) = measure(&program, &doubling);
+    let (stall, most) = measure(&program, &doubling);
     doubling.stall(&program);
-    let (alone, _) = submit_for(&program, stall / 4);
+    let alone = submit_for(&program, stall / 4);
     program.wait();
-    doubling.stall(&program);
     std::thread::scope(|scope| {
-        for seed in 0..WAITERS {
+        let handles = (0..WAITERS).map(|seed| {
             let tensor = Tensor::from(numbers(1000, seed));
-            let handle = start_copy(tensor, &program.target, CopyOptions::default())?;
+            start_copy(tensor, &program.target, CopyOptions::default())
+        });
+        let shader = (0..4).map(|_| doubling.stall(&program)).last();
+        for handle in handles {
+            let handle = handle?;
             scope.spawn(|| handle.wait().map(drop).unwrap());
         }
-        let (beside, count) = submit_for(&program, stall / 4);
+        let beside = submit_for(&program, stall / 4);
+        let now = wgpu::PollType::Wait { submission_index: shader, timeout: Some(Duration::ZERO) };
+        let stands_still = program.device.poll(now).is_err();
         println!(
-            "the program's submit during a stall of {stall:?}: p99 {alone:?} alone, {beside:?} beside {WAITERS} waits ({count} times)"
+            "the program's submit during a stall of {stall:?}: at most {alone:?} alone, {beside:?} beside {WAITERS} waits"
         );
-        assert!(beside < alone + AT_ONCE, "{beside:?} beside {WAITERS} waits, {alone:?} alone");
+        let in_software = program.device.adapter_info().device_type == wgpu::DeviceType::Cpu;
+        assert!(stands_still || in_software, "the stall was over before it showed anything");
+        assert!(beside < most, "{beside:?} beside {WAITERS} waits, {alone:?} alone");
         Ok(())
     })
 }
 
-/// Submits again and again, and destroys a buffer each time; the 99th percentile of the time for that.
-fn submit_for(program: &Program, time: Duration) -> (Duration, usize) {
+/// Submits again and again, and destroys a buffer each time; the longest time for that, which is one alone if somebody
+/// holds a lock for as long as the queue stands still.
+fn submit_for(program: &Program, time: Duration) -> Duration {
     let start = Instant::now();
-    let mut times = Vec::new();
+    let mut longest = Duration::ZERO;
     while start.elapsed() < time {
         let (_, time) = timed(|| {
             let buffer = program.buffer(256, wgpu::BufferUsages::COPY_DST);
             program.submit(|encoder| encoder.clear_buffer(&buffer, 0, None));
             buffer.destroy();
         });
-        times.push(time);
+        longest = longest.max(time);
         std::thread::sleep(Duration::from_micros(200));
     }
-    times.sort_unstable();
-    (times[times.len() * 99 / 100], times.len())
+    longest
 }
