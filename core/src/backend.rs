@@ -27,7 +27,7 @@ pub trait Driver: Send + Sync + 'static {
     /// The word before the colon of the names of its devices: `cuda` in `cuda:0`.
     fn name(&self) -> &'static str;
 
-    /// Where [`Device::best`](crate::Device::best) looks first: higher comes first; the host is 0.
+    /// Where [`Device::best`](crate::Device::best) looks first: higher comes first; the host is 0, and the first of those.
     fn preference(&self) -> u32;
 
     /// Whether the driver can be used, without initialising a device.

@@ -1,7 +1,7 @@
 //! A queue that stands still, and threads of the program that wait for it: nobody else waits.
 //!
-//! Except in the driver: llvmpipe runs shaders inside of a submission, so that the next submission, whoever makes it,
-//! may take as long as the shader, and the queue does not stand still behind it. GPUs show more here. There a submission of ours may take no longer than a few such.
+//! Except in the driver: llvmpipe runs shaders inside of a submission. There the next submission, whoever makes it, may
+//! take as long as a few shaders, and the queue does not stand still behind it: a GPU shows more here.
 
 use std::future::Future;
 use std::pin::Pin;
