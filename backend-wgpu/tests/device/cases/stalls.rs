@@ -95,7 +95,9 @@ pub(crate) fn submissions_of_the_program_are_not_stalled() -> Outcome {
             let tensor = Tensor::from(numbers(1000, seed));
             start_copy(tensor, &program.target, CopyOptions::default())
         });
-        (0..3).for_each(|_| drop(doubling.stall(&program)));
+        for _ in 0..3 {
+            doubling.stall(&program);
+        }
         let shader = Some(doubling.stall(&program));
         for handle in handles {
             let handle = handle?;
