@@ -20,14 +20,15 @@ pub struct AdapterDescription {
     pub description: String,
     /// Whether it is a GPU of its own, a part of the processor, or software.
     pub kind: DeviceType,
-    /// The API that it is reached through. A GPU that is reached through two of them is here twice.
+    /// The API that it is reached through.
     pub backend: Backend,
 }
 
 /// All adapters, as `wgpu:0` and up: GPUs of their own first, then those in the processor, virtual ones, software last;
 /// among equals Vulkan, Metal and DX12 before GL, then by name and place on the bus. Initialises no device.
 ///
-/// The environment variables of wgpu count: `WGPU_BACKEND=vulkan` leaves the others out.
+/// GL is looked at only where there is no adapter of the other three: it reaches the same hardware once more. The
+/// environment variables of wgpu have the last word: `WGPU_BACKEND=vulkan,gl` looks at both.
 ///
 /// ```
 /// for adapter in transship_wgpu::adapters()? {
@@ -69,12 +70,23 @@ pub fn find(part: &str) -> Result<Option<DeviceId>> {
 /// The adapters, looked for once: to load the drivers takes some 10 ms.
 pub(crate) fn all() -> &'static [Adapter] {
     static ADAPTERS: OnceLock<Vec<Adapter>> = OnceLock::new();
-    ADAPTERS.get_or_init(|| {
-        let instance = Instance::new(InstanceDescriptor::new_without_display_handle_from_env());
-        let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::all()));
-        adapters.sort_by_cached_key(|adapter| rank(adapter.get_info()));
-        adapters
+    ADAPTERS.get_or_init(|| match Backends::from_env() {
+        Some(named) => reached_through(named),
+        // A driver that is loaded beside another one for the same hardware may get in its way: NVIDIA's GL cannot open a
+        // device beside its Vulkan, and ends the process with a fault.
+        None => match reached_through(Backends::PRIMARY) {
+            none if none.is_empty() => reached_through(Backends::SECONDARY),
+            adapters => adapters,
+        },
     })
+}
+
+fn reached_through(backends: Backends) -> Vec<Adapter> {
+    let from_env = InstanceDescriptor::new_without_display_handle_from_env();
+    let instance = Instance::new(InstanceDescriptor { backends, ..from_env });
+    let mut adapters = pollster::block_on(instance.enumerate_adapters(backends));
+    adapters.sort_by_cached_key(|adapter| rank(adapter.get_info()));
+    adapters
 }
 
 /// What comes first has the lowest rank.
