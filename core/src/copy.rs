@@ -5,6 +5,7 @@ mod figures;
 mod flow;
 mod handle;
 mod job;
+mod landing;
 mod leaves;
 mod run;
 mod runs;

@@ -172,7 +172,11 @@ impl Device {
     pub fn prepare(&self, bytes: usize) -> Result<()> {
         if !self.is_host() {
             self.0.parts.staging.prepare(bytes, LARGEST_BLOCK, Direction::Upload)?;
-            self.0.parts.results.prepare(bytes, usize::MAX, Direction::Download)?;
+            // Where staging is mapped, results come down through it into memory of their own.
+            match self.limits().mapped_staging {
+                true => self.0.parts.staging.prepare(bytes, LARGEST_BLOCK, Direction::Download)?,
+                false => self.0.parts.results.prepare(bytes, usize::MAX, Direction::Download)?,
+            }
         }
         self.allocate(bytes, self.up())?.release(&[]);
         Ok(())

@@ -25,6 +25,7 @@ const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
 #[must_use]
 pub struct CopyOptions {
     pub(crate) pinned: bool,
+    pub(crate) mapped_results: bool,
     pub(crate) pack: bool,
     pub(crate) alignment: usize,
     pub(crate) bindable: Option<bool>,
@@ -65,6 +66,7 @@ impl Default for CopyOptions {
     fn default() -> Self {
         Self {
             pinned: true,
+            mapped_results: false,
             pack: true,
             alignment: 16,
             bindable: None,
@@ -85,6 +87,18 @@ impl CopyOptions {
     /// background work is switched off.
     pub fn pinned_staging(mut self, on: bool) -> Self {
         self.pinned = on;
+        self
+    }
+
+    /// Leaves results in the staging memory that they came down in, where that is mapped from buffers of the device's own API
+    /// (wgpu), and not page-locked. By default such results own their bytes, which costs a copy on the host.
+    ///
+    /// # Safety
+    ///
+    /// Nobody reads such a result while its device is destroyed or lost: wgpu unmaps the memory then, whoever still holds a
+    /// slice of it.
+    pub unsafe fn mapped_results(mut self) -> Self {
+        self.mapped_results = true;
         self
     }
 

@@ -175,6 +175,15 @@ impl<S: TensorTree> CopyHandle<S> {
             return Ok(());
         }
         let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
+        if job.awaits_landing() {
+            if !self.completion.is_done_cached() {
+                return Ok(());
+            }
+            // SAFETY: it is done, and its results are not in the structure yet.
+            if let Err(error) = unsafe { job.land() } {
+                return Err(self.give_up(error));
+            }
+        }
         let placed = leaves::place(value, job);
         self.placed = job.results();
         job.report(&mut self.planned);

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::backend::Direction;
 use crate::copy::completion::Completion;
 use crate::copy::figures::{CopyReport, Phase};
 use crate::copy::flow::{Flow, Way};
+use crate::copy::landing::Landing;
 use crate::copy::leaves::Leaf;
 use crate::copy::survey::{Predecessors, Survey};
 use crate::host_memory::HostMemory;
@@ -28,6 +30,7 @@ pub(crate) struct Job {
     pub(crate) granularity: Alignment,
     pub(crate) target: Device,
     pub(crate) pinned: bool,
+    mapped_results: bool,
     pub(crate) pace: Option<usize>,
     pub(crate) background: BackgroundWork,
     pub(crate) completion: Arc<Completion>,
@@ -35,6 +38,8 @@ pub(crate) struct Job {
     pub(crate) before: Predecessors,
     has_residents: bool,
     pub(crate) destinations: OnceLock<Destinations>,
+    /// What must be put into ordinary memory when the copy is done.
+    landings: Mutex<Vec<Landing>>,
 }
 
 /// The memory that the copy fills.
@@ -72,13 +77,37 @@ impl Job {
             granularity: survey.granularity(),
             target: target.clone(),
             pinned: options.pinned,
+            mapped_results: options.mapped_results,
             pace: options.pace,
             background: options.background,
             completion,
             has_residents: survey.has_residents(),
             before: survey.into_predecessors(),
             destinations: OnceLock::new(),
+            landings: Mutex::default(),
         })
+    }
+
+    /// Somebody who sees the copy done shall `land` this.
+    pub(crate) fn put_off(&self, landing: Landing) {
+        self.landings.lock().push(landing);
+    }
+
+    /// Whether there is something to [`land`](Self::land).
+    pub(crate) fn awaits_landing(&self) -> bool {
+        !self.landings.lock().is_empty()
+    }
+
+    /// Puts results that came down into staging blocks into the memory that they are to lie in.
+    ///
+    /// # Safety
+    ///
+    /// The copy is done, and nobody has its results yet.
+    pub(crate) unsafe fn land(&self) -> Result<()> {
+        let landings = std::mem::take(&mut *self.landings.lock());
+        // SAFETY: the caller's promise.
+        let land = || landings.iter().try_for_each(|landing| unsafe { landing.land() });
+        self.completion.figures.time(Phase::Stage, land)
     }
 
     /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.
@@ -196,8 +225,9 @@ impl Job {
         if !self.flows.iter().any(|flow| matches!(flow.way, Way::Download)) {
             return Ok(None);
         }
-        let pinned =
-            self.pinned && !self.flows.iter().any(|flow| self.pace.is_some() && flow.fills_at_once());
+        // Mapped memory goes with its device, whoever reads it; and a block is filled at once, whatever the pace.
+        let unmapped = !self.mapped_results || self.pace.is_some();
+        let pinned = self.pinned && !(unmapped && self.flows.iter().any(Flow::fills_at_once));
         if !pinned || self.flows.iter().any(|flow| !matches!(flow.way, Way::Download)) {
             return Ok(Some(HostBlocks::Pageable));
         }

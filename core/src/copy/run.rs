@@ -12,7 +12,7 @@ use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{HostResults, Job};
 use crate::copy::runs;
-use crate::copy::transfer::{self, Supply};
+use crate::copy::transfer::{self, Supply, Taken};
 use crate::copy::unit::{Unit, units};
 use crate::pool::Block;
 use crate::storage::poisoned;
@@ -59,13 +59,18 @@ pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
     }
     let host_results = if diligence == Diligence::Quick { HostResults::IdleOnly } else { HostResults::Grow };
     let destinations = job.allocate(host_results)?.ok_or(Refusal::NeedsWorker("no pinned result is idle"))?;
-    if destinations.pageable && job.flows.iter().any(|flow| matches!(flow.way, Way::Download)) {
-        return Err(Refusal::NeedsWorker("results in ordinary memory wait for the device"));
+    let down = || job.flows.iter().filter(|flow| matches!(flow.way, Way::Download));
+    if destinations.pageable && !job.pinned && down().next().is_some() {
+        return Err(Refusal::NeedsWorker("copies into ordinary memory wait for the device"));
+    }
+    let is_large = |flow: &Flow| job.plan.source_span(flow.source) > MOST_INLINE_BYTES;
+    if destinations.pageable && diligence == Diligence::Quick && down().any(is_large) {
+        return Err(Refusal::NeedsWorker("large results in ordinary memory"));
     }
     let units = units(job);
     let blocks = take_blocks(job, &units, diligence)?;
-    for (unit, block) in units.iter().zip(blocks) {
-        if let Err(error) = transfer::carry(job, unit, Supply::Taken(block)) {
+    for (unit, taken) in units.iter().zip(blocks) {
+        if let Err(error) = transfer::carry(job, unit, Supply::Taken(taken)) {
             return Err(Refusal::Failed(error));
         }
     }
@@ -196,44 +201,65 @@ pub(crate) fn wait_unless_same(
     if Arc::ptr_eq(stream, other) { Ok(()) } else { stream.wait_for(&**other, position) }
 }
 
-fn take_blocks(
-    job: &Job,
-    units: &[Unit],
-    diligence: Diligence,
-) -> Result<SmallVec<[Option<Block>; 1]>, Refusal> {
+fn take_blocks(job: &Job, units: &[Unit], diligence: Diligence) -> Result<SmallVec<[Taken; 1]>, Refusal> {
+    let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
     let take = |unit: &Unit| {
-        let Some(flow) = job.flows.get(unit.flow) else { return Ok(None) };
-        match flow.way {
-            Way::Staged if !job.pinned => Ok(Some(Block::pageable(unit.bytes())?)),
-            Way::Staged => take_block(&job.target, unit.bytes(), diligence)?
-                .map(Some)
-                .ok_or(Refusal::NeedsWorker("no staging block is free within the budget")),
-            Way::Direct | Way::Download => {
-                let Some(bytes) = table_inline(job, flow) else { return Ok(None) };
-                let block = take_block(flow.read_by(&job.target), bytes, diligence)?;
-                match block.is_none() && runs::count(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES {
-                    true => Err(Refusal::NeedsWorker("no block is free for the table of a kernel")),
-                    false => Ok(block),
-                }
+        let Some(flow) = job.flows.get(unit.flow) else { return Ok(Taken::default()) };
+        let block = match flow.way {
+            Way::Staged if !job.pinned => Some(Block::pageable(unit.bytes())?),
+            Way::Staged => Some(staging_block(&job.target, unit, Direction::Upload, diligence)?),
+            Way::Download if pageable => {
+                let source = flow.read_by(&job.target);
+                Some(staging_block(source, unit, Direction::Download, diligence)?)
             }
-            _ => Ok(None),
-        }
+            _ => None,
+        };
+        Ok(Taken { block, table: table(job, flow, diligence)? })
     };
     units.iter().map(take).collect()
 }
 
-fn take_block(device: &Device, bytes: usize, diligence: Diligence) -> Result<Option<Block>> {
+fn staging_block(
+    device: &Device,
+    unit: &Unit,
+    direction: Direction,
+    diligence: Diligence,
+) -> Result<Block, Refusal> {
+    let block = take_block(device, unit.bytes(), direction, diligence)?;
+    block.ok_or(Refusal::NeedsWorker("no staging block is free within the budget"))
+}
+
+/// A block for the table of a kernel, where one pays.
+fn table(job: &Job, flow: &Flow, diligence: Diligence) -> Result<Option<Block>, Refusal> {
+    let bytes = match flow.way {
+        Way::Direct | Way::Download => table_inline(job, flow),
+        _ => None,
+    };
+    let Some(bytes) = bytes else { return Ok(None) };
+    let block = take_block(flow.read_by(&job.target), bytes, Direction::Upload, diligence)?;
+    match block.is_none() && runs::count(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES {
+        true => Err(Refusal::NeedsWorker("no block is free for the table of a kernel")),
+        false => Ok(block),
+    }
+}
+
+fn take_block(
+    device: &Device,
+    bytes: usize,
+    direction: Direction,
+    diligence: Diligence,
+) -> Result<Option<Block>> {
     let pool = device.staging();
     match diligence {
         // Blocks whose copies are done may not have been given back yet.
-        Diligence::Quick => match pool.try_take(bytes, Direction::Upload) {
+        Diligence::Quick => match pool.try_take(bytes, direction) {
             None => {
                 pool.settle_lanes()?;
-                Ok(pool.try_take(bytes, Direction::Upload))
+                Ok(pool.try_take(bytes, direction))
             }
             block => Ok(block),
         },
-        Diligence::Thorough => pool.take_or_grow(bytes, Direction::Upload),
+        Diligence::Thorough => pool.take_or_grow(bytes, direction),
     }
 }
 

@@ -125,7 +125,8 @@ pub(crate) fn split(
     let is_small = |run: &Run| run.bytes <= LARGEST_GATHERED;
     let small = runs.iter().filter(|run| is_small(run)).count();
     let Some(entry) = entry.filter(|_| small >= FEWEST_GATHERED) else { return (None, runs) };
-    match table(small.saturating_mul(entry)) {
+    let bytes = small.saturating_mul(entry);
+    match table(bytes).filter(|table| table.bytes() >= bytes) {
         None => (None, runs),
         Some(table) if small == runs.len() => (Some((runs, table)), Vec::new()),
         Some(table) => {

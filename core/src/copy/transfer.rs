@@ -12,6 +12,7 @@ use crate::backend::{Buffer, CopyOp, Direction};
 use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
+use crate::copy::landing::Landing;
 use crate::copy::leaves::HostAddress;
 use crate::copy::runs::{self, Run};
 use crate::copy::unit::{ChunkPiece, Piece, Unit, chunk_pieces, pieces};
@@ -20,18 +21,27 @@ use crate::in_flight::{Keep, Lane, Ops, Storages};
 use crate::pool::{Block, Pool, host_side};
 use crate::{Error, Result};
 
-/// Where the block of a unit comes from: staging, or the table of a kernel.
+/// Where the blocks of a unit come from.
 pub(crate) enum Supply {
-    /// It was taken before, if one is needed; nothing may be waited for.
-    Taken(Option<Block>),
-    /// It is taken now, which may wait.
+    /// They were taken before, as far as they are needed; nothing may be waited for.
+    Taken(Taken),
+    /// They are taken now, which may wait.
     Now,
+}
+
+/// Blocks for one unit.
+#[derive(Default)]
+pub(crate) struct Taken {
+    /// For the bytes.
+    pub(crate) block: Option<Block>,
+    /// For the table of a kernel.
+    pub(crate) table: Option<Block>,
 }
 
 /// How many bytes the table of a kernel for a flow without staging needs; `None` if there is none to make.
 pub(crate) fn table_bytes(job: &Job, flow: &Flow) -> Option<usize> {
     let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-    let entry = flow.gather(&job.target).filter(|_| !pageable)?;
+    let entry = flow.gather(&job.target).filter(|_| job.pinned || !pageable)?;
     (runs::count(job, flow, runs::FEWEST_GATHERED) >= runs::FEWEST_GATHERED)
         .then(|| runs::most(job, flow).saturating_mul(entry))
 }
@@ -45,7 +55,7 @@ pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply) -> Result<()> {
     match &flow.way {
         Way::Fill => transfer.fill(),
         Way::Staged => transfer.stage_up(supply),
-        Way::Download if destinations.pageable && job.pinned => transfer.drain(),
+        Way::Download if destinations.pageable && job.pinned => transfer.drain(supply),
         Way::Direct | Way::Download => transfer.direct(supply),
         Way::OverHost { down } => transfer.over_host(down),
     }
@@ -77,7 +87,7 @@ impl Transfer<'_> {
     /// Gathers into a staging block and copies that up, one copy for each chunk.
     fn stage_up(&self, supply: Supply) -> Result<()> {
         let block = match supply {
-            Supply::Taken(block) => block.ok_or(Error::NotReady)?,
+            Supply::Taken(taken) => taken.block.ok_or(Error::NotReady)?,
             Supply::Now if self.job.pinned => {
                 self.job.target.staging().take(self.unit.bytes(), Direction::Upload)?
             }
@@ -87,25 +97,25 @@ impl Transfer<'_> {
         self.copy_up(block)
     }
 
-    /// Copies down into a staging block, and from there into ordinary memory.
-    fn drain(&self) -> Result<()> {
-        let source = self.flow.origin.device().ok_or(Error::NotReady)?;
-        let block =
-            self.copy_down(&self.flow.lane, source.staging().take(self.unit.bytes(), Direction::Download)?)?;
-        self.job.completion.figures.time(Phase::Stage, || {
-            let contents = block.staging().contents().ok_or(Error::NotReady)?;
-            for piece in pieces(self.job, self.flow, self.unit) {
-                let Some(storage) = self.destinations.chunks.get(piece.chunk) else { continue };
-                let to = storage.host_range(piece.chunk_offset, piece.bytes)?;
-                // SAFETY: the block holds the unit (`copy_down` has sized it and waited for the copies into it); `to`
-                // has room (`host_range`) and is not used before the copy is done.
-                unsafe {
-                    let from = contents.add(piece.linear - self.unit.start);
-                    to.copy_from_nonoverlapping(from, piece.bytes);
-                }
+    /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
+    fn drain(&self, supply: Supply) -> Result<()> {
+        let (job, flow, lane) = (self.job, self.flow, &self.flow.lane);
+        let landing = |block| Landing::new(job, flow, self.destinations, self.unit, block);
+        match supply {
+            Supply::Taken(Taken { block, table }) => {
+                let block = Arc::new(block.ok_or(Error::NotReady)?);
+                self.read_down(lane, &block, |_| table)?;
+                job.put_off(landing(block));
+                Ok(())
             }
-            Ok(())
-        })
+            Supply::Now => {
+                let source = flow.origin.device().ok_or(Error::NotReady)?;
+                let block = source.staging().take(self.unit.bytes(), Direction::Download)?;
+                let landing = landing(self.copy_down(lane, block)?);
+                // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.
+                job.completion.figures.time(Phase::Stage, || unsafe { landing.land() })
+            }
+        }
     }
 
     /// Copies down into a block of the source, over into one of the target, and up.
@@ -124,7 +134,10 @@ impl Transfer<'_> {
         let chunks = Some(&*self.destinations.chunks);
         let runs = runs::runs(self.job, self.flow, self.unit, chunks, &mut storages);
         let entry = self.flow.gather(&self.job.target).filter(|_| !self.destinations.pageable);
-        let (gathered, single) = runs::split(runs, entry, |bytes| self.table(supply, bytes));
+        let (gathered, single) = runs::split(runs, entry, |bytes| match supply {
+            Supply::Taken(taken) => taken.table,
+            Supply::Now => self.grow_table(bytes),
+        });
         if let Some((runs, table)) = gathered {
             self.job.completion.figures.count_gathered(runs.len());
             self.copy_runs(Keep { table: Some(table), storages: storages.clone(), ..self.keep() }, &runs)?;
@@ -136,14 +149,9 @@ impl Transfer<'_> {
     }
 
     /// A block for the table of a kernel. Never waits for one: without it there are single copies.
-    fn table(&self, supply: Supply, bytes: usize) -> Option<Block> {
-        match supply {
-            Supply::Taken(block) => block.filter(|block| block.bytes() >= bytes),
-            Supply::Now => {
-                let pool = self.flow.read_by(&self.job.target).staging();
-                pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
-            }
-        }
+    fn grow_table(&self, bytes: usize) -> Option<Block> {
+        let pool = self.flow.read_by(&self.job.target).staging();
+        pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
     }
 
     /// What copies that are not staged read.
@@ -177,22 +185,31 @@ impl Transfer<'_> {
     /// Copies the unit into a block of the source and waits for it.
     fn copy_down(&self, lane: &Arc<Lane>, block: Block) -> Result<Arc<Block>> {
         let block = Arc::new(block);
-        let runs = runs::runs(self.job, self.flow, self.unit, None, &mut Storages::new());
-        self.job.completion.figures.count_staged(self.unit.bytes(), block.staging().is_pinned());
-        let entry = self.flow.gather(&self.job.target);
-        let (gathered, single) = runs::split(runs, entry, |bytes| self.table(Supply::Now, bytes));
-        let mut last = None;
-        if let Some((runs, table)) = gathered {
-            self.job.completion.figures.count_gathered(runs.len());
-            last = Some(self.copy_runs_down(lane, &block, Some(table), &runs)?);
-        }
-        if !single.is_empty() {
-            last = Some(self.copy_runs_down(lane, &block, None, &single)?);
-        }
-        if let Some(position) = last {
+        if let Some(position) = self.read_down(lane, &block, |bytes| self.grow_table(bytes))? {
             lane.wait(position, None)?;
         }
         Ok(block)
+    }
+
+    /// Copies the unit into a block of the source; the position behind that, unless there is nothing to copy.
+    fn read_down(
+        &self,
+        lane: &Arc<Lane>,
+        block: &Arc<Block>,
+        table: impl FnOnce(usize) -> Option<Block>,
+    ) -> Result<Option<u64>> {
+        let runs = runs::runs(self.job, self.flow, self.unit, None, &mut Storages::new());
+        self.job.completion.figures.count_staged(self.unit.bytes(), block.staging().is_pinned());
+        let (gathered, single) = runs::split(runs, self.flow.gather(&self.job.target), table);
+        let mut last = None;
+        if let Some((runs, table)) = gathered {
+            self.job.completion.figures.count_gathered(runs.len());
+            last = Some(self.copy_runs_down(lane, block, Some(table), &runs)?);
+        }
+        if !single.is_empty() {
+            last = Some(self.copy_runs_down(lane, block, None, &single)?);
+        }
+        Ok(last)
     }
 
     fn copy_runs_down(

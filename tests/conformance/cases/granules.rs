@@ -14,7 +14,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(odd_views_come_down_unpacked).needs(OwnMemory),
         case!(odd_views_come_down_without_alignment).needs(OwnMemory),
         case!(odd_views_come_down_without_pinned_staging).needs(OwnMemory),
+        case!(odd_views_come_down_mapped).needs(OwnMemory),
         case!(large_odd_views_come_down).needs(OwnMemory),
+        case!(large_odd_views_come_down_mapped).needs(OwnMemory),
         case!(large_odd_views_come_down_in_pieces).needs(OwnMemory),
         case!(odd_views_are_copied_on_their_device).needs(OwnMemory),
         case!(odd_views_go_to_another_device).needs(SecondDevice),
@@ -65,6 +67,15 @@ fn odd_views_come_down_without_pinned_staging(bed: &Bed) -> Result<(), Failed> {
     all_odd_types(bed, bed.options().pinned_staging(false))
 }
 
+fn odd_views_come_down_mapped(bed: &Bed) -> Result<(), Failed> {
+    all_odd_types(bed, mapped(bed))
+}
+
+fn mapped(bed: &Bed) -> CopyOptions {
+    // SAFETY: nobody destroys the device.
+    unsafe { bed.options().mapped_results() }
+}
+
 /// More than a staging block each.
 fn large(bed: &Bed, options: CopyOptions) -> Result<(), Failed> {
     const BYTES: usize = (5 << 20) + 7;
@@ -80,6 +91,11 @@ fn large(bed: &Bed, options: CopyOptions) -> Result<(), Failed> {
 fn large_odd_views_come_down(bed: &Bed) -> Result<(), Failed> {
     large(bed, bed.options())?;
     large(bed, bed.options().pinned_staging(false))
+}
+
+fn large_odd_views_come_down_mapped(bed: &Bed) -> Result<(), Failed> {
+    large(bed, mapped(bed))?;
+    large(bed, mapped(bed).paced((1 << 20) + 1))
 }
 
 fn large_odd_views_come_down_in_pieces(bed: &Bed) -> Result<(), Failed> {

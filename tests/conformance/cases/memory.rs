@@ -2,7 +2,7 @@
 
 use libtest_mimic::Failed;
 use transship::backend::MemoryKind;
-use transship::{BackgroundWork, DType, Device, Error, Tensor, start_copy};
+use transship::{BackgroundWork, CopyOptions, DType, Device, Error, Tensor, start_copy};
 
 use crate::backends::Need::{OwnMemory, Pinned};
 use crate::bed::Bed;
@@ -13,7 +13,8 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case!(pinned_sources_go_directly).needs(Pinned),
         case!(small_pinned_sources_are_packed).needs(Pinned),
-        case!(results_are_pinned_or_mapped).needs(OwnMemory),
+        case!(results_are_pinned_or_own_their_bytes).needs(OwnMemory),
+        case!(results_may_stay_mapped).needs(OwnMemory),
         case!(results_above_the_budget_are_pageable).needs(OwnMemory),
         case!(without_pinned_staging_up).needs(OwnMemory),
         case!(without_pinned_staging_down).needs(OwnMemory),
@@ -53,11 +54,22 @@ fn small_pinned_sources_are_packed(bed: &Bed) -> Result<(), Failed> {
     Ok(())
 }
 
-fn results_are_pinned_or_mapped(bed: &Bed) -> Result<(), Failed> {
-    let trip = bed.round_trip((bed.batch(20), bed.bytes(MIB)), bed.options())?;
-    assert_eq!(trip.down.pageable_result_bytes, 0, "{}", trip.down);
+/// Memory that is mapped from a device goes with it.
+fn results_are_pinned_or_own_their_bytes(bed: &Bed) -> Result<(), Failed> {
     let mapped = bed.device.limits().mapped_staging;
-    let kind = if mapped { MemoryKind::Mapped } else { MemoryKind::Pinned };
+    results_lie_in(bed, bed.options(), if mapped { MemoryKind::Pageable } else { MemoryKind::Pinned })
+}
+
+fn results_may_stay_mapped(bed: &Bed) -> Result<(), Failed> {
+    // SAFETY: nobody destroys the device.
+    let options = unsafe { bed.options().mapped_results() };
+    let mapped = bed.device.limits().mapped_staging;
+    results_lie_in(bed, options, if mapped { MemoryKind::Mapped } else { MemoryKind::Pinned })
+}
+
+fn results_lie_in(bed: &Bed, options: CopyOptions, kind: MemoryKind) -> Result<(), Failed> {
+    let trip = bed.round_trip((bed.batch(20), bed.bytes(MIB)), options)?;
+    assert_eq!(trip.down.pageable_result_bytes == 0, kind != MemoryKind::Pageable, "{}", trip.down);
     for tensor in trip.value.0.iter().chain([&trip.value.1]) {
         assert_eq!(tensor.memory_kind()?, kind);
     }
