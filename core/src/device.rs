@@ -153,14 +153,15 @@ impl Device {
         Ok(Stream::from_backend(self, self.0.parts.backend.create_stream(priority)?))
     }
 
-    /// Blocks until everything submitted to the device by anybody is done.
+    /// Blocks until everything submitted to the device by anybody is done, and what copies on the device's own streams have
+    /// used is let go of.
     ///
     /// # Errors
     ///
     /// What the driver says, errors of earlier asynchronous work included.
     pub fn synchronize(&self) -> Result<()> {
         self.0.parts.backend.synchronize()?;
-        self.lanes().into_iter().try_for_each(Lane::poll)
+        self.lanes().into_iter().try_for_each(Lane::settle)
     }
 
     /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such

@@ -216,9 +216,18 @@ impl Lane {
     /// Asks the driver how far the stream has come and lets go of what that settles. Never blocks: while another thread
     /// lets go of memory, that one does it.
     pub(crate) fn poll(&self) -> Result<()> {
+        self.ask_and_release(false)
+    }
+
+    /// The same, but what is done is let go of when it returns, by whichever thread.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.ask_and_release(true)
+    }
+
+    fn ask_and_release(&self, patient: bool) -> Result<()> {
         let reached = self.stream.reached().inspect_err(|_| self.leak())?;
         self.queue.lock().settle(reached);
-        self.release(false);
+        self.release(patient);
         Ok(())
     }
 

@@ -70,13 +70,14 @@ impl Stream {
         self.record()?.is_reached()
     }
 
-    /// Blocks until everything submitted so far is done.
+    /// Blocks until everything submitted so far is done, and what copies on this stream have used is let go of.
     ///
     /// # Errors
     ///
     /// What the driver says, errors of earlier asynchronous work included.
     pub fn synchronize(&self) -> Result<()> {
-        self.record()?.wait(None).map(|_| ())
+        self.record()?.wait(None)?;
+        self.lane.settle()
     }
 
     /// Marks this point with the time at which the device comes by.

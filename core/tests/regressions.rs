@@ -96,6 +96,38 @@ fn memory_that_was_lent_is_given_back_when_its_use_is_over() {
     eventually("it is given back", || given_back.is_raised());
 }
 
+/// Whoever destroys a stream of his own behind this would have it used afterwards.
+#[test]
+fn a_synchronised_stream_has_nothing_half_given_back() {
+    let (_late, device) = late();
+    let stream = stream_of(&device);
+    half_given_back(&device, options().stream(&stream), || stream.synchronize().unwrap());
+}
+
+#[test]
+fn a_synchronised_device_has_nothing_half_given_back() {
+    let (_late, device) = late();
+    half_given_back(&device, options(), || device.synchronize().unwrap());
+}
+
+/// Calls `synchronize` while another thread lets go of what a copy has read.
+fn half_given_back(device: &Device, options: CopyOptions, synchronize: impl FnOnce()) {
+    let (begun, given_back) = (Flag::default(), Flag::default());
+    let tensor = lent_by_device(device, {
+        let (begun, given_back) = (begun.clone(), given_back.clone());
+        move || {
+            begun.raise();
+            thread::sleep(Duration::from_millis(200));
+            given_back.raise();
+        }
+    });
+    device.prepare(64).unwrap();
+    drop(start_copy(tensor, &Device::host(), options).unwrap());
+    eventually("another thread lets go of it", || begun.is_raised());
+    synchronize();
+    assert!(given_back.is_raised(), "another thread is still at it");
+}
+
 #[test]
 fn an_owner_that_panics_does_not_take_others_with_it() {
     let (late, device) = late();
