@@ -1,46 +1,27 @@
 //! The cases, in the order in which they run.
 
+#[path = "../../../tests/device/captures.rs"]
 mod captures;
 mod contexts;
+mod cudarc;
+#[path = "../../../tests/device/guard.rs"]
+mod guard;
 mod kernels;
 mod lifetimes;
+#[path = "../../../tests/device/memory.rs"]
 mod memory;
+#[path = "../../../tests/device/out_of_memory.rs"]
 mod out_of_memory;
+#[path = "../../../tests/device/peers.rs"]
 mod peers;
+#[path = "../../../tests/device/stalled.rs"]
 mod stalled;
+#[path = "../../../tests/device/steady.rs"]
 mod steady;
+#[path = "../../../tests/device/streams.rs"]
 mod streams;
 
-use libtest_mimic::Failed;
-
-/// What a case comes to.
-pub(crate) type Outcome = Result<(), Failed>;
-
-/// One case.
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) body: fn() -> Outcome,
-    /// How many devices it needs.
-    pub(crate) devices: usize,
-    /// It breaks a stream on purpose: what is in flight there is given up.
-    pub(crate) may_leak: bool,
-}
-
-/// A [`Case`] out of a function, named after it and its module.
-macro_rules! case {
-    ($module:ident::$body:ident $(, $field:ident: $value:expr)*) => {
-        Case {
-            $($field: $value,)*
-            ..Case::new(concat!(stringify!($module), "::", stringify!($body)), $module::$body)
-        }
-    };
-}
-
-impl Case {
-    fn new(name: &'static str, body: fn() -> Outcome) -> Self {
-        Self { name, body, devices: 1, may_leak: false }
-    }
-}
+use crate::suite::{Case, case};
 
 pub(crate) fn all() -> Vec<Case> {
     vec![
@@ -54,12 +35,15 @@ pub(crate) fn all() -> Vec<Case> {
         case!(contexts::no_context_stays_none),
         case!(contexts::another_context_stays_current),
         case!(streams::copies_run_on_the_streams_of_others),
-        case!(streams::a_stream_of_another_context_is_refused),
+        case!(cudarc::copies_run_on_the_streams_of_cudarc),
+        case!(cudarc::a_stream_of_another_context_is_refused),
+        case!(cudarc::the_default_stream_of_each_thread_is_refused),
         case!(streams::the_default_stream_of_each_thread_is_refused),
         case!(streams::one_stream_waits_for_another),
         case!(streams::time_passes_between_marks),
         case!(streams::high_priority_is_higher),
         case!(memory::memory_of_others_is_freed_after_its_last_use),
+        case!(memory::page_locked_memory_of_others_is_known),
         case!(memory::wrong_addresses_are_refused),
         case!(memory::an_empty_pinned_tensor_is_page_locked),
         case!(out_of_memory::more_than_the_device_has_is_too_large),

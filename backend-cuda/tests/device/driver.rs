@@ -2,11 +2,28 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
 use libloading::Library;
-use transship_core::Device;
+use transship_core::{Device, DeviceId};
+use transship_cuda::{Cuda, CudaBackend};
 
-use crate::bed::backend;
+pub(crate) use sys::{CUresult as Code, CUstream as Handle};
+pub(crate) use transship_cuda::{cu_stream as handle, stream_from_raw};
+
+pub(crate) const NAME: &str = "cuda";
+pub(crate) const SUCCESS: Code = CUresult::CUDA_SUCCESS;
+
+pub(crate) fn backend(device: &Device) -> &Cuda {
+    CudaBackend::of(&**device.backend()).unwrap().context().api()
+}
+
+/// cudarc's view of the same device. Its context stays current for this thread.
+pub(crate) fn cudarc_context(device: &Device) -> Arc<CudaContext> {
+    CudaContext::new(device.id().ordinal()).unwrap()
+}
 
 /// Fails the case unless the driver is content.
 pub(crate) fn check(call: &str, result: CUresult) {
@@ -19,6 +36,14 @@ pub(crate) fn current() -> sys::CUcontext {
     // SAFETY: the result is written to a local.
     check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) });
     context
+}
+
+/// Whether the device is current for this thread.
+pub(crate) fn is_current(device: DeviceId) -> bool {
+    let mut ordinal = -1;
+    // SAFETY: the result is written to a local, and left as it is where no context is current.
+    let _ = unsafe { sys::cuCtxGetDevice(&mut ordinal) };
+    usize::try_from(ordinal) == Ok(device.ordinal())
 }
 
 /// The stream-capture mode of this thread.
@@ -109,12 +134,6 @@ impl RawStream {
     pub(crate) fn of(device: &Device) -> Self {
         Self::create(backend(device).cu_context())
     }
-
-    pub(crate) fn synchronize(&self) {
-        let _current = Current::push(self.context);
-        // SAFETY: the stream is alive and of the current context.
-        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.handle) });
-    }
 }
 
 impl Drop for RawStream {
@@ -143,6 +162,34 @@ pub(crate) fn allocate(device: &Device, bytes: &[u8]) -> sys::CUdeviceptr {
     address
 }
 
+/// # Safety
+///
+/// The memory is one of [`allocate`] that nobody uses any more.
+pub(crate) unsafe fn free(address: u64) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { sys::cuMemFree_v2(address) }
+}
+
+/// # Safety
+///
+/// So many bytes are there until the stream has come by, which is one of the current context.
+pub(crate) unsafe fn set_bytes(address: u64, value: u8, bytes: usize, stream: Handle) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { sys::cuMemsetD8Async(address, value, bytes, stream) }
+}
+
+/// # Safety
+///
+/// The stream is one of the current context, and the function may be called with the argument.
+pub(crate) unsafe fn launch_host_function(
+    stream: Handle,
+    function: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+) -> Code {
+    // SAFETY: the caller's promise.
+    unsafe { sys::cuLaunchHostFunc(stream, Some(function), argument) }
+}
+
 /// Bytes that are free on the device, and all there are.
 pub(crate) fn memory_info(device: &Device) -> (usize, usize) {
     let _current = Current::of(device);
@@ -152,15 +199,15 @@ pub(crate) fn memory_info(device: &Device) -> (usize, usize) {
     (free, total)
 }
 
-/// What kind of memory the driver takes an address for.
-pub(crate) fn memory_type(device: &Device, address: u64) -> u32 {
+/// Whether the driver takes an address for page-locked memory of the host.
+pub(crate) fn is_page_locked(device: &Device, address: u64) -> bool {
     let _current = Current::of(device);
     let mut kind: c_uint = 0;
     let attribute = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     let value = (&raw mut kind).cast::<c_void>();
     // SAFETY: the context is current; the attribute is 32 bits, written to a local.
     check("cuPointerGetAttribute", unsafe { sys::cuPointerGetAttribute(value, attribute, address) });
-    kind
+    kind == sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as u32
 }
 
 /// Whether the primary context of device 0 is initialised.

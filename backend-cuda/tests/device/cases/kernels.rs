@@ -7,11 +7,11 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use transship_core::{CopyOptions, Device, Tensor, start_copy};
 use transship_cuda::{cuda_view, device_ptr, stream_from_cudarc, tensor_from_cuda_slice};
 
-use super::Outcome;
 use crate::bed::{self, bytes, down, numbers};
-use crate::driver::memory_info;
+use crate::driver::{cudarc_context, memory_info};
 use crate::kernel::AddOne;
 use crate::stall::Stall;
+use crate::suite::Outcome;
 
 const ROUNDS: usize = 100;
 const COUNT: usize = 10_000;
@@ -86,7 +86,7 @@ pub(crate) fn a_slice_becomes_a_tensor() -> Outcome {
 pub(crate) fn memory_of_a_slice_is_freed_with_the_last_tensor() -> Outcome {
     const BYTES: usize = 128 << 20;
     let device = bed::device(0);
-    let stream = bed::cudarc_context(&device).new_stream()?;
+    let stream = cudarc_context(&device).new_stream()?;
     device.synchronize()?;
     let (before, _) = memory_info(&device);
     let slice = stream.alloc_zeros::<u8>(BYTES)?;
@@ -115,7 +115,7 @@ struct Bench {
 impl Bench {
     fn new() -> Result<Self, libtest_mimic::Failed> {
         let device = bed::warm_device(0);
-        let context = bed::cudarc_context(&device);
+        let context = cudarc_context(&device);
         let stream = context.new_stream()?;
         let kernel = AddOne::load(&context, &stream);
         Ok(Self { device, kernel, stream })

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use transship_core::{Device, Tensor};
 
-use super::Outcome;
 use crate::bed::{self, down, numbers, up};
 use crate::driver::is_primary_context_active;
+use crate::suite::Outcome;
 
 pub(crate) fn an_open_device_is_one_instance_and_can_be_opened_again() -> Outcome {
     let device = bed::device(0);

@@ -1,13 +1,14 @@
 //! Invariant: copies of one thread do not break the capture of a graph on another.
 
-use cudarc::driver::sys;
 use futures::executor::block_on;
 use transship_core::{CopyOptions, Device, Error, Tensor, start_copy};
-use transship_cuda::stream_from_raw;
 
-use super::Outcome;
 use crate::bed::{self, down, numbers, up};
-use crate::driver::{Current, RawStream, allocate, begin_capture, check, end_capture};
+use crate::driver::{
+    Code, Current, Handle, RawStream, allocate, begin_capture, check, end_capture, free, set_bytes,
+    stream_from_raw,
+};
+use crate::suite::Outcome;
 
 const BYTES: usize = 4096;
 
@@ -47,8 +48,8 @@ fn captured_while(work: impl FnOnce(&Device) -> Outcome + Send) -> Outcome {
     let second = memory.try_clear(stream.handle, 2);
     let graph = end_capture(stream.handle);
     worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    check("cuMemsetD8Async at the beginning of the capture", first);
-    check("cuMemsetD8Async after the work of the other thread", second);
+    check("clearing at the beginning of the capture", first);
+    check("clearing after the work of the other thread", second);
     let graph = graph.unwrap_or_else(|code| panic!("the capture was broken: {code:?}"));
     graph.launch(stream.handle);
     Ok(())
@@ -68,7 +69,7 @@ pub(crate) fn a_copy_on_a_captured_stream_is_refused() -> Outcome {
         let refused = start_copy(source, &device, CopyOptions::default().stream(&stream));
         let first = memory.try_clear(raw.handle, 1);
         let graph = end_capture(raw.handle);
-        check("cuMemsetD8Async after the refusal", first);
+        check("clearing after the refusal", first);
         let refused = refused.err().ok_or("a copy was captured")?;
         assert!(matches!(refused.error(), Error::Unsupported { .. }), "{refused}");
         let back = refused.into_value().ok_or("the tensor is gone")?;
@@ -84,7 +85,7 @@ pub(crate) fn a_copy_on_a_captured_stream_is_refused() -> Outcome {
 /// Something for a graph to work on.
 struct Memory<'a> {
     device: &'a Device,
-    address: sys::CUdeviceptr,
+    address: u64,
 }
 
 impl<'a> Memory<'a> {
@@ -92,9 +93,9 @@ impl<'a> Memory<'a> {
         Self { device, address: allocate(device, &[0; BYTES]) }
     }
 
-    fn try_clear(&self, stream: sys::CUstream, value: u8) -> sys::CUresult {
-        // SAFETY: so many bytes are there, and the stream is of the current context.
-        unsafe { sys::cuMemsetD8Async(self.address, value, BYTES, stream) }
+    fn try_clear(&self, stream: Handle, value: u8) -> Code {
+        // SAFETY: so many bytes are there, and the stream is of the current device.
+        unsafe { set_bytes(self.address, value, BYTES, stream) }
     }
 }
 
@@ -102,9 +103,9 @@ impl Drop for Memory<'_> {
     fn drop(&mut self) {
         let _current = Current::of(self.device);
         // SAFETY: allocated by `new`; the graphs over it have run.
-        let result = unsafe { sys::cuMemFree_v2(self.address) };
+        let result = unsafe { free(self.address) };
         if !std::thread::panicking() {
-            check("cuMemFree", result);
+            check("free", result);
         }
     }
 }

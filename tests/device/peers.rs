@@ -1,13 +1,12 @@
 //! From one device to another.
 
 use transship_core::{CopyOptions, Tensor, start_copy};
-use transship_cuda::stream_from_raw;
 
-use super::Outcome;
 use crate::bed::{self, bytes, down, numbers};
 use crate::detection;
-use crate::driver::RawStream;
+use crate::driver::{RawStream, stream_from_raw};
 use crate::stall::Stall;
+use crate::suite::Outcome;
 
 pub(crate) fn tensors_go_from_device_to_device() -> Outcome {
     let devices = [bed::device(0), bed::device(1)];
@@ -50,7 +49,9 @@ pub(crate) fn a_source_that_is_still_being_filled_is_waited_for() -> Outcome {
             stall.release();
             assert_eq!(down(handle.wait()?).to_vec::<f32>()?, numbers(9999, 3));
         }
-        raw.synchronize();
+        // The copies keep what is on the books of the caller's stream until they are settled.
+        stream.synchronize()?;
+        to.synchronize()?;
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use transship_core::backend::Counters;
 use transship_core::{CopyOptions, Device, Statistics, start_copy, statistics};
 
-use super::Outcome;
 use crate::bed::{self, bytes, down};
 use crate::detection::{self, BYTES, LEAVES, Sample};
+use crate::suite::Outcome;
 
 const COPIES: u64 = 200;
 const MOST_CALLS: u64 = 40;

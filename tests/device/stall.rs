@@ -4,10 +4,9 @@ use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys;
 use transship_core::Device;
 
-use crate::driver::{Current, check};
+use crate::driver::{Current, Handle, check, launch_host_function};
 
 /// A stream goes on after so long whatever happens: a call that wrongly waits for it shows as slow, not as stuck.
 const LONGEST: Duration = Duration::from_secs(3);
@@ -26,14 +25,14 @@ struct Gate {
 
 impl Stall {
     /// Holds up `stream`, a stream of `device`.
-    pub(crate) fn on(device: &Device, stream: sys::CUstream) -> Self {
+    pub(crate) fn on(device: &Device, stream: Handle) -> Self {
         let gate = Arc::new(Gate::default());
         let lent = Arc::into_raw(gate.clone()).cast_mut().cast::<c_void>();
         let _current = Current::of(device);
         // SAFETY: the stream is alive and of the current context; the function takes over the gate that is lent to it and
         // calls nothing of the driver.
-        let result = unsafe { sys::cuLaunchHostFunc(stream, Some(hold), lent) };
-        check("cuLaunchHostFunc", result);
+        let result = unsafe { launch_host_function(stream, hold, lent) };
+        check("launch of a host function", result);
         Self { gate, since: Instant::now() }
     }
 

@@ -1,23 +1,18 @@
-//! What several cases need.
+//! What several cases need, whatever the driver. What differs from one to another is in the `driver` of each backend's tests.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaContext;
 use transship_core::{
     CopyHandle, CopyOptions, Device, DeviceId, Tensor, TensorTree, for_each_tensor, start_copy,
 };
-use transship_cuda::{Cuda, CudaBackend};
+
+use crate::driver::NAME;
 
 /// Opens device `ordinal`.
 pub(crate) fn device(ordinal: usize) -> Device {
-    Device::open(DeviceId::new("cuda", ordinal).unwrap()).unwrap()
-}
-
-pub(crate) fn backend(device: &Device) -> &Cuda {
-    CudaBackend::of(&**device.backend()).unwrap().context().api()
+    Device::open(DeviceId::new(NAME, ordinal).unwrap()).unwrap()
 }
 
 /// Opens device `ordinal` and runs copies both ways, so that nothing is allocated from the driver while a stream is
@@ -30,11 +25,6 @@ pub(crate) fn warm_device(ordinal: usize) -> Device {
         drop(down(tensor.clone()));
     }
     device
-}
-
-/// cudarc's view of the same device. Its context stays current for this thread.
-pub(crate) fn cudarc_context(device: &Device) -> Arc<CudaContext> {
-    CudaContext::new(device.id().ordinal()).unwrap()
 }
 
 /// `count` numbers that differ from those of another seed and are exact as floats, also after 1 is added.

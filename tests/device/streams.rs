@@ -1,42 +1,30 @@
-//! Streams of the driver and of cudarc, in both directions.
+//! Streams of the driver, in both directions.
 
-use cudarc::driver::sys;
 use transship_core::backend::StreamPriority;
 use transship_core::{CopyOptions, Device, Error, Stream, Tensor, start_copy};
-use transship_cuda::{cu_stream, stream_from_cudarc, stream_from_raw};
 
-use super::Outcome;
 use crate::bed::{self, numbers};
-use crate::driver::{OtherContext, RawStream, priority};
+use crate::driver::{Handle, RawStream, handle, priority, stream_from_raw};
 use crate::stall::Stall;
+use crate::suite::Outcome;
 
 /// The handle of the default stream of each thread.
-const PER_THREAD: sys::CUstream = std::ptr::without_provenance_mut(2);
+const PER_THREAD: Handle = std::ptr::without_provenance_mut(2);
 
 pub(crate) fn copies_run_on_the_streams_of_others() -> Outcome {
     let device = bed::warm_device(0);
     let raw = RawStream::of(&device);
-    let context = bed::cudarc_context(&device);
-    let of_cudarc = context.new_stream()?;
-    for handle in [std::ptr::null_mut(), raw.handle] {
+    for theirs in [std::ptr::null_mut(), raw.handle] {
         // SAFETY: the default stream is never destroyed; the other one outlives what is made of it.
-        let stream = unsafe { stream_from_raw(&device, handle)? };
-        assert_eq!(cu_stream(&stream)?, handle);
+        let stream = unsafe { stream_from_raw(&device, theirs)? };
+        assert_eq!(handle(&stream)?, theirs);
         there_and_back(&device, &stream)?;
     }
-    for stream in [of_cudarc, context.default_stream()] {
-        let adopted = stream_from_cudarc(&device, &stream)?;
-        assert_eq!(cu_stream(&adopted)?, stream.cu_stream());
-        there_and_back(&device, &adopted)?;
-        // What the tensors of a copy hold on to goes with them.
-        stream.synchronize()?;
-    }
-    raw.synchronize();
     Ok(())
 }
 
-fn there_and_back(device: &Device, stream: &Stream) -> Outcome {
-    let stall = Stall::on(device, cu_stream(stream)?);
+pub(crate) fn there_and_back(device: &Device, stream: &Stream) -> Outcome {
+    let stall = Stall::on(device, handle(stream)?);
     let options = || CopyOptions::default().stream(stream);
     let up = start_copy(Tensor::from(numbers(5000, 1)), device, options())?;
     let event = stream.record()?;
@@ -57,19 +45,6 @@ pub(crate) fn the_default_stream_of_each_thread_is_refused() -> Outcome {
     // SAFETY: the stream is never destroyed.
     let refused = unsafe { stream_from_raw(&device, PER_THREAD) };
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
-    let stream = bed::cudarc_context(&device).per_thread_stream();
-    let refused = stream_from_cudarc(&device, &stream);
-    assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
-    Ok(())
-}
-
-pub(crate) fn a_stream_of_another_context_is_refused() -> Outcome {
-    let device = bed::device(0);
-    let other = OtherContext::create();
-    let raw = RawStream::create(other.0);
-    // SAFETY: the stream outlives the call, which refuses it.
-    let refused = unsafe { stream_from_raw(&device, raw.handle) };
-    assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
     Ok(())
 }
 
@@ -86,7 +61,7 @@ pub(crate) fn one_stream_waits_for_another() -> Outcome {
     assert!(!copy.is_ready()?, "the copy did not wait for the other stream");
     stall.release();
     assert_eq!(bed::down(copy.wait()?).to_vec::<f32>()?, numbers(5000, 2));
-    raw.synchronize();
+    first.synchronize()?;
     Ok(())
 }
 
@@ -109,7 +84,7 @@ pub(crate) fn high_priority_is_higher() -> Outcome {
     let device = bed::device(0);
     let normal = device.create_stream(StreamPriority::Normal)?;
     let high = device.create_stream(StreamPriority::High)?;
-    let numbers = [&normal, &high].map(|stream| priority(&device, cu_stream(stream).unwrap()));
+    let numbers = [&normal, &high].map(|stream| priority(&device, handle(stream).unwrap()));
     println!("priorities: normal {}, high {}", numbers[0], numbers[1]);
     assert!(numbers[1] < numbers[0], "{numbers:?}");
     Ok(())

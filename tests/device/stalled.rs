@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use transship_core::{CopyHandle, CopyOptions, Device, Stream, start_copy};
 
-use super::Outcome;
 use crate::bed::{self, bytes, down};
 use crate::detection::{self, Sample};
-use crate::driver::RawStream;
+use crate::driver::{RawStream, stream_from_raw};
 use crate::stall::Stall;
+use crate::suite::Outcome;
 
 const STALL: Duration = Duration::from_millis(200);
 const LIMIT: Duration = Duration::from_millis(1);
@@ -18,7 +18,7 @@ pub(crate) fn nothing_waits_for_a_stalled_stream() -> Outcome {
     let device = bed::warm_device(0);
     let raw = RawStream::of(&device);
     // SAFETY: the stream outlives what is made of it, which is dropped before it and waited for.
-    let stream = unsafe { transship_cuda::stream_from_raw(&device, raw.handle)? };
+    let stream = unsafe { stream_from_raw(&device, raw.handle)? };
     let mut batch = detection::batch(0)?;
     batch.truncate(8);
     let bench = Bench { device: &device, raw: &raw, stream: &stream, batch };
@@ -27,7 +27,9 @@ pub(crate) fn nothing_waits_for_a_stalled_stream() -> Outcome {
     for _ in 0..ROUNDS {
         bench.round(&mut times)?;
     }
-    raw.synchronize();
+    // Copies whose handle was dropped keep what is on the books of the caller's stream until they are settled.
+    stream.synchronize()?;
+    device.synchronize()?;
     times.print();
     times.check()
 }

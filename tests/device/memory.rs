@@ -1,32 +1,31 @@
 //! Memory that somebody else allocated, and page-locked memory.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cudarc::driver::sys;
 use transship_core::backend::{MemoryKind, RawMemory};
-use transship_core::{CopyOptions, DType, Device, Error, Tensor, start_copy};
-use transship_cuda::stream_from_raw;
+use transship_core::{CopyOptions, DType, Device, DeviceId, Error, Tensor, start_copy};
 
-use super::Outcome;
 use crate::bed::{self, bytes, down};
-use crate::driver::{RawStream, allocate, current, memory_type};
+use crate::driver::{RawStream, SUCCESS, allocate, free, is_current, is_page_locked, stream_from_raw};
 use crate::stall::Stall;
+use crate::suite::Outcome;
 
-/// Frees memory of `cuMemAlloc`, for which it finds the context current, and counts.
+/// Frees memory of the driver, for which it finds the device current, and counts.
 struct Owner {
-    context: usize,
-    address: sys::CUdeviceptr,
+    device: DeviceId,
+    address: u64,
     freed: Arc<AtomicUsize>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let is_current = current().addr() == self.context;
+        let is_current = is_current(self.device);
         // SAFETY: allocated by the case, and owned by this alone.
-        let result = unsafe { sys::cuMemFree_v2(self.address) };
+        let result = unsafe { free(self.address) };
         // Not a panic: this may run on any thread. The case fails since the count stays.
-        if is_current && result == sys::CUresult::CUDA_SUCCESS {
+        if is_current && result == SUCCESS {
             self.freed.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -35,7 +34,7 @@ impl Drop for Owner {
 /// A tensor over `content`, in memory that counts when it is freed.
 fn lent(device: &Device, content: &[u8], freed: &Arc<AtomicUsize>) -> Result<Tensor, Error> {
     let address = allocate(device, content);
-    let owner = Owner { context: bed::backend(device).cu_context().addr(), address, freed: freed.clone() };
+    let owner = Owner { device: device.id(), address, freed: freed.clone() };
     let memory = RawMemory { address, bytes: content.len(), kind: MemoryKind::Device };
     // SAFETY: the memory is valid until the owner goes, and nobody else knows of it.
     unsafe { Tensor::from_raw(memory, Box::new(owner), &[content.len()], DType::U8, device) }
@@ -73,9 +72,29 @@ pub(crate) fn memory_of_others_is_freed_after_its_last_use() -> Outcome {
         if let Some(handle) = handle {
             assert_eq!(bytes(handle.wait()?), [&content[..]]);
         }
-        device.synchronize()?;
+        stream.synchronize()?;
         assert!(bed::eventually(|| count() == before + 1), "the owner was not dropped after the last use");
     }
+    Ok(())
+}
+
+pub(crate) fn page_locked_memory_of_others_is_known() -> Outcome {
+    let device = bed::device(0);
+    let mut owner = Tensor::empty_pinned(&[10_000], DType::U8, &device)?;
+    owner.as_mut_slice::<u8>()?.fill(9);
+    let address = owner.as_slice::<u8>()?.as_ptr().expose_provenance() as u64;
+    let wrap = |kind, owner: Box<dyn Any + Send + Sync>| {
+        let memory = RawMemory { address, bytes: 10_000, kind };
+        // SAFETY: the memory is the owner's, or not used: the call refuses it; nobody writes it any more.
+        unsafe { Tensor::from_raw(memory, owner, &[10_000], DType::U8, &device) }
+    };
+    for kind in [MemoryKind::Device, MemoryKind::Managed] {
+        let refused = wrap(kind, Box::new(()));
+        assert!(matches!(refused, Err(Error::InvalidMemory { .. })), "as {kind:?}: {refused:?}");
+    }
+    let tensor = wrap(MemoryKind::Pinned, Box::new(owner))?;
+    assert_eq!(tensor.memory_kind()?, MemoryKind::Pinned);
+    assert_eq!(bytes(down(bed::up(tensor, &device))), [[9; 10_000]]);
     Ok(())
 }
 
@@ -116,8 +135,7 @@ pub(crate) fn an_empty_pinned_tensor_is_page_locked() -> Outcome {
     let mut tensor = Tensor::empty_pinned(&[100_000], DType::F32, &device)?;
     assert_eq!(tensor.memory_kind()?, MemoryKind::Pinned);
     let address = tensor.as_slice::<f32>()?.as_ptr().expose_provenance() as u64;
-    let kind = memory_type(&device, address);
-    assert_eq!(kind, sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as u32, "the driver knows it as {kind}");
+    assert!(is_page_locked(&device, address), "the driver knows it as something else");
     let numbers = bed::numbers(100_000, 3);
     tensor.as_mut_slice::<f32>()?.copy_from_slice(&numbers);
     let (copied, report) = start_copy(tensor, &device, CopyOptions::default())?.wait_with_report()?;

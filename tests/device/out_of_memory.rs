@@ -2,9 +2,9 @@
 
 use transship_core::{DType, Error, Tensor};
 
-use super::Outcome;
 use crate::bed::{self, down, numbers, up};
 use crate::driver::memory_info;
+use crate::suite::Outcome;
 
 pub(crate) fn more_than_the_device_has_is_too_large() -> Outcome {
     let device = bed::device(0);
