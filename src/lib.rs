@@ -30,6 +30,8 @@ pub use transship_derive::TensorTree;
 
 #[cfg(feature = "cuda")]
 pub use transship_cuda as cuda;
+#[cfg(feature = "hip")]
+pub use transship_hip as hip;
 
 #[cfg(feature = "wgpu")]
 pub use transship_wgpu as wgpu;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaView, DevicePtrMut, DeviceRepr};
 use transship_core::backend::BackendStream;
-use transship_core::stream_ordered::Context;
-use transship_core::{Element, Error, Result, Tensor};
+use transship_core::stream_ordered::{Context, address_of};
+use transship_core::{Element, Result, Tensor};
 
 use crate::CudaBackend;
 use crate::device::Cuda;
@@ -39,8 +39,8 @@ use crate::interop::{adopt, backend};
 ///
 /// # Errors
 ///
-/// [`Error::WrongDType`], [`Error::NotContiguous`] or [`Error::Misaligned`] if the tensor is no run of `T`;
-/// [`Error::WrongStream`] or [`Error::Unsupported`] if it does not lie where the stream works; the error of the copy if that
+/// `Error::WrongDType`, `Error::NotContiguous` or `Error::Misaligned` if the tensor is no run of `T`;
+/// `Error::WrongStream` or `Error::Unsupported` if it does not lie where the stream works; the error of the copy if that
 /// failed, or what the driver says.
 pub fn cuda_view<'a, T: Element + DeviceRepr>(
     tensor: &'a Tensor,
@@ -49,7 +49,7 @@ pub fn cuda_view<'a, T: Element + DeviceRepr>(
     let device = tensor.device()?;
     let backend = backend(&device)?;
     let adopted: Arc<dyn BackendStream> = adopt(backend, stream)?;
-    let address = check_elements::<T>(tensor)?;
+    let address = address_of::<T>(tensor)?;
     tensor.record_backend_stream(&adopted)?;
     // SAFETY: the tensor's memory at this address has so many elements, and outlives the view and what `adopted` does.
     let slice = unsafe { lend(backend, stream, address, tensor.elements())? };
@@ -87,27 +87,6 @@ impl<T> Drop for CudaTensorView<'_, T> {
         // Makes the stream wait for the uses on other streams that cudarc knows of, and frees nothing. The stream itself
         // is recorded on the tensor, so that these uses are covered as well.
         slice.leak();
-    }
-}
-
-/// Where the elements start; fails unless they are a run of `T`.
-fn check_elements<T: Element>(tensor: &Tensor) -> Result<u64> {
-    if tensor.dtype() != T::DTYPE {
-        return Err(Error::WrongDType { actual: tensor.dtype(), asked: T::DTYPE });
-    }
-    if !tensor.is_contiguous() {
-        let (shape, strides) = (tensor.shape().to_vec(), tensor.strides().into_vec());
-        return Err(Error::NotContiguous { shape, strides });
-    }
-    let (first, behind, there) =
-        (tensor.offset(), tensor.offset().saturating_add(tensor.bytes()), tensor.buffer()?.bytes());
-    if behind > there {
-        return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
-    }
-    let address = tensor.address()?.unwrap_or(0);
-    match address % align_of::<T>() as u64 {
-        0 => Ok(address),
-        _ => Err(Error::Misaligned { what: "address", value: address, alignment: align_of::<T>() }),
     }
 }
 

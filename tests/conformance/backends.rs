@@ -59,6 +59,8 @@ pub(crate) fn all() -> Vec<Backend> {
         Backend::built_in("cuda", &[]),
         #[cfg(feature = "wgpu")]
         Backend::built_in("wgpu", &[Need::Pinned, Need::Clock]),
+        #[cfg(feature = "hip")]
+        Backend::built_in("hip", &[]),
     ]
 }
 

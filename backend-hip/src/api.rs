@@ -1,0 +1,357 @@
+//! The calls of the driver, as the layer for stream-ordered drivers wants them.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::NonNull;
+
+use hip_sys::hiprt::{self, hipPointer_attribute as PointerAttribute};
+use transship_core::backend::{Direction, MemoryKind, StreamPriority};
+use transship_core::stream_ordered::{Api, EventKind, is_code};
+use transship_core::{Alignment, DeviceId, Error, Result};
+
+use crate::calls::{INVALID_VALUE, OUT_OF_MEMORY, PEER_ACCESS_ALREADY_ENABLED};
+use crate::device::{Hip, pointer};
+use crate::driver::version_text;
+use crate::guard::DeviceGuard;
+use crate::kernels::Kernel;
+use crate::pool;
+
+const NOT_CAPTURED: u32 = hiprt::hipStreamCaptureStatus::hipStreamCaptureStatusNone as u32;
+
+const HOST_FLAGS: u32 = hiprt::hipHostMallocPortable | hiprt::hipHostMallocCoherent;
+
+// SAFETY: 1. each call is the runtime's own of that meaning; its handles belong to no thread. 2. and 3. so AMD's reference
+// says of events, of allocations, and of `hipFreeAsync`.
+unsafe impl Api for Hip {
+    type Guard<'a> = DeviceGuard<'a>;
+    type Stream = hiprt::hipStream_t;
+    type Event = hiprt::hipEvent_t;
+    type Pool = hiprt::hipMemPool_t;
+    type Kernel = Kernel;
+    type Attached = ();
+
+    /// What `hipMalloc` and pools align to at the least.
+    const BUFFER_ALIGNMENT: Alignment = match Alignment::of(256) {
+        Some(alignment) => alignment,
+        None => Alignment::ONE,
+    };
+
+    fn id(&self) -> DeviceId {
+        self.calls().device()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.ordinal() == other.ordinal()
+    }
+
+    fn call_count(&self) -> u64 {
+        self.calls().count()
+    }
+
+    fn is_out_of_memory(&self, error: &Error) -> bool {
+        is_code(error, i64::from(OUT_OF_MEMORY))
+    }
+
+    fn enter(&self) -> Result<DeviceGuard<'_>> {
+        self.guard()
+    }
+
+    unsafe fn description(&self) -> Result<String> {
+        let mut name = [0; 256];
+        let mut version = 0;
+        // SAFETY: the name is written to a local of the length given, with a zero behind it; the version to a local.
+        unsafe {
+            self.calls().device_name(name.as_mut_ptr(), name.len() as c_int, self.device())?;
+            self.calls().runtime_version(&mut version)?;
+        }
+        // SAFETY: the driver has ended the name with a zero, and the last byte is one in any case.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy();
+        Ok(format!("{name}, HIP {}", version_text(version)))
+    }
+
+    unsafe fn total_memory(&self) -> Result<usize> {
+        let mut total = 0;
+        // SAFETY: the device exists; the result is written to a local.
+        unsafe { self.calls().device_total_memory(&mut total, self.device())? };
+        Ok(total)
+    }
+
+    unsafe fn memory_info(&self) -> Result<(usize, usize)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the device is current (caller); the results are written to locals.
+        unsafe { self.calls().memory_info(&mut free, &mut total)? };
+        Ok((free, total))
+    }
+
+    unsafe fn synchronize(&self) -> Result<()> {
+        // SAFETY: the device is current (caller).
+        unsafe { self.calls().device_synchronize() }
+    }
+
+    unsafe fn can_access(&self, peer: &Self) -> Result<bool> {
+        let mut answer = 0;
+        // SAFETY: both devices exist; the answer is written to a local.
+        unsafe { self.calls().can_access_peer(&mut answer, self.ordinal(), peer.ordinal())? };
+        Ok(answer != 0)
+    }
+
+    unsafe fn enable_access(&self, peer: &Self) -> Result<()> {
+        // SAFETY: both devices exist, ours is current (caller).
+        match unsafe { self.calls().enable_peer_access(peer.ordinal(), 0) } {
+            Err(error) if is_code(&error, i64::from(PEER_ACCESS_ALREADY_ENABLED)) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    unsafe fn create_stream(&self, priority: StreamPriority) -> Result<hiprt::hipStream_t> {
+        let (mut least, mut greatest) = (0, 0);
+        let mut stream = std::ptr::null_mut();
+        let flags = hiprt::hipStreamNonBlocking;
+        // SAFETY: the device is current (caller); the results are written to locals.
+        unsafe {
+            self.calls().device_priorities(&mut least, &mut greatest)?;
+            let priority = match priority {
+                StreamPriority::Normal => 0,
+                StreamPriority::High => greatest,
+            };
+            self.calls().stream_create(&mut stream, flags, priority)?;
+        }
+        Ok(stream)
+    }
+
+    unsafe fn destroy_stream(&self, stream: hiprt::hipStream_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().stream_destroy(stream) }
+    }
+
+    unsafe fn synchronize_stream(&self, stream: hiprt::hipStream_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().stream_synchronize(stream) }
+    }
+
+    unsafe fn is_capturing(&self, stream: hiprt::hipStream_t) -> Result<bool> {
+        if stream.is_null() {
+            // The default stream cannot be captured, and not every version of the runtime can be asked about it.
+            return Ok(false);
+        }
+        let mut status = NOT_CAPTURED;
+        // SAFETY: the caller's promises; the status is written to a local.
+        unsafe { self.calls().stream_is_capturing(stream, &mut status)? };
+        Ok(status != NOT_CAPTURED)
+    }
+
+    unsafe fn wait_event(&self, stream: hiprt::hipStream_t, event: hiprt::hipEvent_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().stream_wait_event(stream, event, 0) }
+    }
+
+    unsafe fn create_event(&self, kind: EventKind) -> Result<hiprt::hipEvent_t> {
+        let flags = match kind {
+            EventKind::Plain => hiprt::hipEventDisableTiming | hiprt::hipEventBlockingSync,
+            EventKind::Timing => hiprt::hipEventDefault,
+        };
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the device is current (caller); the handle is written to a local.
+        unsafe { self.calls().event_create(&mut event, flags)? };
+        Ok(event)
+    }
+
+    unsafe fn destroy_event(&self, event: hiprt::hipEvent_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_destroy(event) }
+    }
+
+    unsafe fn record_event(&self, event: hiprt::hipEvent_t, stream: hiprt::hipStream_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_record(event, stream) }
+    }
+
+    unsafe fn query_event(&self, event: hiprt::hipEvent_t) -> Result<bool> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_query(event) }
+    }
+
+    unsafe fn synchronize_event(&self, event: hiprt::hipEvent_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_synchronize(event) }
+    }
+
+    unsafe fn elapsed(&self, start: hiprt::hipEvent_t, end: hiprt::hipEvent_t) -> Result<Option<f64>> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().event_elapsed(start, end) }
+    }
+
+    unsafe fn has_pools(&self) -> Result<bool> {
+        let attribute = hiprt::hipDeviceAttribute_t::hipDeviceAttributeMemoryPoolsSupported;
+        let mut supported = 0;
+        // SAFETY: the device exists; the result is written to a local.
+        unsafe { self.calls().device_attribute(&mut supported, attribute, self.ordinal())? };
+        Ok(supported != 0)
+    }
+
+    unsafe fn create_pool(&self) -> Result<hiprt::hipMemPool_t> {
+        let properties = pool::properties(self.ordinal());
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: the properties are read within the call; the handle is written to a local.
+        unsafe { self.calls().pool_create(&mut pool, &properties)? };
+        Ok(pool)
+    }
+
+    unsafe fn destroy_pool(&self, pool: hiprt::hipMemPool_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().pool_destroy(pool) }
+    }
+
+    unsafe fn keep_all(&self, pool: hiprt::hipMemPool_t) -> Result<()> {
+        let threshold = hiprt::hipMemPoolAttr::hipMemPoolAttrReleaseThreshold;
+        let mut all = u64::MAX;
+        // SAFETY: the attribute is a 64-bit number, read within the call; the rest is the caller's promise.
+        unsafe { self.calls().pool_set_attribute(pool, threshold, (&raw mut all).cast()) }
+    }
+
+    unsafe fn pool_reserved(&self, pool: hiprt::hipMemPool_t) -> Result<u64> {
+        let attribute = hiprt::hipMemPoolAttr::hipMemPoolAttrReservedMemCurrent;
+        let mut bytes = 0_u64;
+        // SAFETY: the attribute is a 64-bit number, written to a local; the rest is the caller's promise.
+        unsafe { self.calls().pool_attribute(pool, attribute, (&raw mut bytes).cast())? };
+        Ok(bytes)
+    }
+
+    unsafe fn trim_pool(&self, pool: hiprt::hipMemPool_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().pool_trim(pool, 0) }
+    }
+
+    unsafe fn open_pool(&self, pool: hiprt::hipMemPool_t, peer: &Self) -> Result<()> {
+        let access = pool::access(peer.ordinal());
+        // SAFETY: the caller's promises; one description is read within the call.
+        unsafe { self.calls().pool_set_access(pool, &access, 1) }
+    }
+
+    unsafe fn allocate_pooled(
+        &self,
+        bytes: usize,
+        pool: hiprt::hipMemPool_t,
+        stream: hiprt::hipStream_t,
+    ) -> Result<u64> {
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the caller's promises; the address is written to a local.
+        unsafe { self.calls().allocate_from_pool(&mut start, bytes, pool, stream)? };
+        Ok(start.expose_provenance() as u64)
+    }
+
+    unsafe fn free_pooled(&self, address: u64, stream: hiprt::hipStream_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().free_async(pointer(address), stream) }
+    }
+
+    unsafe fn allocate(&self, bytes: usize) -> Result<u64> {
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the device is current (caller); the address is written to a local.
+        unsafe { self.calls().allocate(&mut start, bytes)? };
+        Ok(start.expose_provenance() as u64)
+    }
+
+    unsafe fn free(&self, address: u64) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().free(pointer(address)) }
+    }
+
+    /// Known to every device, and coherent in both directions: kernels read tables there and write results, which the other
+    /// side must see once the event is reached; that does not flush the caches of devices by itself. Copy engines do not
+    /// care. Never write-combined: results are read by the host.
+    unsafe fn allocate_host(&self, bytes: usize, _: Direction) -> Result<Option<NonNull<u8>>> {
+        let mut start = std::ptr::null_mut::<c_void>();
+        // SAFETY: the device is current (caller); the address is written to a local.
+        unsafe { self.calls().allocate_host(&mut start, bytes, HOST_FLAGS)? };
+        Ok(NonNull::new(start.cast()))
+    }
+
+    unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().free_host(start.as_ptr().cast()) }
+    }
+
+    /// The numbers of memory types changed with ROCm 6: what has an address on the host is told by that.
+    unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>> {
+        if self.pointer_attribute(PointerAttribute::HIP_POINTER_ATTRIBUTE_IS_MANAGED, address)? != 0 {
+            return Ok(Some(MemoryKind::Managed));
+        }
+        match self.pointer_attribute(PointerAttribute::HIP_POINTER_ATTRIBUTE_HOST_POINTER, address) {
+            Ok(0) => Ok(Some(MemoryKind::Device)),
+            Ok(_) => Ok(Some(MemoryKind::Pinned)),
+            Err(error) if is_code(&error, i64::from(INVALID_VALUE)) => Ok(Some(MemoryKind::Device)),
+            Err(error) => Err(error),
+        }
+    }
+
+    unsafe fn ordinal_of(&self, address: u64) -> Result<usize> {
+        let attribute = PointerAttribute::HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        self.pointer_attribute(attribute, address).map(|ordinal| ordinal as usize)
+    }
+
+    unsafe fn copy_up(
+        &self,
+        to: u64,
+        from: NonNull<u8>,
+        bytes: usize,
+        stream: hiprt::hipStream_t,
+    ) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().copy_up(pointer(to), from.as_ptr().cast(), bytes, stream) }
+    }
+
+    unsafe fn copy_down(
+        &self,
+        to: NonNull<u8>,
+        from: u64,
+        bytes: usize,
+        stream: hiprt::hipStream_t,
+    ) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().copy_down(to.as_ptr().cast(), pointer(from), bytes, stream) }
+    }
+
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: hiprt::hipStream_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().copy_within(pointer(to), pointer(from), bytes, stream) }
+    }
+
+    unsafe fn copy_from_peer(
+        &self,
+        to: u64,
+        peer: &Self,
+        from: u64,
+        bytes: usize,
+        stream: hiprt::hipStream_t,
+    ) -> Result<()> {
+        let (here, there) = (self.ordinal(), peer.ordinal());
+        // SAFETY: the caller's promises; both devices exist.
+        unsafe { self.calls().copy_from_peer(pointer(to), here, pointer(from), there, bytes, stream) }
+    }
+
+    unsafe fn load_gather(&self) -> Result<Option<Kernel>> {
+        // SAFETY: the caller's promises.
+        unsafe { self.load_kernel() }
+    }
+
+    unsafe fn launch_gather(
+        &self,
+        kernel: Kernel,
+        table: NonNull<u8>,
+        entries: u32,
+        stream: hiprt::hipStream_t,
+    ) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.launch_kernel(kernel, table, entries, stream) }
+    }
+
+    unsafe fn unload_gather(&self, kernel: Kernel) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.unload_kernel(kernel) }
+    }
+
+    unsafe fn clear(&self, to: u64, bytes: usize, stream: hiprt::hipStream_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().set_bytes(pointer(to), 0, bytes, stream) }
+    }
+}

@@ -1,0 +1,102 @@
+//! The HIP runtime, found at run time.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::channel::oneshot;
+use transship_core::backend::{Backend, BuiltinDriver, Driver};
+use transship_core::stream_ordered::{OrderedBackend, is_code};
+use transship_core::{DeviceId, Error, Result};
+
+use crate::calls::{Calls, Functions, INVALID_DEVICE, NO_DEVICE};
+use crate::device::Hip;
+use crate::library;
+
+/// The word before the colon in `hip:0`.
+pub(crate) const NAME: &str = "hip";
+
+/// The driver of AMD's devices, used through libamdhip64, which is loaded when it is asked for the first time.
+pub struct HipDriver;
+
+inventory::submit! {
+    BuiltinDriver(|| Arc::new(HipDriver))
+}
+
+#[async_trait]
+impl Driver for HipDriver {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn preference(&self) -> u32 {
+        90
+    }
+
+    fn is_available(&self) -> Result<()> {
+        count(library::require()?).map(drop)
+    }
+
+    fn device_count(&self) -> usize {
+        library::require().and_then(count).unwrap_or(0)
+    }
+
+    /// Initialising a device takes long: a thread of its own does it, so that the future never blocks.
+    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+        let (sender, receiver) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("transship-hip-open".to_owned())
+            .spawn(move || sender.send(open(ordinal)).map_err(drop))
+            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
+        let opened = receiver.await;
+        opened.unwrap_or_else(|_| Err(Error::Panicked { message: format!("opening {NAME}:{ordinal}") }))
+    }
+}
+
+/// `5.2.21153` for 50221153.
+pub(crate) fn version_text(version: i32) -> String {
+    format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
+}
+
+fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
+    let device = DeviceId::new(NAME, ordinal)?;
+    let functions = library::require()?;
+    let count = count(functions)?;
+    match ordinal < count {
+        true => Ok(Arc::new(OrderedBackend::new(Hip::open(functions, device)?)?)),
+        false => Err(Error::NoSuchDevice { device, count }),
+    }
+}
+
+/// How many devices there are, at least one. The runtime initialises itself with the first call, and no device.
+fn count(functions: &'static Functions) -> Result<usize> {
+    let calls = Calls::new(functions, DeviceId::new(NAME, 0)?);
+    let mut count = 0;
+    // SAFETY: may be called at any time; the count is written to a local.
+    let answer = unsafe { calls.device_count(&mut count) };
+    match (answer, usize::try_from(count).unwrap_or(0)) {
+        (Ok(()), 0) => Err(no_device()),
+        (Ok(()), count) => Ok(count),
+        (Err(error), _)
+            if [NO_DEVICE, INVALID_DEVICE].iter().any(|code| is_code(&error, i64::from(*code))) =>
+        {
+            Err(no_device())
+        }
+        (Err(error), _) => Err(library::unavailable(error.to_string())),
+    }
+}
+
+fn no_device() -> Error {
+    let reason = "the HIP runtime is there and finds no device; check the kernel driver amdgpu and HIP_VISIBLE_DEVICES";
+    library::unavailable(reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_read_as_amd_writes_them() {
+        assert_eq!(version_text(50_221_153), "5.2.21153");
+        assert_eq!(version_text(70_051_831), "7.0.51831");
+    }
+}

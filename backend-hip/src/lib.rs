@@ -1,0 +1,37 @@
+//! The HIP backend of transship: mechanism only, on AMD's HIP runtime.
+//!
+//! libamdhip64 is loaded at run time, and nothing is linked; without it every question gets an answer and nothing panics.
+//! Programs use the crate `transship`, which has the functions below as `transship::hip`:
+//!
+//! - [`stream_from_raw`], [`hip_stream`]: streams, in both directions;
+//! - [`hip_view`]: a tensor as an argument of a kernel;
+//! - [`device_ptr`]: a bare address, for those who order their work themselves.
+
+mod api;
+mod calls;
+mod device;
+mod driver;
+mod guard;
+mod interop;
+mod kernels;
+mod library;
+mod pool;
+mod rtc;
+mod view;
+
+use transship_core::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};
+
+pub use device::Hip;
+pub use driver::HipDriver;
+pub use guard::DeviceGuard;
+pub use hip_sys;
+pub use interop::{device_ptr, hip_stream, stream_from_raw};
+pub use kernels::Kernel;
+pub use view::{HipTensorView, hip_view};
+
+/// A HIP device behind the seam.
+pub type HipBackend = OrderedBackend<Hip>;
+/// A stream of a HIP device behind the seam.
+pub type HipStream = OrderedStream<Hip>;
+/// Memory that a HIP device can use, behind the seam.
+pub type HipBuffer = OrderedBuffer<Hip>;

@@ -1,0 +1,51 @@
+//! The cases, in the order in which they run.
+
+#[path = "../../../tests/device/captures.rs"]
+mod captures;
+mod devices;
+#[path = "../../../tests/device/guard.rs"]
+mod guard;
+#[path = "../../../tests/device/memory.rs"]
+mod memory;
+#[path = "../../../tests/device/out_of_memory.rs"]
+mod out_of_memory;
+#[path = "../../../tests/device/peers.rs"]
+mod peers;
+#[path = "../../../tests/device/stalled.rs"]
+mod stalled;
+#[path = "../../../tests/device/steady.rs"]
+mod steady;
+#[path = "../../../tests/device/streams.rs"]
+mod streams;
+mod views;
+
+use crate::suite::{Case, case};
+
+pub(crate) fn all() -> Vec<Case> {
+    vec![
+        case!(stalled::nothing_waits_for_a_stalled_stream),
+        case!(steady::a_copy_up_in_a_steady_state),
+        case!(views::a_view_waits_for_its_copy),
+        case!(views::memory_is_not_reused_before_its_last_use),
+        case!(views::other_tensors_and_streams_are_refused),
+        case!(devices::the_first_device_stays_current),
+        case!(devices::another_device_stays_current, devices: 2),
+        case!(devices::a_stream_of_another_device_is_refused, devices: 2),
+        case!(streams::copies_run_on_the_streams_of_others),
+        case!(streams::the_default_stream_of_each_thread_is_refused),
+        case!(streams::one_stream_waits_for_another),
+        case!(streams::time_passes_between_marks),
+        case!(streams::high_priority_is_higher),
+        case!(memory::memory_of_others_is_freed_after_its_last_use),
+        case!(memory::page_locked_memory_of_others_is_known),
+        case!(memory::wrong_addresses_are_refused),
+        case!(memory::an_empty_pinned_tensor_is_page_locked),
+        case!(out_of_memory::more_than_the_device_has_is_too_large),
+        case!(out_of_memory::a_full_device_says_so_and_recovers),
+        case!(peers::tensors_go_from_device_to_device, devices: 2),
+        case!(peers::a_source_that_is_still_being_filled_is_waited_for, devices: 2),
+        case!(captures::copies_do_not_break_the_capture_of_another_thread),
+        case!(captures::growing_does_not_break_the_capture_of_another_thread),
+        case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
+    ]
+}
