@@ -5,6 +5,8 @@ use std::fmt;
 use late_backend::{LateConfig, LateHandle};
 use transship::{Alignment, Device, DeviceId};
 
+use crate::required::required;
+
 /// A backend under test.
 pub(crate) struct Backend {
     /// The name of its driver, and of its cases.
@@ -133,15 +135,8 @@ impl Backend {
     }
 }
 
-/// The devices that `TRANSSHIP_REQUIRE` names.
-pub(crate) fn required() -> Vec<DeviceId> {
-    let list = std::env::var("TRANSSHIP_REQUIRE").unwrap_or_default();
-    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    names.map(|name| name.parse().unwrap_or_else(|error| panic!("TRANSSHIP_REQUIRE: {error}"))).collect()
-}
-
 fn is_required(driver: &str, least_ordinal: usize) -> bool {
-    required().iter().any(|id| id.driver() == driver && id.ordinal() >= least_ordinal)
+    required().iter().any(|device| device.id.driver() == driver && device.id.ordinal() >= least_ordinal)
 }
 
 impl fmt::Display for Need {

@@ -2,7 +2,8 @@
 //!
 //! A case of a backend whose device is missing is shown as ignored, never as passed. `TRANSSHIP_REQUIRE=cuda` (a list
 //! with commas) makes such cases run, and fail: then a case is ignored only for what the backend declares not to have
-//! (`backends.rs`), or because there is one device only; `cuda:1` in the list demands the second one as well.
+//! (`backends.rs`), or because there is one device only; `cuda:1` in the list demands the second one as well. A stand-in
+//! for a driver is no device: `cuda-sim` demands the stand-in, `cuda` that there is none.
 //! `TRANSSHIP_SEED` sets the seed of the random data.
 //!
 //! Cases run in parallel, in one process; those whose statement is about the whole process run in a child of it.
@@ -13,6 +14,8 @@ mod backends;
 mod bed;
 mod cases;
 mod data;
+#[path = "../support/required.rs"]
+mod required;
 mod suite;
 
 use std::process::ExitCode;

@@ -13,6 +13,7 @@ use transship::Device;
 use crate::backends::{self, Backend, Need};
 use crate::bed::Bed;
 use crate::cases;
+use crate::required::{Required, required};
 
 /// Set in the child of a case that runs alone.
 const ALONE: &str = "TRANSSHIP_CONFORMANCE_ALONE";
@@ -28,6 +29,7 @@ pub(crate) struct Case {
     name: String,
     needs: Vec<Need>,
     alone: bool,
+    forgets: bool,
     body: Body,
 }
 
@@ -46,7 +48,13 @@ impl Case {
         body: impl Fn(&Bed) -> Result<(), Failed> + Send + Sync + 'static,
     ) -> Self {
         let module = module.rsplit("::").next().unwrap_or(module);
-        Self { name: format!("{module}::{name}"), needs: Vec::new(), alone: false, body: Box::new(body) }
+        Self {
+            name: format!("{module}::{name}"),
+            needs: Vec::new(),
+            alone: false,
+            forgets: false,
+            body: Box::new(body),
+        }
     }
 
     /// Names what the case needs of a backend.
@@ -59,6 +67,12 @@ impl Case {
     pub(crate) fn alone(mut self) -> Self {
         self.alone = true;
         self
+    }
+
+    /// As [`alone`](Self::alone): what the case never gives back is forgotten on purpose, and no fault of the backend's.
+    pub(crate) fn forgets(mut self) -> Self {
+        self.forgets = true;
+        self.alone()
     }
 }
 
@@ -91,7 +105,7 @@ fn trial(backend: Arc<Backend>, case: Case, arguments: &Arguments, results: &Arc
             return Ok(Completion::ignored_with(reason));
         }
         let outcome = match case.alone && std::env::var_os(ALONE).is_none() {
-            true => run_in_child(&full_name),
+            true => run_in_child(&full_name, case.forgets),
             false => run_here(&full_name, &backend, &case, &results),
         };
         results.of(backend.name, |tally| match &outcome {
@@ -103,16 +117,20 @@ fn trial(backend: Arc<Backend>, case: Case, arguments: &Arguments, results: &Arc
     Trial::ignorable_test(name, runner).with_ignored_flag(flag)
 }
 
-/// Whether every backend that is required is in this program, whatever the filter.
+/// Whether every backend that is required is in this program and what it must be, whatever the filter.
 fn has_all_required(backends: &[Arc<Backend>]) -> bool {
-    let known = |driver: &str| backends.iter().any(|backend| backend.name == driver);
-    let missing: Vec<_> = backends::required().into_iter().filter(|id| !known(id.driver())).collect();
-    for id in &missing {
-        println!(
-            "TRANSSHIP_REQUIRE names {id}, which this program has no backend for; enable its cargo feature"
-        );
+    let check = |device: &Required| {
+        if backends.iter().all(|backend| backend.name != device.id.driver()) {
+            let id = device.id;
+            return Err(format!("{id}, which this program has no backend for; enable its cargo feature"));
+        }
+        device.check_kind()
+    };
+    let unmet: Vec<_> = required().iter().filter_map(|device| check(device).err()).collect();
+    for reason in &unmet {
+        println!("TRANSSHIP_REQUIRE: {reason}");
     }
-    missing.is_empty()
+    unmet.is_empty()
 }
 
 fn run_here(name: &str, backend: &Backend, case: &Case, results: &Results) -> Result<(), Failed> {
@@ -137,11 +155,14 @@ fn run_here(name: &str, backend: &Backend, case: &Case, results: &Results) -> Re
     Err(format!("{} (TRANSSHIP_SEED={seed})", complaints.join("; then ")).into())
 }
 
-fn run_in_child(name: &str) -> Result<(), Failed> {
-    let output = Command::new(std::env::current_exe()?)
-        .args(["--exact", name, "--include-ignored", "--test-threads", "1"])
-        .env(ALONE, "1")
-        .output()?;
+fn run_in_child(name: &str, forgets: bool) -> Result<(), Failed> {
+    let mut child = Command::new(std::env::current_exe()?);
+    child.args(["--exact", name, "--include-ignored", "--test-threads", "1"]).env(ALONE, "1");
+    if forgets {
+        // Stand-ins for drivers would call it a leak.
+        child.env("DRIVER_SIM_LEAKS", "allow");
+    }
+    let output = child.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     if output.status.success() && said.contains(&format!("{ALONE_PASSED} {name}")) {
         return Ok(());

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use transship_core::DeviceId;
 use transship_core::backend::Driver;
+
+use crate::required::required;
 
 /// What a case comes to.
 pub(crate) type Outcome = Result<(), Failed>;
@@ -42,7 +43,11 @@ pub(crate) fn run(driver: &dyn Driver, cases: Vec<Case>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials = cases.into_iter().map(|case| trial(driver, case, &arguments)).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    match arguments.list || is_of_required_kind() {
+        true => conclusion.exit_code(),
+        false => ExitCode::from(101),
+    }
 }
 
 fn trial(driver: &dyn Driver, case: Case, arguments: &Arguments) -> Trial {
@@ -79,7 +84,7 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// Why a case that needs so many devices does not run here, if it does not.
 fn reason_to_ignore(driver: &dyn Driver, devices: usize) -> Option<String> {
-    let required = required(driver.name());
+    let required = required_ordinal(driver.name());
     if required.is_some_and(|ordinal| ordinal + 1 >= devices) {
         return None;
     }
@@ -92,9 +97,16 @@ fn reason_to_ignore(driver: &dyn Driver, devices: usize) -> Option<String> {
 }
 
 /// The highest device of the driver that `TRANSSHIP_REQUIRE` names.
-fn required(driver: &str) -> Option<usize> {
-    let list = std::env::var("TRANSSHIP_REQUIRE").unwrap_or_default();
-    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let ids = names.map(|name| name.parse().unwrap_or_else(|error| panic!("TRANSSHIP_REQUIRE: {error}")));
-    ids.filter(|id: &DeviceId| id.driver() == driver).map(|id| id.ordinal()).max()
+fn required_ordinal(driver: &str) -> Option<usize> {
+    let ids = required().into_iter().map(|device| device.id);
+    ids.filter(|id| id.driver() == driver).map(|id| id.ordinal()).max()
+}
+
+/// Whether what is required is what is there: a device, or a stand-in.
+fn is_of_required_kind() -> bool {
+    let unmet: Vec<_> = required().iter().filter_map(|device| device.check_kind().err()).collect();
+    for reason in &unmet {
+        println!("TRANSSHIP_REQUIRE: {reason}");
+    }
+    unmet.is_empty()
 }

@@ -2,8 +2,8 @@
 //! kernels over tensors, contexts, captured graphs, memory.
 //!
 //! Without a device every case is shown as ignored, never as passed. `TRANSSHIP_REQUIRE=cuda` makes them run, and fail;
-//! `cuda:1` in the list demands a second device as well. The cases that every driver of this kind shares are in
-//! `tests/device` of the workspace.
+//! `cuda:1` in the list demands a second device as well, `cuda-sim` the stand-in for libcuda. The cases that every driver of
+//! this kind shares are in `tests/device` of the workspace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::result_large_err, reason = "errors of copies hand the structure back")]
 
@@ -14,6 +14,8 @@ mod cases;
 mod detection;
 mod driver;
 mod kernel;
+#[path = "../../../tests/support/required.rs"]
+mod required;
 #[path = "../../../tests/device/stall.rs"]
 mod stall;
 #[path = "../../../tests/device/suite.rs"]

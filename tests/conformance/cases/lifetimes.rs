@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(drop_before_ready),
         case!(drop_of_a_large_copy_before_ready),
         case!(drop_after_a_poll),
-        case!(forgotten_handles),
+        case!(forgotten_handles).forgets(),
         case!(aborted_task),
         case!(result_outlives_every_device_handle),
         case!(device_goes_with_copies_open),

@@ -1,0 +1,103 @@
+//! Device memory, pools and page-locked memory.
+
+use std::ffi::c_void;
+
+use driver_sim_engine::{Failure, Place, PoolFigure};
+
+use crate::abi::{In, Out, exports};
+
+const PORTABLE: u32 = 1;
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+const READ_WRITE: u32 = 3;
+/// In words of the struct of a pool's properties: the device.
+const POOL_DEVICE: usize = 3;
+
+/// Of the attributes of pools.
+const RELEASE_THRESHOLD: u32 = 4;
+const RESERVED: u32 = 5;
+const USED: u32 = 7;
+
+exports! {
+    fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) |sim| address.put(sim.allocate(bytes)?);
+
+    fn cuMemFree_v2(address: u64) |sim| sim.free(address);
+
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) |sim| {
+        let (there, all) = sim.memory_info()?;
+        free.put(there as usize)?;
+        total.put(all as usize)
+    };
+
+    fn cuMemHostAlloc(address: Out<u64>, bytes: usize, flags: u32) |sim| {
+        address.put(sim.allocate_pinned(bytes, flags & PORTABLE != 0)?)
+    };
+
+    fn cuMemFreeHost(address: u64) |sim| sim.free_pinned(address);
+
+    fn cuMemAllocAsync(address: Out<u64>, bytes: usize, stream: u64) |sim| {
+        address.put(sim.allocate_ordered(bytes, None, stream)?)
+    };
+
+    fn cuMemAllocFromPoolAsync(address: Out<u64>, bytes: usize, pool: u64, stream: u64) |sim| {
+        address.put(sim.allocate_ordered(bytes, Some(pool), stream)?)
+    };
+
+    fn cuMemFreeAsync(address: u64, stream: u64) |sim| sim.free_ordered(address, stream);
+
+    fn cuMemPoolCreate(pool: Out<u64>, properties: In<i32>) |sim| {
+        pool.put(sim.create_pool(properties.at(POOL_DEVICE)?)?)
+    };
+
+    fn cuMemPoolDestroy(pool: u64) |sim| sim.destroy_pool(pool);
+
+    fn cuMemPoolTrimTo(pool: u64, keep: usize) |sim| sim.trim_pool(pool, keep as u64);
+
+    fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) |sim| pool.put(sim.default_pool(device)?);
+
+    fn cuMemPoolGetAttribute(pool: u64, attribute: u32, value: Out<u64>) |sim| {
+        let figure = match attribute {
+            RELEASE_THRESHOLD => PoolFigure::Threshold,
+            RESERVED => PoolFigure::Reserved,
+            USED => PoolFigure::Used,
+            _ => return Err(Failure::InvalidValue),
+        };
+        value.put(sim.pool_figure(pool, figure)?)
+    };
+
+    fn cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u64>) |sim| match attribute {
+        RELEASE_THRESHOLD => sim.set_pool_threshold(pool, value.read()?),
+        _ => Err(Failure::InvalidValue),
+    };
+
+    fn cuMemPoolSetAccess(pool: u64, access: In<[u32; 3]>, count: usize) |sim| {
+        for index in 0..count {
+            let [_, device, flags] = access.at(index)?;
+            sim.set_pool_access(pool, device as i32, flags == READ_WRITE)?;
+        }
+        Ok(())
+    };
+
+    fn cuPointerGetAttribute(value: Out<c_void>, attribute: u32, address: u64) |sim| {
+        let place = sim.place(address)?.ok_or(Failure::InvalidValue)?;
+        pointer_attribute(&value, attribute, &place)
+    };
+}
+
+fn pointer_attribute(value: &Out<c_void>, attribute: u32, place: &Place) -> Result<(), Failure> {
+    const CONTEXT: u32 = 1;
+    const MEMORY_TYPE: u32 = 2;
+    const IS_MANAGED: u32 = 8;
+    const ORDINAL: u32 = 9;
+    const START: u32 = 11;
+    const SIZE: u32 = 12;
+    match attribute {
+        CONTEXT => value.cast().put(place.context),
+        MEMORY_TYPE => value.cast().put(if place.device.is_some() { DEVICE } else { HOST }),
+        IS_MANAGED => value.cast().put(false),
+        ORDINAL => value.cast().put(place.device.map_or(0, |device| device as i32)),
+        START => value.cast().put(place.start),
+        SIZE => value.cast().put(place.bytes),
+        _ => Err(Failure::InvalidValue),
+    }
+}

@@ -1,0 +1,107 @@
+//! Capturing a stream into a graph, and the calls that break a capture.
+
+use std::cell::Cell;
+
+use crate::failure::Failure;
+use crate::sim::Sim;
+use crate::stream::Work;
+
+/// Whose unsafe calls break a capture, and which captures break a thread's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CaptureMode {
+    /// Everybody's.
+    Global,
+    /// Those of the thread that captures.
+    ThreadLocal,
+    /// Nobody's.
+    Relaxed,
+}
+
+/// A stream that is being captured.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) mode: CaptureMode,
+    pub(crate) thread: std::thread::ThreadId,
+    pub(crate) broken: bool,
+    pub(crate) graph: Vec<(Work, &'static str)>,
+}
+
+thread_local! {
+    static MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
+}
+
+/// Sets the mode of this thread and returns the one before.
+pub fn exchange_capture_mode(mode: CaptureMode) -> CaptureMode {
+    MODE.replace(mode)
+}
+
+impl Sim {
+    /// Whether the stream is being captured: `None`, or whether the capture is still sound.
+    pub fn capture_status(&mut self, stream: u64) -> Result<Option<bool>, Failure> {
+        let stream = self.stream_of_current(stream)?;
+        Ok(self.stream(stream)?.capture.as_ref().map(|capture| !capture.broken))
+    }
+
+    /// Captures what is submitted to the stream from now on.
+    pub fn begin_capture(&mut self, stream: u64, mode: CaptureMode) -> Result<(), Failure> {
+        let number = self.stream_of_current(stream)?;
+        let thread = std::thread::current().id();
+        let stream = self.stream(number)?;
+        if stream.capture.is_some() {
+            return Err(Failure::InvalidValue);
+        }
+        stream.capture = Some(Capture { mode, thread, broken: false, graph: Vec::new() });
+        self.captured.insert(number);
+        Ok(())
+    }
+
+    /// Ends the capture; the graph.
+    pub fn end_capture(&mut self, stream: u64) -> Result<u64, Failure> {
+        let number = self.stream_of_current(stream)?;
+        let stream = self.stream(number)?;
+        let context = stream.context;
+        let capture = stream.capture.take().ok_or(Failure::InvalidValue)?;
+        self.captured.remove(&number);
+        match capture.broken {
+            true => Err(Failure::CaptureInvalidated),
+            false => Ok(self.add_graph(context, capture.graph)),
+        }
+    }
+
+    /// Fails if a call that is unsafe during captures is one now; breaks those captures.
+    pub(crate) fn check_capture(&mut self) -> Result<(), Failure> {
+        let (thread, mode) = (std::thread::current().id(), MODE.get());
+        let mut safe = true;
+        let captured: Vec<u64> = self.captured.iter().copied().collect();
+        for stream in captured {
+            let Some(capture) = self.streams.get_mut(&stream).and_then(|stream| stream.capture.as_mut())
+            else {
+                continue;
+            };
+            let own = capture.thread == thread;
+            let breaks = match mode {
+                CaptureMode::Relaxed => false,
+                CaptureMode::ThreadLocal => own && capture.mode != CaptureMode::Relaxed,
+                CaptureMode::Global => match capture.mode {
+                    CaptureMode::Global => true,
+                    CaptureMode::ThreadLocal => own,
+                    CaptureMode::Relaxed => false,
+                },
+            };
+            capture.broken |= breaks;
+            safe &= !breaks;
+        }
+        if safe { Ok(()) } else { Err(Failure::CaptureUnsupported) }
+    }
+
+    /// Fails if this stream is being captured; that breaks the capture, whatever the mode.
+    pub(crate) fn check_uncaptured(&mut self, stream: u64) -> Result<(), Failure> {
+        match &mut self.stream(stream)?.capture {
+            None => Ok(()),
+            Some(capture) => {
+                capture.broken = true;
+                Err(Failure::CaptureUnsupported)
+            }
+        }
+    }
+}

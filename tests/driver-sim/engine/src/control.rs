@@ -1,0 +1,69 @@
+//! Telling the stand-in what to do, from within the program under test.
+
+use std::ffi::{CStr, c_char};
+
+use crate::faults::Faults;
+use crate::random::Random;
+use crate::sim::{Device, enter};
+
+/// What is answered to a command or a name that is not known.
+const UNKNOWN: i64 = -1;
+
+/// Does what a command says; 0, or -1 if there is no such command.
+///
+/// # Safety
+///
+/// `command` points to a string that ends with a zero.
+pub unsafe fn control(command: *const c_char) -> i64 {
+    // SAFETY: the caller's promise.
+    let Ok(command) = unsafe { CStr::from_ptr(command) }.to_str() else { return UNKNOWN };
+    let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
+    let mut sim = enter();
+    match word {
+        "faults" => match Faults::parse(rest) {
+            Ok(faults) => sim.faults = faults,
+            Err(_) => return UNKNOWN,
+        },
+        "seed" => match rest.parse() {
+            Ok(seed) => {
+                sim.settings.seed = seed;
+                sim.random = Random::new(seed);
+            }
+            Err(_) => return UNKNOWN,
+        },
+        "leaks" if rest == "allow" => sim.settings.leaks_allowed = true,
+        "leaks" if rest == "fail" => sim.settings.leaks_allowed = false,
+        "devices" => match rest.parse() {
+            Ok(count) => sim.devices.resize_with(count, Device::default),
+            Err(_) => return UNKNOWN,
+        },
+        "excuse" => sim.devices.iter_mut().for_each(|device| device.excused = true),
+        "list" => sim.left_open(None).iter().for_each(|left| eprintln!("driver-sim: open: {left}")),
+        _ => return UNKNOWN,
+    }
+    0
+}
+
+/// A figure by its name, or -1 if there is none of it: those of the counters, `violations`, `fired`, `devices`; and of
+/// the first device `open:0`, `contexts:0`, and `blocks-left:0`, the allocations that contexts left behind under faults.
+///
+/// # Safety
+///
+/// `name` points to a string that ends with a zero.
+pub unsafe fn query(name: *const c_char) -> i64 {
+    // SAFETY: the caller's promise.
+    let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return UNKNOWN };
+    let sim = enter();
+    let figure = match name {
+        "violations" => Some(sim.violations.len() as u64),
+        "devices" => Some(sim.devices.len() as u64),
+        "fired" => Some(sim.faults.fired),
+        _ => match name.split_once(':').map(|(word, device)| (word, device.parse())) {
+            Some(("open", Ok(device))) => Some(sim.left_open(Some(device)).len() as u64),
+            Some(("contexts", Ok(device))) => Some(sim.contexts_of(device)),
+            Some(("blocks-left", Ok(device))) => sim.devices.get(device).map(|device| device.blocks_left),
+            _ => sim.counters.figure(name),
+        },
+    };
+    figure.and_then(|figure| i64::try_from(figure).ok()).unwrap_or(UNKNOWN)
+}

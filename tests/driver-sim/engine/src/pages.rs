@@ -1,0 +1,73 @@
+//! Pages of real memory behind an allocation.
+
+use std::ptr;
+
+const PAGE: usize = 4096;
+
+/// A range of pages, with a guard page behind it.
+pub(crate) struct Pages {
+    start: *mut u8,
+    mapped: usize,
+}
+
+// SAFETY: plain memory; who touches it when is the business of the program under test.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    /// Maps `bytes` bytes and fills them; `None` if the host has none left.
+    pub(crate) fn map(bytes: usize, fill: u8) -> Option<Self> {
+        let mapped = bytes.checked_next_multiple_of(PAGE)?.checked_add(PAGE)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, nowhere in particular.
+        let start = unsafe { libc::mmap(ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        let pages = Self { start: start.cast(), mapped };
+        // SAFETY: the range is the new mapping without its last page.
+        let opened = unsafe { libc::mprotect(start, mapped - PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+        if opened != 0 {
+            return None;
+        }
+        // SAFETY: the range was made writable just now.
+        unsafe { pages.start.write_bytes(fill, bytes) };
+        Some(pages)
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        // Programs and copies make pointers out of the number.
+        ptr::with_exposed_provenance_mut(self.start.expose_provenance())
+    }
+
+    /// Gives the memory back but keeps the place: whoever touches it is ended.
+    pub(crate) fn guard(&self) {
+        // SAFETY: the range is the mapping of this object. A failure leaves it readable, which hides a fault at the most.
+        unsafe {
+            let _ = libc::madvise(self.start.cast(), self.mapped, libc::MADV_DONTNEED);
+            let _ = libc::mprotect(self.start.cast(), self.mapped, libc::PROT_NONE);
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping of this object, and nobody may use it any more.
+        let _ = unsafe { libc::munmap(self.start.cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    #[test]
+    fn pages_are_filled() {
+        let pages = Pages::map(5000, 7).unwrap();
+        // SAFETY: so many bytes were mapped and filled.
+        let bytes = unsafe { std::slice::from_raw_parts(pages.start(), 5000) };
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        pages.guard();
+        assert!(Pages::map(usize::MAX, 0).is_none());
+    }
+}

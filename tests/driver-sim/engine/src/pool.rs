@@ -1,0 +1,231 @@
+//! Pools of device memory, and allocating and freeing out of them in stream order.
+
+use std::collections::BTreeSet;
+
+use crate::failure::Failure;
+use crate::faults::Limited;
+use crate::memory::{Block, Kind, Life};
+use crate::sim::{self, Sim};
+use crate::stream::Work;
+
+/// A pool of device memory.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) device: usize,
+    pub(crate) used: u64,
+    reserved: u64,
+    threshold: u64,
+    /// Other devices that may use its memory.
+    pub(crate) access: BTreeSet<usize>,
+    /// It is that of the device, and never destroyed.
+    pub(crate) default: bool,
+    /// Destroyed; it goes with its last allocation.
+    pub(crate) destroyed: bool,
+    pub(crate) call: &'static str,
+}
+
+/// A figure of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolFigure {
+    /// Bytes that it keeps although nobody uses them.
+    Threshold,
+    /// Bytes held from the device.
+    Reserved,
+    /// Bytes in use.
+    Used,
+}
+
+impl Sim {
+    /// Whether devices have pools.
+    pub fn has_pools(&self) -> bool {
+        self.settings.pools
+    }
+
+    /// Creates a pool on a device.
+    pub fn create_pool(&mut self, ordinal: i32) -> Result<u64, Failure> {
+        self.device(ordinal)?;
+        self.add_pool(ordinal as usize, false)
+    }
+
+    /// The pool that a device has of itself.
+    pub fn default_pool(&mut self, ordinal: i32) -> Result<u64, Failure> {
+        if let Some(pool) = self.device(ordinal)?.default_pool {
+            return Ok(pool);
+        }
+        let pool = self.add_pool(ordinal as usize, true)?;
+        self.device(ordinal)?.default_pool = Some(pool);
+        Ok(pool)
+    }
+
+    /// Destroys a pool; memory out of it that is in use stays.
+    pub fn destroy_pool(&mut self, pool: u64) -> Result<(), Failure> {
+        let gone = self.pool(pool)?;
+        if gone.default {
+            return Err(Failure::InvalidValue);
+        }
+        gone.destroyed = true;
+        gone.threshold = 0;
+        self.settle(pool);
+        Ok(())
+    }
+
+    /// Gives what nobody uses back to the device, but for so many bytes.
+    pub fn trim_pool(&mut self, pool: u64, keep: u64) -> Result<(), Failure> {
+        let pool = self.pool(pool)?;
+        pool.reserved = pool.used.max(keep.min(pool.reserved));
+        Ok(())
+    }
+
+    /// A figure of a pool.
+    pub fn pool_figure(&mut self, pool: u64, figure: PoolFigure) -> Result<u64, Failure> {
+        let pool = self.pool(pool)?;
+        Ok(match figure {
+            PoolFigure::Threshold => pool.threshold,
+            PoolFigure::Reserved => pool.reserved,
+            PoolFigure::Used => pool.used,
+        })
+    }
+
+    /// Sets how many unused bytes a pool keeps.
+    pub fn set_pool_threshold(&mut self, pool: u64, bytes: u64) -> Result<(), Failure> {
+        self.pool(pool)?.threshold = bytes;
+        Ok(())
+    }
+
+    /// Lets another device use the memory of a pool, or no more.
+    pub fn set_pool_access(&mut self, pool: u64, ordinal: i32, allowed: bool) -> Result<(), Failure> {
+        self.device(ordinal)?;
+        let (peers, device) = (self.settings.peers, ordinal as usize);
+        let pool = self.pool(pool)?;
+        match (device == pool.device, allowed) {
+            (true, _) => {}
+            (false, true) if !peers => return Err(Failure::PeerUnsupported),
+            (false, true) => drop(pool.access.insert(device)),
+            (false, false) => drop(pool.access.remove(&device)),
+        }
+        Ok(())
+    }
+
+    /// Allocates out of a pool, or out of that of the stream's device, in stream order.
+    pub fn allocate_ordered(&mut self, bytes: usize, pool: Option<u64>, stream: u64) -> Result<u64, Failure> {
+        let stream = self.stream_of_current(stream)?;
+        self.check_uncaptured(stream)?;
+        let context = self.usable_context()?;
+        let ordinal = self.context(context)?.device as i32;
+        let pool = match pool {
+            Some(pool) => pool,
+            None => self.default_pool(ordinal)?,
+        };
+        let device = self.pool(pool)?.device;
+        self.make_room(device, Some(pool), bytes)?;
+        let used = self.pool(pool)?;
+        used.used += bytes as u64;
+        used.reserved = used.reserved.max(used.used);
+        let kind = Kind::Device { device, pool: Some(pool) };
+        let block = Block::new(bytes, kind, context, Life::Ordered, self.call);
+        let (number, address) = self.memory.add_device(block, device);
+        self.submit(stream, Work::Allocate { block: number }, Vec::new())?;
+        Ok(address)
+    }
+
+    /// Frees memory of a pool in stream order.
+    pub fn free_ordered(&mut self, address: u64, stream: u64) -> Result<(), Failure> {
+        let stream = self.stream_of_current(stream)?;
+        self.check_uncaptured(stream)?;
+        let block = self.starting_at(address, false)?;
+        let call = self.call;
+        if let Some(freed) = self.memory.block_mut(block) {
+            if freed.pool().is_none() {
+                self.violation(format!("{address:#x} was not allocated in stream order"));
+                return Err(Failure::InvalidValue);
+            }
+            freed.freeing = Some(call);
+        }
+        self.submit(stream, Work::Free { block }, Vec::new()).map(drop)
+    }
+
+    /// Fails unless there is room for so many bytes; work that frees some may run first.
+    pub(crate) fn make_room(
+        &mut self,
+        device: usize,
+        pool: Option<u64>,
+        bytes: usize,
+    ) -> Result<(), Failure> {
+        if bytes == 0 {
+            return Err(Failure::InvalidValue);
+        }
+        let used: u64 = self.pools.values().filter(|pool| pool.device == device).map(|pool| pool.used).sum();
+        let in_all = used + self.devices[device].plain_bytes + bytes as u64;
+        if self.faults.exceeds(Limited::Device, in_all) {
+            return Err(Failure::OutOfMemory);
+        }
+        if self.has_room(device, pool, bytes) {
+            return Ok(());
+        }
+        while self.step(None) {}
+        for idle in self.pools.values_mut().filter(|pool| pool.device == device) {
+            idle.reserved = idle.used;
+        }
+        match self.has_room(device, pool, bytes) {
+            true => Ok(()),
+            false => Err(Failure::OutOfMemory),
+        }
+    }
+
+    fn has_room(&self, device: usize, pool: Option<u64>, bytes: usize) -> bool {
+        let idle = pool.and_then(|pool| self.pools.get(&pool)).map_or(0, |pool| pool.reserved - pool.used);
+        (bytes as u64).saturating_sub(idle) <= self.available(device)
+    }
+
+    /// Bytes that nothing holds; a sixteenth of the device is the driver's own.
+    pub(crate) fn available(&self, device: usize) -> u64 {
+        let pools = self.pools.values().filter(|pool| pool.device == device);
+        let held = pools.map(|pool| pool.reserved).sum::<u64>() + self.devices[device].plain_bytes;
+        (self.settings.memory - self.settings.memory / 16).saturating_sub(held)
+    }
+
+    fn add_pool(&mut self, device: usize, default: bool) -> Result<u64, Failure> {
+        if !self.settings.pools {
+            return Err(Failure::NotSupported);
+        }
+        let number = self.new_handle(sim::Kind::Pool);
+        let pool = Pool {
+            device,
+            used: 0,
+            reserved: 0,
+            threshold: 0,
+            access: BTreeSet::new(),
+            default,
+            destroyed: false,
+            call: self.call,
+        };
+        self.pools.insert(number, pool);
+        Ok(number)
+    }
+
+    fn pool(&mut self, pool: u64) -> Result<&mut Pool, Failure> {
+        self.check_initialised()?;
+        if self.pools.get(&pool).is_none_or(|pool| pool.destroyed) {
+            return Err(self.missing(sim::Kind::Pool, pool));
+        }
+        self.pools.get_mut(&pool).ok_or(Failure::InvalidHandle)
+    }
+
+    /// Gives back what a pool does not keep; a destroyed one goes once it is empty.
+    pub(crate) fn settle(&mut self, number: u64) {
+        let Some(pool) = self.pools.get_mut(&number) else { return };
+        pool.reserved = pool.used.max(pool.threshold.min(pool.reserved));
+        if pool.destroyed && pool.used == 0 {
+            self.pools.remove(&number);
+        }
+    }
+}
+
+impl Block {
+    pub(crate) fn pool(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Device { pool, .. } => pool,
+            Kind::Pinned { .. } => None,
+        }
+    }
+}
