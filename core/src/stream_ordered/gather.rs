@@ -7,7 +7,7 @@ use super::context::{Context, Current};
 use super::copy::{bytes_of, places};
 use super::counters::Moved;
 use super::stream::Queue;
-use crate::backend::{CopyOp, Direction, Staging};
+use crate::backend::{CopyOp, Direction, Staging, count_leak};
 use crate::{Error, Result};
 
 /// A copy, as the kernel's table has it.
@@ -45,11 +45,15 @@ impl<A: Api> Gather<A> {
         let Some(table) = table else { return Ok(None) };
         // SAFETY: the table has room for the entry, which copies nothing; the stream is alive and of this device; the table is
         // freed behind the launch, or not at all.
-        unsafe {
+        let freed = unsafe {
             table.cast::<GatherEntry>().write(GatherEntry::default());
-            driver.launch_gather(gather.kernel, table, 1, queue.handle())?;
-            driver.synchronize_stream(queue.handle())?;
-            driver.free_host(table)?;
+            let launched = driver.launch_gather(gather.kernel, table, 1, queue.handle());
+            let ran = launched.and_then(|()| driver.synchronize_stream(queue.handle()));
+            ran.and_then(|()| driver.free_host(table))
+        };
+        if let Err(error) = freed {
+            count_leak(GatherEntry::BYTES);
+            return Err(error);
         }
         Ok(Some(gather))
     }

@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::api::Api;
-use super::context::Context;
-use crate::backend::{Direction, Staging, WriteWindow};
+use super::context::{Context, Current};
+use crate::backend::{Direction, Staging, WriteWindow, count_leak};
 use crate::{Error, Result};
 
 /// Page-locked host memory, cached by the processor (never write-combined), known to every device of the driver.
@@ -68,13 +68,14 @@ unsafe impl<A: Api> Staging for PinnedStaging<A> {
 
 impl<A: Api> Drop for PinnedStaging<A> {
     fn drop(&mut self) {
-        self.context.counting().staging_freed(self.bytes);
-        if self.bytes == 0 {
-            return;
-        }
-        if let Ok(driver) = self.context.enter() {
+        if self.bytes > 0 {
             // SAFETY: allocated by `page_locked`, and nobody uses it any more.
-            let _ = unsafe { driver.free_host(self.start) };
+            let free = |driver: Current<'_, A>| unsafe { driver.free_host(self.start) };
+            if self.context.enter().and_then(free).is_err() {
+                // What the driver refuses to free stays page-locked.
+                return count_leak(self.bytes);
+            }
         }
+        self.context.counting().staging_freed(self.bytes);
     }
 }
