@@ -13,21 +13,33 @@ pub(crate) struct Library {
     /// Under which programs look for it: the file, and other names of the same file, so that it is loaded once only.
     name: &'static str,
     others: &'static [&'static str],
+    /// What the names of its functions begin with.
+    prefix: &'static str,
 }
 
-pub(crate) const LIBRARIES: &[Library] = &[Library {
-    package: "driver-sim-cuda",
-    file: "libdriver_sim_cuda.so",
-    name: "libcuda.so.1",
-    others: &["libcuda.so"],
-}];
+pub(crate) const LIBRARIES: &[Library] = &[
+    Library {
+        package: "driver-sim-cuda",
+        file: "libdriver_sim_cuda.so",
+        name: "libcuda.so.1",
+        others: &["libcuda.so"],
+        prefix: "cu",
+    },
+    Library {
+        package: "driver-sim-hip-on-cuda",
+        file: "libdriver_sim_hip_on_cuda.so",
+        name: "libamdhip64.so",
+        others: &[],
+        prefix: "hip",
+    },
+];
 
 impl Library {
     /// Copies it from `built` to `folder`, without these symbols.
     pub(crate) fn install(&self, built: &Path, folder: &Path, without: &[&str]) -> Result<()> {
         fs::create_dir_all(folder)?;
         let mut content = fs::read(built.join(self.file))?;
-        for symbol in without {
+        for symbol in without.iter().filter(|symbol| symbol.starts_with(self.prefix)) {
             hide(&mut content, symbol)?;
         }
         replace(folder, self.name, |new| fs::write(new, &content))?;

@@ -80,13 +80,19 @@ exports! {
 
     fn cuPointerGetAttribute(value: Out<c_void>, attribute: u32, address: u64) |sim| {
         let place = sim.place(address)?.ok_or(Failure::InvalidValue)?;
-        pointer_attribute(&value, attribute, &place)
+        pointer_attribute(&value, attribute, address, &place)
     };
 }
 
-fn pointer_attribute(value: &Out<c_void>, attribute: u32, place: &Place) -> Result<(), Failure> {
+fn pointer_attribute(
+    value: &Out<c_void>,
+    attribute: u32,
+    address: u64,
+    place: &Place,
+) -> Result<(), Failure> {
     const CONTEXT: u32 = 1;
     const MEMORY_TYPE: u32 = 2;
+    const HOST_POINTER: u32 = 4;
     const IS_MANAGED: u32 = 8;
     const ORDINAL: u32 = 9;
     const START: u32 = 11;
@@ -94,6 +100,7 @@ fn pointer_attribute(value: &Out<c_void>, attribute: u32, place: &Place) -> Resu
     match attribute {
         CONTEXT => value.cast().put(place.context),
         MEMORY_TYPE => value.cast().put(if place.device.is_some() { DEVICE } else { HOST }),
+        HOST_POINTER if place.device.is_none() => value.cast().put(address),
         IS_MANAGED => value.cast().put(false),
         ORDINAL => value.cast().put(place.device.map_or(0, |device| device as i32)),
         START => value.cast().put(place.start),
