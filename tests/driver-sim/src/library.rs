@@ -57,7 +57,7 @@ fn replace(folder: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) ->
 /// Changes the name of a symbol in the library, so that nobody finds it.
 fn hide(content: &mut [u8], symbol: &str) -> Result<()> {
     let name = [&[0], symbol.as_bytes(), &[0]].concat();
-    let places: Vec<usize> = (0..content.len().saturating_sub(name.len()))
+    let places: Vec<usize> = (0..=content.len().saturating_sub(name.len()))
         .filter(|start| content[*start..].starts_with(&name))
         .collect();
     if places.is_empty() {
