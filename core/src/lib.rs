@@ -15,6 +15,7 @@ mod device_id;
 mod dtype;
 mod element;
 mod error;
+mod exit;
 mod gather;
 mod host;
 mod host_memory;

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::copy::Completion;
 use crate::in_flight::{Kept, Lane};
-use crate::{Error, Result};
+use crate::{Error, Result, exit};
 
 /// After the last event the thread keeps asking for so long before it starts to sleep.
 const EAGER: Duration = Duration::from_micros(200);
@@ -20,7 +20,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 static REACTOR: Reactor = Reactor {
-    state: Mutex::new(State { arrived: Vec::new(), running: false, parked: false }),
+    state: Mutex::new(State { arrived: Vec::new(), running: false, parked: false, stopped: false }),
     wake: Condvar::new(),
 };
 static WAKES: AtomicU64 = AtomicU64::new(0);
@@ -34,6 +34,8 @@ struct State {
     arrived: Vec<Watch>,
     running: bool,
     parked: bool,
+    /// The process ends, and the thread has nothing to ask any more.
+    stopped: bool,
 }
 
 /// Something that the reactor looks after until it is done.
@@ -51,8 +53,20 @@ pub(crate) fn wakes() -> u64 {
     WAKES.load(Ordering::Relaxed)
 }
 
+/// The process ends: nothing is asked any more.
+pub(crate) fn stop() {
+    REACTOR.state.lock().stopped = true;
+}
+
+/// Whether the thread sleeps, or was never started.
+pub(crate) fn is_at_rest() -> bool {
+    let state = REACTOR.state.lock();
+    !state.running || state.parked
+}
+
 /// Looks after `watch` from now on. Never blocks.
 pub(crate) fn watch(watch: Watch) -> Result<()> {
+    exit::prepare();
     let mut state = REACTOR.state.lock();
     if !state.running {
         thread::Builder::new()
@@ -97,7 +111,7 @@ fn run() {
 /// Takes over what has arrived; parks while there is nothing at all to look after.
 fn collect(watched: &mut Vec<Watch>) -> bool {
     let mut state = REACTOR.state.lock();
-    while watched.is_empty() && state.arrived.is_empty() {
+    while state.stopped || (watched.is_empty() && state.arrived.is_empty()) {
         state.parked = true;
         REACTOR.wake.wait(&mut state);
     }

@@ -8,14 +8,14 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use crate::{Error, Result};
+use crate::{Error, Result, exit};
 
 /// More threads do not fill pinned blocks faster: 8 reach 51 of 55 GB/s on an H200 machine.
 const MOST_THREADS: usize = 8;
@@ -25,6 +25,7 @@ const RETIREMENT: Duration = Duration::from_secs(10);
 type Task = Box<dyn FnOnce() + Send>;
 
 static QUEUES: Mutex<FxHashMap<Team, Queue>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+static STOPPED: AtomicBool = AtomicBool::new(false);
 static HANDOVERS: AtomicU64 = AtomicU64::new(0);
 
 /// Threads that share their work, named by the objects that the work may have to wait for.
@@ -51,6 +52,19 @@ struct Queue {
     wake: Arc<Condvar>,
 }
 
+/// The process ends: only what frees memory is still done.
+pub(crate) fn stop() {
+    STOPPED.store(true, Ordering::Release);
+}
+
+/// Whether no worker does anything.
+pub(crate) fn are_at_rest() -> bool {
+    let queues = QUEUES.lock();
+    queues.iter().all(|(team, queue)| {
+        queue.idle == queue.threads && (*team != Team::DISPOSAL || queue.tasks.is_empty())
+    })
+}
+
 /// How many tasks were handed to a worker since the program started.
 pub(crate) fn handovers() -> u64 {
     HANDOVERS.load(Ordering::Relaxed)
@@ -63,6 +77,7 @@ pub(crate) fn most_threads() -> usize {
 
 /// Runs `task` on a worker of `team`.
 pub(crate) fn run(team: Team, task: impl FnOnce() + Send + 'static) -> Result<()> {
+    exit::prepare();
     let mut queues = QUEUES.lock();
     let queue = queues.entry(team).or_default();
     if queue.idle <= queue.tasks.len() && queue.threads < most_threads() {
@@ -100,7 +115,8 @@ fn next_task(team: Team) -> Option<Task> {
     let mut patient = true;
     loop {
         let queue = queues.get_mut(&team)?;
-        if let Some(task) = queue.tasks.pop_front() {
+        let stopped = STOPPED.load(Ordering::Acquire) && team != Team::DISPOSAL;
+        if let Some(task) = queue.tasks.pop_front_if(|_| !stopped) {
             return Some(task);
         }
         if !patient {

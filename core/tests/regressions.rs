@@ -343,3 +343,28 @@ fn a_result_is_ready_while_another_thread_lets_go_of_its_source() {
     device.shutdown().unwrap();
     no_violations(&late);
 }
+
+/// Set in a child of the test below.
+const ENDS: &str = "TRANSSHIP_TEST_ENDS";
+
+/// catches: 36-exit-does-not-wait
+#[test]
+fn the_process_does_not_end_inside_of_a_driver() {
+    if std::env::var_os(ENDS).is_some() {
+        let late = LateHandle::new(LateConfig::new("late")).unwrap();
+        let slow = OnDrop(|| {
+            thread::sleep(Duration::from_millis(100));
+            println!("the device is gone");
+        });
+        drop(Device::from_backend(Hooked::with_owner(late.backend(0), slow)).unwrap());
+        std::process::exit(7);
+    }
+    let test = "the_process_does_not_end_inside_of_a_driver";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(ENDS, "1")
+        .output()
+        .unwrap();
+    assert_eq!(child.status.code(), Some(7));
+    assert!(String::from_utf8_lossy(&child.stdout).contains("the device is gone"));
+}

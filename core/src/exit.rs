@@ -1,0 +1,38 @@
+//! The end of the process: drivers take themselves down then, and nobody may be inside of one.
+
+use std::ffi::c_int;
+use std::sync::Once;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{reactor, workers};
+
+/// How long the end of the process waits at the most for threads of this crate: a driver may never come back.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+unsafe extern "C" {
+    fn atexit(handler: extern "C" fn()) -> c_int;
+}
+
+/// Sees to it that the process ends only when no thread of this crate is inside of a driver, or after two seconds. Called
+/// by whoever starts such a thread: drivers that are loaded by then clean up behind this.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    // Miri has no such function.
+    if !cfg!(miri) {
+        ONCE.call_once(|| {
+            // SAFETY: the handler is a function of this program, and does not unwind. Where it cannot be registered, the
+            // end is as it would be without it.
+            let _ = unsafe { atexit(settle) };
+        });
+    }
+}
+
+extern "C" fn settle() {
+    reactor::stop();
+    workers::stop();
+    let begin = Instant::now();
+    while !(reactor::is_at_rest() && workers::are_at_rest()) && begin.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_micros(200));
+    }
+}
