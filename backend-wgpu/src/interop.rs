@@ -20,8 +20,8 @@ const FIRST_FOREIGN: usize = 1 << 16;
 /// uncaptured-error handler and its device-lost callback are left alone. Callbacks of the program may run on threads of
 /// transship, which poll the device; one that panics there counts as the loss of the device.
 ///
-/// Results on the host lie in mapped buffers of the device. Do not call `Device::destroy` while a slice of one is held:
-/// wgpu frees that memory at once. Asked for afterwards, they are errors.
+/// Do not call `Device::destroy` while copies are being started or carried out: wgpu frees the memory of mapped buffers at
+/// the next poll, which a thread of transship may be writing to in that moment.
 ///
 /// ```no_run
 /// # fn copy(device: wgpu::Device, queue: wgpu::Queue) -> transship_core::Result<()> {

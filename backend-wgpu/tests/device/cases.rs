@@ -21,6 +21,8 @@ pub(crate) struct Case {
     pub(crate) body: fn() -> Outcome,
     /// It loses a device on purpose: what is in flight there is given up.
     pub(crate) may_leak: bool,
+    /// It measures time on a machine that may be busy with something else: one of so many tries counts.
+    pub(crate) tries: usize,
 }
 
 /// A [`Case`] out of a function, named after it and its module.
@@ -35,7 +37,7 @@ macro_rules! case {
 
 impl Case {
     fn new(name: &'static str, body: fn() -> Outcome) -> Self {
-        Self { name, body, may_leak: false }
+        Self { name, body, may_leak: false, tries: 1 }
     }
 }
 
@@ -55,7 +57,8 @@ pub(crate) fn all() -> Vec<Case> {
         case!(lost::destroyed_while_idle, may_leak: true),
         case!(lost::destroyed_before_copies_without_staging, may_leak: true),
         case!(lost::no_view_of_what_was_never_filled, may_leak: true),
-        case!(lost::results_of_a_destroyed_device_are_errors, may_leak: true),
+        case!(lost::results_outlive_a_destroyed_device, may_leak: true),
+        case!(lost::mapped_results_of_a_destroyed_device_are_errors, may_leak: true),
         case!(errors::the_programs_handler_sees_its_own_errors_only),
         case!(errors::a_destroyed_buffer_is_an_error_and_the_next_copy_works),
         case!(errors::a_failed_submission_leaves_its_block_mapped),
@@ -68,8 +71,8 @@ pub(crate) fn all() -> Vec<Case> {
         case!(pools::a_copy_up_in_a_steady_state),
         case!(pools::trim_gives_all_staging_back),
         case!(pools::copies_in_flight_stay_within_the_budget),
-        case!(stalls::starting_polling_and_dropping_do_not_wait_for_a_stalled_queue),
-        case!(stalls::a_poll_of_the_program_that_waits_stalls_nobody),
-        case!(stalls::submissions_of_the_program_are_not_stalled),
+        case!(stalls::starting_polling_and_dropping_do_not_wait_for_a_stalled_queue, tries: 5),
+        case!(stalls::a_poll_of_the_program_that_waits_stalls_nobody, tries: 5),
+        case!(stalls::submissions_of_the_program_are_not_stalled, tries: 5),
     ]
 }

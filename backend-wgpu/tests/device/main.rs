@@ -40,8 +40,9 @@ fn trial(case: Case, arguments: &Arguments) -> Trial {
 fn run(case: &Case) -> Result<(), Failed> {
     let leaks = transship_core::statistics().leaks;
     let body = case.body;
-    let outcome = std::thread::spawn(body).join();
-    outcome.map_err(|panic| message(&*panic))??;
+    let attempt =
+        || std::thread::spawn(body).join().map_err(|panic| Failed::from(message(&*panic))).flatten();
+    (1..case.tries).find(|_| attempt().is_ok()).map_or_else(attempt, |_| Ok(()))?;
     match transship_core::statistics().leaks - leaks {
         0 => Ok(()),
         given_up if case.may_leak => {

@@ -1,8 +1,11 @@
 //! Two compute shaders: one that doubles floats, and one that takes its time first.
 
+use std::sync::OnceLock;
+use std::time::Duration;
+
 use wgpu::BufferUsages;
 
-use crate::bed::Program;
+use crate::bed::{Program, timed};
 
 const SOURCE: &str = "
 @group(0) @binding(0) var<storage, read> source: array<f32>;
@@ -28,6 +31,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 /// it busy.
 pub(crate) const TURNS: u32 = 50_000_000;
 const STALLING_GROUPS: u32 = 100;
+/// A stall takes so long at the least, however fast the device is.
+const SHORTEST_STALL: Duration = Duration::from_millis(300);
 
 /// Doubles the floats of a part of a buffer into another.
 pub(crate) struct Doubling {
@@ -67,11 +72,23 @@ impl Doubling {
         self.dispatch(program, part, result, turns, (part.count as u32).div_ceil(64));
     }
 
-    /// Keeps the device busy for some 100 ms or more.
+    /// Keeps the device busy for some 300 ms or more.
     pub(crate) fn stall(&self, program: &Program) -> wgpu::SubmissionIndex {
+        static GROUPS: OnceLock<u32> = OnceLock::new();
+        let groups = *GROUPS.get_or_init(|| {
+            let (_, time) = timed(|| {
+                self.stall_with(program, STALLING_GROUPS);
+                program.wait();
+            });
+            STALLING_GROUPS * (SHORTEST_STALL.div_duration_f64(time).ceil() as u32).max(1)
+        });
+        self.stall_with(program, groups)
+    }
+
+    fn stall_with(&self, program: &Program, groups: u32) -> wgpu::SubmissionIndex {
         let (source, result) = (self.results(program, 64), self.results(program, 64));
         let part = Part { source: &source, first: 0, count: 64 };
-        self.dispatch(program, &part, &result, TURNS, STALLING_GROUPS)
+        self.dispatch(program, &part, &result, TURNS, groups)
     }
 
     fn dispatch(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use libtest_mimic::Failed;
 use transship_core::{CopyOptions, CopyPolicy, DType, Device, Error, StreamPriority, Tensor, start_copy};
 
 use super::Outcome;
@@ -114,15 +115,27 @@ fn all_fail(program: &Program, there: Tensor) -> Outcome {
     Ok(())
 }
 
-/// Results lie in memory of the device: they must not be read once that is freed.
-pub(crate) fn results_of_a_destroyed_device_are_errors() -> Outcome {
+pub(crate) fn results_outlive_a_destroyed_device() -> Outcome {
+    let read = read_after_the_end(CopyOptions::default())?;
+    assert_eq!(read?, numbers(100_000, 1), "they own their bytes");
+    Ok(())
+}
+
+/// Those that stay in memory of the device must not be read once that is freed.
+pub(crate) fn mapped_results_of_a_destroyed_device_are_errors() -> Outcome {
+    // SAFETY: they are read when the device is gone, and not while it goes.
+    let read = read_after_the_end(unsafe { CopyOptions::default().mapped_results() })?;
+    assert!(read.is_err(), "memory that is freed was read");
+    Ok(())
+}
+
+/// Copies numbers up and down, destroys the device, and reads what came down.
+fn read_after_the_end(options: CopyOptions) -> Result<transship_core::Result<Vec<f32>>, Failed> {
     let program = Program::new();
     let there = up(Tensor::from(numbers(100_000, 1)), &program.target);
-    let back = up(there, &Device::host());
+    let back = start_copy(there, &Device::host(), options)?.wait()?;
     assert_eq!(back.to_vec::<f32>()?, numbers(100_000, 1));
     program.device.destroy();
     program.device.poll(wgpu::PollType::Poll)?;
-    let read = back.to_vec::<f32>();
-    assert!(read.is_err(), "memory that is freed was read");
-    Ok(())
+    Ok(back.to_vec::<f32>())
 }
