@@ -30,12 +30,6 @@ unsafe impl Send for HostAddress {}
 // SAFETY: as above.
 unsafe impl Sync for HostAddress {}
 
-impl HostAddress {
-    pub(crate) fn pointer(self) -> NonNull<u8> {
-        self.0
-    }
-}
-
 /// Takes the storages of all tensors out of `value` and shows them to `survey`. On an error `value` is as it was.
 pub(crate) fn take<S: TensorTree>(value: &mut S, survey: &mut Survey<'_>) -> Result<Vec<Leaf>> {
     let mut leaves = Vec::with_capacity(survey.expected_leaves());
@@ -111,6 +105,15 @@ impl Leaf {
     #[inline]
     pub(crate) fn span(&self) -> usize {
         self.strided.as_ref().map_or(self.payload, |layout| layout.span())
+    }
+
+    /// Where the first element lies on the host. What a copy fills may be mapped only since the leaf was taken.
+    #[inline]
+    pub(crate) fn host_pointer(&self) -> Option<NonNull<u8>> {
+        match self.host {
+            Some(address) => Some(address.0),
+            None => self.storage.host_address(self.offset),
+        }
     }
 
     /// Whether `tensor` is the one that was taken, or one that the copy fits just as well.

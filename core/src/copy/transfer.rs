@@ -13,7 +13,6 @@ use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
 use crate::copy::landing::Landing;
-use crate::copy::leaves::HostAddress;
 use crate::copy::runs::{self, Run};
 use crate::copy::unit::{ChunkPiece, Piece, Unit, chunk_pieces, pieces};
 use crate::gather::gather;
@@ -293,9 +292,8 @@ impl Transfer<'_> {
     /// `to` has room for the piece and is not used by anybody else.
     #[inline]
     unsafe fn read(&self, piece: &Piece, to: NonNull<u8>) -> Result<()> {
-        let leaf = self.job.leaves.get(piece.leaf).ok_or(Error::NotReady)?;
-        let first = leaf.host.map(HostAddress::pointer).or_else(|| leaf.storage.host_address(leaf.offset));
-        let first = first.ok_or(Error::NotReady)?;
+        let Some(leaf) = self.job.leaves.get(piece.leaf) else { return Err(Error::NotReady) };
+        let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
         match &leaf.strided {
             // SAFETY: the piece lies within the leaf, and the leaf within its storage (`leaves::take`), which the job holds;
             // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
