@@ -23,10 +23,10 @@ struct Shared {
     host: Option<(NonNull<u8>, bool)>,
     /// `None` is the host: sources are let go of by many threads at once, and a shared count would slow them down.
     device: Option<Device>,
-    /// Whether there was ever something in `uses`, which is locked only then.
-    used: AtomicBool,
     /// The copy that fills the memory; `None` for memory that was there before.
     filled_by: Option<Arc<Completion>>,
+    /// Whether there was ever something in `uses`, which is locked only then.
+    used: AtomicBool,
     buffer: ManuallyDrop<Box<dyn Buffer>>,
     uses: Mutex<SmallVec<[Use; 1]>>,
 }
