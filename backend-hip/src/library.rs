@@ -34,7 +34,7 @@ pub(crate) fn require() -> Result<&'static Functions> {
 
 /// The library itself, if it is one.
 pub(crate) fn loaded() -> Option<&'static Library> {
-    runtime().as_ref().ok().map(|runtime| runtime.library)
+    runtime().as_ref().ok().map(|Runtime { library, .. }| *library)
 }
 
 pub(crate) fn unavailable(reason: String) -> Error {
