@@ -14,7 +14,8 @@ unsafe extern "C" {
     fn atexit(handler: extern "C" fn()) -> c_int;
 }
 
-/// Sees to it that the process ends only when no thread of this crate is inside of a driver, or after two seconds. Called
+/// Sees to it that the process ends only when nothing is in flight and no thread of this crate is inside of a driver, or after
+/// two seconds. Called
 /// by whoever starts such a thread: drivers that are loaded by then clean up behind this.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
@@ -29,10 +30,16 @@ pub(crate) fn prepare() {
 }
 
 extern "C" fn settle() {
+    // What is in flight comes to its end, and what it holds goes, as far as the devices answer.
+    wait_until(PATIENCE, || reactor::is_idle() && workers::are_idle());
     reactor::stop();
     workers::stop();
+    wait_until(PATIENCE / 10, || reactor::is_at_rest() && workers::are_at_rest());
+}
+
+fn wait_until(patience: Duration, holds: impl Fn() -> bool) {
     let begin = Instant::now();
-    while !(reactor::is_at_rest() && workers::are_at_rest()) && begin.elapsed() < PATIENCE {
+    while !holds() && begin.elapsed() < patience {
         thread::sleep(Duration::from_micros(200));
     }
 }

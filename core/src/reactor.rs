@@ -20,7 +20,13 @@ const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 static REACTOR: Reactor = Reactor {
-    state: Mutex::new(State { arrived: Vec::new(), running: false, parked: false, stopped: false }),
+    state: Mutex::new(State {
+        arrived: Vec::new(),
+        running: false,
+        parked: false,
+        idle: false,
+        stopped: false,
+    }),
     wake: Condvar::new(),
 };
 static WAKES: AtomicU64 = AtomicU64::new(0);
@@ -34,6 +40,8 @@ struct State {
     arrived: Vec<Watch>,
     running: bool,
     parked: bool,
+    /// It has nothing to look after but what has arrived.
+    idle: bool,
     /// The process ends, and the thread has nothing to ask any more.
     stopped: bool,
 }
@@ -56,6 +64,12 @@ pub(crate) fn wakes() -> u64 {
 /// The process ends: nothing is asked any more.
 pub(crate) fn stop() {
     REACTOR.state.lock().stopped = true;
+}
+
+/// Whether there is nothing to look after.
+pub(crate) fn is_idle() -> bool {
+    let state = REACTOR.state.lock();
+    !state.running || (state.idle && state.arrived.is_empty())
 }
 
 /// Whether the thread sleeps, or was never started.
@@ -113,9 +127,11 @@ fn collect(watched: &mut Vec<Watch>) -> bool {
     let mut state = REACTOR.state.lock();
     while state.stopped || (watched.is_empty() && state.arrived.is_empty()) {
         state.parked = true;
+        state.idle = watched.is_empty();
         REACTOR.wake.wait(&mut state);
     }
     state.parked = false;
+    state.idle = false;
     let news = !state.arrived.is_empty();
     watched.append(&mut state.arrived);
     news

@@ -52,17 +52,19 @@ struct Queue {
     wake: Arc<Condvar>,
 }
 
-/// The process ends: only what frees memory is still done.
+/// The process ends: nothing is begun any more.
 pub(crate) fn stop() {
     STOPPED.store(true, Ordering::Release);
 }
 
 /// Whether no worker does anything.
 pub(crate) fn are_at_rest() -> bool {
-    let queues = QUEUES.lock();
-    queues.iter().all(|(team, queue)| {
-        queue.idle == queue.threads && (*team != Team::DISPOSAL || queue.tasks.is_empty())
-    })
+    QUEUES.lock().values().all(|queue| queue.idle == queue.threads)
+}
+
+/// Whether nothing is left to be done, either.
+pub(crate) fn are_idle() -> bool {
+    QUEUES.lock().values().all(|queue| queue.idle == queue.threads && queue.tasks.is_empty())
 }
 
 /// How many tasks were handed to a worker since the program started.
@@ -115,7 +117,7 @@ fn next_task(team: Team) -> Option<Task> {
     let mut patient = true;
     loop {
         let queue = queues.get_mut(&team)?;
-        let stopped = STOPPED.load(Ordering::Acquire) && team != Team::DISPOSAL;
+        let stopped = STOPPED.load(Ordering::Acquire);
         if let Some(task) = queue.tasks.pop_front_if(|_| !stopped) {
             return Some(task);
         }
