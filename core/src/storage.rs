@@ -53,7 +53,8 @@ impl Storage {
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
         let shared = Shared {
-            host: buffer.host_pointer(),
+            // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
+            host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
             bytes: buffer.bytes(),
             buffer: ManuallyDrop::new(buffer),
             device: device.filter(|device| !device.is_host()),

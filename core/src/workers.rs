@@ -39,7 +39,7 @@ impl Team {
     /// The team for work that waits for objects at these addresses and for no others.
     pub(crate) fn waiting_for(addresses: impl Iterator<Item = usize>) -> Self {
         const MIX: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
-        // Different crews by the same name only share threads.
+        // Different teams by the same name only share threads.
         Self(addresses.fold(1, |name, address| (name ^ address).rotate_left(7).wrapping_mul(MIX)))
     }
 }

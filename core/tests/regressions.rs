@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hooked::Hooked;
 use late_backend::{Call, LateConfig, LateHandle};
-use support::{PATIENCE, bytes_of, eventually, in_time, late, no_violations, on, two};
+use support::{PATIENCE, bytes_of, eventually, in_time, late, no_violations, on, two, with};
 use transship_core::backend::{MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
     BackgroundWork, CopyOptions, CopyPolicy, DType, Device, Error, Stream, Tensor, TimedWait, start_copy,
@@ -341,6 +341,26 @@ fn a_result_is_ready_while_another_thread_lets_go_of_its_source() {
     let_go.send(()).unwrap();
     drop(copy);
     device.shutdown().unwrap();
+    no_violations(&late);
+}
+
+/// catches: 37-place-of-a-mapped-result-remembered
+#[test]
+fn a_mapped_result_in_a_block_that_was_used_before_goes_with_its_device() {
+    let config = LateConfig { mapped_staging: true, ..LateConfig::new("late") };
+    let (late, device) = with(config);
+    let there = on(&device, &[4; 64]);
+    for _ in 0..8 {
+        // SAFETY: the device is broken only when nobody reads the result.
+        let options = unsafe { options().mapped_results() };
+        let back = start_copy(there.clone(), &Device::host(), options).unwrap().wait().unwrap();
+        assert_eq!(back.to_bytes().unwrap(), [4; 64]);
+    }
+    // SAFETY: as above.
+    let options = unsafe { options().mapped_results() };
+    let back = start_copy(there, &Device::host(), options).unwrap().wait().unwrap();
+    late.break_device();
+    assert!(back.to_bytes().is_err(), "its memory went with the device");
     no_violations(&late);
 }
 

@@ -23,7 +23,7 @@ const MOST_INLINE_BYTES: usize = 1 << 20;
 /// Up to so many copies the caller's thread submits at once, at 1.2 us each.
 const MOST_INLINE_COPIES: usize = 64;
 
-/// Up to so many places the caller's thread puts into the table of a kernel, at about 15 ns each.
+/// Up to so many places the caller's thread puts into the table of a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 /// Beside which there may be so many copies of their own, of at least 64 KiB each.
 const MOST_GATHERED_INLINE_BYTES: usize = 4 << 20;

@@ -15,7 +15,8 @@ const LARGEST_GAP: usize = 4096;
 
 /// So many small copies are worth a kernel: it costs about as much as five of them.
 pub(crate) const FEWEST_GATHERED: usize = 8;
-/// The largest copy that a kernel makes, in bytes: the copy engine is faster with more.
+/// The largest copy that a kernel makes, in bytes: 2,000 of them come down at 41 GB/s on an H200. Where the copy engine
+/// becomes faster was not measured.
 const LARGEST_GATHERED: usize = 64 << 10;
 
 /// A copy out of the memory of a leaf.

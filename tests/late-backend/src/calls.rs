@@ -89,6 +89,10 @@ impl Calls {
         self.broken = true;
     }
 
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     pub(crate) fn check_alive(&self, device: DeviceId) -> Result<()> {
         if self.broken { Err(failure(device, "the device is broken".to_owned())) } else { Ok(()) }
     }

@@ -25,7 +25,7 @@ pub struct LateConfig {
     pub copy_granularity: Alignment,
     /// Where a buffer may be bound to a kernel on its own.
     pub bindable_alignment: Alignment,
-    /// Whether the host has access to a staging block only while no copy uses it, as with wgpu.
+    /// Whether the host has access to a staging block only while no copy uses it and the device works, as with wgpu.
     pub mapped_staging: bool,
     /// How many bytes of a table the kernel needs that makes many copies; without, there is no such kernel.
     pub gather: Option<usize>,

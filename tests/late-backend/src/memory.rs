@@ -129,7 +129,11 @@ impl LateStaging {
     /// Whether the host may use the block for this purpose now.
     fn is_open_for(&self, direction: Direction) -> bool {
         let mapped = self.instance.config.mapped_staging;
-        !mapped || (self.direction == direction && self.instance.lock().is_mapped(self.id))
+        let open = || {
+            let state = self.instance.lock();
+            state.is_mapped(self.id) && !state.calls.is_broken()
+        };
+        !mapped || (self.direction == direction && open())
     }
 }
 
