@@ -145,16 +145,11 @@ impl Completion {
     /// Whether the device is done with the copy, even if another thread is still letting go of what it used. Asks the
     /// driver; never blocks.
     pub(crate) fn is_filled(&self) -> Result<bool> {
-        if self.is_done()? {
-            return Ok(true);
-        }
-        let inner = self.inner.lock();
-        match self.state.load(Ordering::Acquire) {
-            SUBMITTED => Ok(inner.positions.iter().all(|(lane, position)| lane.has_settled(*position))),
-            DONE => Ok(true),
-            FAILED => Err(inner.error.clone().unwrap_or(Error::NotReady)),
-            _ => Ok(false),
-        }
+        Ok(self.has_passed(&mut |_| true, Lane::has_settled)? && {
+            // Nobody may be left who would look again.
+            self.check(&mut |_| false)?;
+            true
+        })
     }
 
     /// For the reactor: whether the copy is over. Asks only the lanes that `may_ask` allows.
@@ -249,6 +244,20 @@ impl Completion {
     }
 
     fn check(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
+        if !self.has_passed(may_ask, Lane::has_reached)? {
+            return Ok(false);
+        }
+        self.finish(DONE, None);
+        // Another thread may have seen it fail meanwhile, which takes the positions away.
+        if self.is_done_cached() { Ok(true) } else { Err(self.error()) }
+    }
+
+    /// Whether everything is submitted and each lane is past its position, as `is_past` has it.
+    fn has_passed(
+        &self,
+        may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool,
+        is_past: fn(&Lane, u64) -> bool,
+    ) -> Result<bool> {
         match self.state.load(Ordering::Acquire) {
             RUNNING => return self.is_in_time().map(|()| false),
             DONE => return Ok(true),
@@ -256,20 +265,18 @@ impl Completion {
             _ => {}
         }
         for (lane, position) in self.positions() {
-            if !lane.has_reached(position)
+            if !is_past(&lane, position)
                 && may_ask(&lane)
                 && let Err(error) = lane.poll()
             {
                 self.fail(error.clone());
                 return Err(error);
             }
-            if !lane.has_reached(position) {
+            if !is_past(&lane, position) {
                 return self.is_in_time().map(|()| false);
             }
         }
-        self.finish(DONE, None);
-        // Another thread may have seen it fail meanwhile, which takes the positions away.
-        if self.is_done_cached() { Ok(true) } else { Err(self.error()) }
+        Ok(true)
     }
 
     /// Fails the copy, which is not done, if it should be by now.

@@ -18,6 +18,10 @@ pub(super) struct Ring<A: Api> {
     recorded: AtomicU64,
     reached: AtomicU64,
     distrusted: AtomicBool,
+    /// Held while an event is recorded, which may take as long as a full stream has no room: positions have the order of
+    /// the events.
+    recording: Mutex<()>,
+    /// Never held for longer than the driver needs to answer questions.
     events: Mutex<Events<A>>,
 }
 
@@ -35,12 +39,12 @@ impl<A: Api> Ring<A> {
             recorded: AtomicU64::new(0),
             reached: AtomicU64::new(0),
             distrusted: AtomicBool::new(false),
+            recording: Mutex::new(()),
             events: Mutex::new(events),
         }
     }
 
-    /// Records an event on `stream` and gives it the next position; both under one lock, so that positions have the
-    /// order of the events.
+    /// Records an event on `stream` and gives it the next position.
     ///
     /// # Safety
     ///
@@ -51,13 +55,16 @@ impl<A: Api> Ring<A> {
         driver: &Current<'_, A>,
         stream: A::Stream,
     ) -> Result<u64> {
-        let mut events = self.events.lock();
-        let event = match events.take_idle() {
+        let _recording = self.recording.lock();
+        let idle = self.events.lock().take_idle();
+        let event = match idle {
             Some(event) => event,
             None => Arc::new(Event::create(context, EventKind::Plain)?),
         };
         // SAFETY: the caller's promise; nobody else holds the event.
-        if let Err(error) = unsafe { driver.record_event(event.handle(), stream) } {
+        let recorded = unsafe { driver.record_event(event.handle(), stream) };
+        let mut events = self.events.lock();
+        if let Err(error) = recorded {
             events.idle.push(event);
             return Err(error);
         }
@@ -82,10 +89,29 @@ impl<A: Api> Ring<A> {
         self.distrusted.store(true, Ordering::Release);
     }
 
-    /// Asks the driver how far the stream has come: from the oldest event on, up to the first that is not reached. While
-    /// another thread is at it, or is held up recording on a full stream, the answer is what is known.
+    /// Asks the driver how far the stream has come: from the oldest event on, up to the first that is not reached. What was
+    /// reached before the call is in the answer, also if another thread is asking at this moment.
+    pub(super) fn ask(&self, driver: &Current<'_, A>) -> Result<u64> {
+        self.ask_with(&mut self.events.lock(), driver)
+    }
+
+    /// The same, but while another thread is asking the answer is what is known: for those who ask again and again.
     pub(super) fn poll(&self, driver: &Current<'_, A>) -> Result<u64> {
-        let Some(mut events) = self.events.try_lock() else { return Ok(self.known().0) };
+        match self.events.try_lock() {
+            Some(mut events) => self.ask_with(&mut events, driver),
+            None => Ok(self.known().0),
+        }
+    }
+
+    /// The event of the first pending position that is not before `position`. It is not recorded again while the
+    /// caller holds it.
+    pub(super) fn event_behind(&self, position: u64) -> Option<Arc<Event<A>>> {
+        let events = self.events.lock();
+        let index = events.pending.partition_point(|(known, _)| *known < position);
+        events.pending.get(index).map(|(_, event)| event.clone())
+    }
+
+    fn ask_with(&self, events: &mut Events<A>, driver: &Current<'_, A>) -> Result<u64> {
         if let Some(error) = &events.broken {
             return Err(error.clone());
         }
@@ -103,14 +129,6 @@ impl<A: Api> Ring<A> {
             }
         }
         Ok(self.reached.load(Ordering::Relaxed))
-    }
-
-    /// The event of the first pending position that is not before `position`. It is not recorded again while the
-    /// caller holds it.
-    pub(super) fn event_behind(&self, position: u64) -> Option<Arc<Event<A>>> {
-        let events = self.events.lock();
-        let index = events.pending.partition_point(|(known, _)| *known < position);
-        events.pending.get(index).map(|(_, event)| event.clone())
     }
 }
 

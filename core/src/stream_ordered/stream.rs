@@ -156,7 +156,7 @@ impl<A: Api> Queue<A> {
     pub(super) fn reached(&self) -> Result<u64> {
         match self.ring.known() {
             (reached, true) => Ok(reached),
-            _ => self.ring.poll(&self.context.enter()?),
+            _ => self.ring.ask(&self.context.enter()?),
         }
     }
 

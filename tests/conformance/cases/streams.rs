@@ -1,5 +1,8 @@
 //! Streams: the caller's own, the current one, and handing a result to one without waiting.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{hint, thread};
+
 use libtest_mimic::Failed;
 use transship::{BackgroundWork, DType, Error, Stream, StreamPriority, Tensor, start_copy};
 
@@ -16,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(the_current_stream_orders_the_copy).needs(Streams),
         case!(scopes_restore_what_was_current),
         case!(a_stream_that_waits_passes_behind_the_copy).needs(Streams),
+        case!(what_a_stream_has_passed_is_ready_whoever_asks).needs(Streams),
         case!(result_used_on_a_stream_at_once).needs(Streams),
         case!(large_result_used_on_a_stream_at_once).needs(Streams),
         case!(chain_of_copies_without_waiting).needs(Streams),
@@ -111,6 +115,30 @@ fn a_stream_that_waits_passes_behind_the_copy(bed: &Bed) -> Result<(), Failed> {
     assert!(behind.wait(None)?);
     assert!(there[0].is_ready()?, "the stream did not wait");
     bed.down(there).map(|_| ())
+}
+
+/// Other threads that ask the driver at the same time take nobody's answer away.
+fn what_a_stream_has_passed_is_ready_whoever_asks(bed: &Bed) -> Result<(), Failed> {
+    let consumer = stream(bed)?;
+    for round in 0..20 {
+        let there = start_copy(bed.batch(3), &bed.device, bed.options())?.wait_on(&consumer)?;
+        let behind = consumer.record()?;
+        let over = AtomicBool::new(false);
+        let ask = || {
+            while !over.load(Ordering::Relaxed) && matches!(there[1].is_ready(), Ok(false)) {
+                hint::spin_loop();
+            }
+        };
+        let ready = thread::scope(|scope| {
+            scope.spawn(ask);
+            scope.spawn(ask);
+            let ready = behind.wait(None).and_then(|_| there[0].is_ready());
+            over.store(true, Ordering::Relaxed);
+            ready
+        });
+        assert!(ready?, "not ready in round {round}, with its stream past the copy");
+    }
+    Ok(())
 }
 
 fn result_used_on_a_stream_at_once(bed: &Bed) -> Result<(), Failed> {
