@@ -36,6 +36,7 @@ fn planning(criterion: &mut Criterion) {
         buffer_alignment: Alignment::new(256).unwrap(),
         largest_buffer: 1 << 40,
         host_writable: false,
+        largest_open: 0,
         mapped_staging: false,
         gather: None,
     };

@@ -70,6 +70,7 @@ impl Driver for ToyDriver {
             buffer_alignment: Alignment::new(64)?,
             largest_buffer: 1 << 30,
             host_writable: false,
+            largest_open: 0,
             mapped_staging: false,
             gather: None,
         };

@@ -113,6 +113,12 @@ impl Context {
         self.timeline.check()
     }
 
+    /// The error of `call`: on a lost device everything is invalid as well.
+    pub(crate) fn explain(&self, call: &'static str, error: &wgpu::Error) -> Error {
+        let lost = self.check_accepted(self.queue.submit([]));
+        lost.err().unwrap_or_else(|| failed(self.id, call, error))
+    }
+
     /// Fails if the device was destroyed and nothing is in flight: wgpu tells that to nobody who submits nothing.
     pub(crate) fn check_alive(&self) -> Result<()> {
         self.poll()?;

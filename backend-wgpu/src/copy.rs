@@ -11,7 +11,7 @@ use transship_core::backend::{Buffer, CopyOp, Direction, HostSide, Staging, Subm
 use crate::context::Context;
 use crate::counters::Moved;
 use crate::memory::WgpuBuffer;
-use crate::scopes::{failed, scoped};
+use crate::scopes::scoped;
 use crate::staging::{Block, WgpuStaging};
 
 /// Submits `ops` and a position behind them.
@@ -29,14 +29,13 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
     for op in ops {
         batch.add(context, op)?;
     }
-    batch.blocks.iter().for_each(|block| block.close());
     let (position, index, error) = batch.send(context);
     if let Some(error) = error {
-        // On a lost device everything is invalid as well.
-        context.check_accepted(context.queue().submit([]))?;
+        let error = context.explain("Queue::submit", &error);
+        context.timeline().check()?;
         // Nothing of it runs, but its blocks are being mapped again.
         context.wait(position, None)?;
-        return Err(failed(context.id(), "Queue::submit", &error));
+        return Err(error);
     }
     match batch.blocks.is_empty() {
         true => context.check_accepted(index)?,
@@ -190,6 +189,7 @@ impl<'a> Batch<'a> {
         let mut signals = signals.into_iter();
         context.counting().driver_called(self.commands.len() + 2 * self.blocks.len() + 3);
         let (index, error) = scoped(context.device(), || {
+            self.blocks.iter().for_each(|block| block.close());
             let mut encoder =
                 context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             self.commands.iter().for_each(|command| self.encode(context, &mut encoder, command));

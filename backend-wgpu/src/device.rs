@@ -12,6 +12,7 @@ use transship_core::{Alignment, DeviceId, Error, Result};
 use crate::context::Context;
 use crate::copy;
 use crate::memory::WgpuBuffer;
+use crate::open;
 use crate::staging::WgpuStaging;
 use crate::stream::WgpuStream;
 
@@ -29,11 +30,12 @@ pub struct WgpuBackend {
 }
 
 impl WgpuBackend {
-    /// Drives `device`, whose queue is `queue`.
-    pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Self {
+    /// Drives `device`, whose queue is `queue`, and `busy` with work of the program's own.
+    pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue, busy: bool) -> Self {
         let description = describe(&device.adapter_info());
+        let largest_open = open::largest(&device, &queue, busy);
         let context = Context::new(id, device, queue);
-        Self { limits: limits(&context), context, description }
+        Self { limits: limits(&context, largest_open), context, description }
     }
 
     /// The device.
@@ -81,6 +83,10 @@ unsafe impl Backend for WgpuBackend {
         Ok(Box::new(WgpuBuffer::allocate(&self.context, bytes)?))
     }
 
+    fn allocate_open(&self, bytes: usize, _: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        Ok(Box::new(WgpuBuffer::allocate_open(&self.context, bytes)?))
+    }
+
     fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
         Ok(Box::new(WgpuStaging::allocate(&self.context, bytes, direction)?))
     }
@@ -113,7 +119,7 @@ unsafe impl Backend for WgpuBackend {
     }
 }
 
-fn limits(context: &Context) -> Limits {
+fn limits(context: &Context, largest_open: usize) -> Limits {
     let bytes = |value: u32| Alignment::of(value as usize).unwrap_or(BUFFER_ALIGNMENT);
     Limits {
         copy_granularity: bytes(wgpu::COPY_BUFFER_ALIGNMENT as u32),
@@ -122,6 +128,7 @@ fn limits(context: &Context) -> Limits {
         // Bindings may be smaller than buffers: what is larger than `max_storage_buffer_binding_size` is bound in parts.
         largest_buffer: context.largest_buffer(),
         host_writable: false,
+        largest_open,
         mapped_staging: true,
         gather: None,
     }

@@ -14,8 +14,9 @@ use crate::device::WgpuBackend;
 /// The word before the colon in `wgpu:0`.
 pub(crate) const NAME: &str = "wgpu";
 
-/// What kernels over tensors may need, where the adapter has it.
-const FEATURES: Features = Features::SHADER_F16
+/// What kernels over tensors may need, where the adapter has it, and what lets the host write tensors where they lie.
+const FEATURES: Features = Features::MAPPABLE_PRIMARY_BUFFERS
+    .union(Features::SHADER_F16)
     .union(Features::SHADER_F64)
     .union(Features::SHADER_INT64)
     .union(Features::SUBGROUP)
@@ -77,7 +78,7 @@ fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
         code: 0,
         message: error.to_string(),
     })?;
-    Ok(Arc::new(WgpuBackend::new(device, gpu, queue)))
+    Ok(Arc::new(WgpuBackend::new(device, gpu, queue, false)))
 }
 
 /// The default limits are those of the weakest hardware: 256 MiB a buffer, 128 MiB a binding.

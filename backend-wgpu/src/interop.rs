@@ -40,7 +40,7 @@ const FIRST_FOREIGN: usize = 1 << 16;
 pub fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Device> {
     static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
     let id = DeviceId::new(NAME, NEXT.fetch_add(1, Ordering::Relaxed))?;
-    Device::from_backend(Arc::new(WgpuBackend::new(id, device, queue)))
+    Device::from_backend(Arc::new(WgpuBackend::new(id, device, queue, true)))
 }
 
 /// The device and the queue below a device of this driver, for pipelines and submissions of the program's own.

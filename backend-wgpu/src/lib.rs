@@ -19,6 +19,7 @@ mod device;
 mod driver;
 mod interop;
 mod memory;
+mod open;
 mod scopes;
 mod staging;
 mod stream;

@@ -4,10 +4,13 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use transship_core::Result;
-use transship_core::backend::{Buffer, MemoryKind, Ticket, keep_until};
+use parking_lot::Mutex;
+use transship_core::backend::{Buffer, MemoryKind, Ticket, WriteWindow, keep_until};
+use transship_core::{Error, Result};
+use wgpu::{BufferUsages, BufferViewMut};
 
 use crate::context::Context;
+use crate::scopes::scoped;
 use crate::stream::WgpuStream;
 
 /// Memory of a wgpu device.
@@ -19,6 +22,8 @@ pub struct WgpuBuffer {
     bytes: usize,
     /// Whether `counters` knows of it.
     counted: bool,
+    /// While it is mapped. A view keeps wgpu from unmapping the memory that its pointer goes to.
+    open: Mutex<Option<BufferViewMut>>,
     context: Arc<Context>,
 }
 
@@ -29,13 +34,39 @@ impl WgpuBuffer {
             0 => None,
             _ => Some(context.create_buffer(bytes, context.usages(), "device", false)?),
         };
+        Ok(Self::new(context, buffer, bytes, None))
+    }
+
+    /// Memory that the host writes first, or ordinary memory if there is no room for that.
+    pub(crate) fn allocate_open(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        let usages = context.usages() | BufferUsages::MAP_WRITE;
+        let buffer = match context.create_buffer(bytes, usages, "device", true) {
+            Err(Error::OutOfMemory { .. }) => return Self::allocate(context, bytes),
+            created => created?,
+        };
+        let Ok(view) = buffer.get_mapped_range_mut(..) else {
+            context.timeline().lose("a new buffer is not mapped");
+            context.timeline().check()?;
+            return Self::allocate(context, bytes);
+        };
+        Ok(Self::new(context, Some(buffer), bytes, Some(view)))
+    }
+
+    fn new(
+        context: &Arc<Context>,
+        buffer: Option<wgpu::Buffer>,
+        bytes: usize,
+        view: Option<BufferViewMut>,
+    ) -> Self {
         context.counting().device_allocated(bytes);
-        Ok(Self { buffer, offset: 0, bytes, counted: true, context: context.clone() })
+        let open = Mutex::new(view);
+        Self { buffer, offset: 0, bytes, counted: true, open, context: context.clone() }
     }
 
     /// Takes `bytes` bytes at `offset` of a buffer of the program, which has them.
     pub(crate) fn wrap(context: &Arc<Context>, buffer: wgpu::Buffer, offset: usize, bytes: usize) -> Self {
-        Self { buffer: Some(buffer), offset, bytes, counted: false, context: context.clone() }
+        let open = Mutex::new(None);
+        Self { buffer: Some(buffer), offset, bytes, counted: false, open, context: context.clone() }
     }
 
     /// The buffer; `None` where there are no bytes.
@@ -74,6 +105,24 @@ unsafe impl Buffer for WgpuBuffer {
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
         None
+    }
+
+    fn window(&self) -> Option<WriteWindow> {
+        let mut open = self.open.lock();
+        drop(open.take()?);
+        // A device that was destroyed has freed its memory, mapped or not, and says so only to those who ask for a view.
+        *open = self.buffer.as_ref()?.get_mapped_range_mut(..).ok();
+        let start = open.as_mut()?.slice(..).as_raw_element_ptr();
+        // SAFETY: the mapping has so many bytes; it stays until `close`, since the view does.
+        Some(unsafe { WriteWindow::new(start, self.bytes) })
+    }
+
+    fn close(&self) -> Result<()> {
+        let (Some(view), Some(buffer)) = (self.open.lock().take(), &self.buffer) else { return Ok(()) };
+        drop(view);
+        self.context.counting().driver_called(1);
+        let ((), error) = scoped(self.context.device(), || buffer.unmap());
+        error.map_or(Ok(()), |error| Err(self.context.explain("Buffer::unmap", &error)))
     }
 
     fn release(self: Box<Self>, after: &[Ticket]) {

@@ -79,7 +79,7 @@ impl Block {
         self.direction
     }
 
-    /// Takes the memory from the host, for a submission.
+    /// Takes the memory from the host, for a submission; in an error scope, since the device may be destroyed by now.
     pub(crate) fn close(&self) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Away);
         if !matches!(before, State::Away) {

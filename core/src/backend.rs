@@ -66,7 +66,8 @@ inventory::collect!(BuiltinDriver);
 ///    `true`, means that no copy submitted to that stream at or before that position touches memory any more.
 /// 2. A [`submit`](Backend::submit) that returns an error has already waited for what it had managed to submit.
 /// 3. The pointers of [`Buffer::host_pointer`], [`Staging::window`] and [`Staging::contents`] stay valid and in place
-///    until the object is dropped or released, and no other live object covers the same bytes.
+///    until the object is dropped or released, those of [`Buffer::window`] until it is closed as well, and no other live
+///    object covers the same bytes.
 /// 4. Memory of a released or dropped [`Buffer`] is not handed out again before every ticket given to
 ///    [`Buffer::release`] is reached.
 /// 5. No function blocks until a device has made progress, except those that say so.
@@ -96,6 +97,17 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>>;
+
+    /// As [`allocate`](Backend::allocate), but the host writes the memory first, where it lies: [`Buffer::window`] until
+    /// [`Buffer::close`]; then every stream may use it. Core asks for up to [`Limits::largest_open`] bytes. What there is no
+    /// room for in memory that the host reaches is ordinary memory, without a window.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Backend::allocate).
+    fn allocate_open(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        self.allocate(bytes, stream)
+    }
 
     /// Allocates a staging block that copies of this device in one direction may use asynchronously (pinned, where
     /// the device knows that). Expensive; it may block for milliseconds. So may dropping it.
@@ -240,6 +252,21 @@ pub unsafe trait Buffer: Any + Send + Sync {
 
     /// Where the host may read it (and write it, if `true` comes with it), where it may.
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)>;
+
+    /// Where the host writes memory that was [allocated open](Backend::allocate_open); `None` for any other, and once it is
+    /// closed.
+    fn window(&self) -> Option<WriteWindow> {
+        None
+    }
+
+    /// Ends the host's access: from now on the device may use the memory, and finds there what was written.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says; the memory is of no use then.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Gives the memory back once each ticket of `after` is reached, without blocking. Dropping the box without
     /// this call is the same with an empty list.
@@ -429,6 +456,9 @@ pub struct Limits {
     pub largest_buffer: usize,
     /// The host writes to a new buffer directly, which makes staging pointless.
     pub host_writable: bool,
+    /// New buffers of up to so many bytes the host writes directly, which is faster than staging there
+    /// ([`Backend::allocate_open`]); 0 where there is no such memory.
+    pub largest_open: usize,
     /// Staging blocks belong to buffers of the device's own API: the host has access only while no copy uses them, and
     /// copies reach no other host memory, page-locked or not.
     pub mapped_staging: bool,

@@ -250,13 +250,24 @@ impl Device {
     /// Allocates memory of the device in stream order of `lane`: at least `bytes` bytes, in whole granules. If there is
     /// none left, idle memory is given back to the driver first, and that once.
     pub(crate) fn allocate(&self, bytes: usize, lane: &Lane) -> Result<Box<dyn Buffer>> {
+        self.allocate_by(bytes, |bytes| self.backend().allocate(bytes, &**lane.stream()))
+    }
+
+    /// The same, of memory that the host writes first, where there is some.
+    pub(crate) fn allocate_open(&self, bytes: usize, lane: &Lane) -> Result<Box<dyn Buffer>> {
+        self.allocate_by(bytes, |bytes| self.backend().allocate_open(bytes, &**lane.stream()))
+    }
+
+    fn allocate_by(
+        &self,
+        bytes: usize,
+        allocate: impl Fn(usize) -> Result<Box<dyn Buffer>>,
+    ) -> Result<Box<dyn Buffer>> {
         let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
         let rounded = self.limits().copy_granularity.round_up(bytes);
         let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
-        match self.backend().allocate(rounded, &**lane.stream()) {
-            Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => {
-                self.backend().allocate(rounded, &**lane.stream())
-            }
+        match allocate(rounded) {
+            Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => allocate(rounded),
             other => other,
         }
     }

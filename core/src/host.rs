@@ -69,6 +69,7 @@ impl HostBackend {
                 buffer_alignment: const { Alignment::of(256).unwrap() },
                 largest_buffer: isize::MAX as usize,
                 host_writable: true,
+                largest_open: 0,
                 mapped_staging: false,
                 gather: None,
             },

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket};
+use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::copy::Completion;
 use crate::{Device, DeviceId, Error, Result};
 
@@ -154,6 +154,17 @@ impl Storage {
     pub(crate) fn host_address(&self, offset: usize) -> Option<NonNull<u8>> {
         debug_assert!(offset <= self.0.bytes);
         self.0.host().map(|(start, _)| start.map_addr(|address| address.saturating_add(offset)))
+    }
+
+    /// Where the host writes the memory while nobody else has it; `None` if it cannot.
+    pub(crate) fn window(&self) -> Option<WriteWindow> {
+        match self.0.host() {
+            Some((start, true)) => {
+                // SAFETY: the buffer has so many bytes there and lives as long as the storage (promise 3 of `Backend`).
+                Some(unsafe { WriteWindow::new(start, self.0.bytes) })
+            }
+            _ => self.0.buffer.window(),
+        }
     }
 
     /// Where a range of host memory lies, whether or not it may be read yet.

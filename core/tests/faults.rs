@@ -57,6 +57,17 @@ fn fails_and_recovers(late: &LateHandle, device: &Device, when: BackgroundWork) 
     no_violations(late);
 }
 
+/// The host writes both where they lie; the device is given the first one only.
+#[test]
+fn memory_that_cannot_be_closed_fails_the_copy() {
+    for when in MODES {
+        let (late, device) = with(LateConfig { largest_open: 4096, ..LateConfig::new("late") });
+        late.fail_next(Call::Close, 1);
+        fails_and_recovers(&late, &device, when);
+        assert_eq!(device.counters().bytes_up, 0, "nothing is staged on the way up");
+    }
+}
+
 /// catches: 29-out-of-memory-at-once
 #[test]
 fn idle_memory_of_the_device_is_given_back_when_there_is_no_other() {

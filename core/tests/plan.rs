@@ -94,6 +94,7 @@ fn limits(largest_buffer: impl Strategy<Value = usize>) -> impl Strategy<Value =
             buffer_alignment,
             largest_buffer,
             host_writable: false,
+            largest_open: 0,
             mapped_staging: false,
             gather: None,
         },
@@ -394,6 +395,7 @@ fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
         buffer_alignment: Alignment::of(256).unwrap(),
         largest_buffer: 1 << 30,
         host_writable: false,
+        largest_open: 0,
         mapped_staging: false,
         gather: None,
     };
@@ -432,6 +434,7 @@ fn nothing_makes_an_empty_plan() {
         buffer_alignment: Alignment::ONE,
         largest_buffer: 0,
         host_writable: false,
+        largest_open: 0,
         mapped_staging: false,
         gather: None,
     };
@@ -451,6 +454,7 @@ fn padding_that_leads_beyond_the_linear_space_is_refused() {
         buffer_alignment: Alignment::ONE,
         largest_buffer: usize::MAX,
         host_writable: false,
+        largest_open: 0,
         mapped_staging: false,
         gather: None,
     };

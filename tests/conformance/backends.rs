@@ -57,6 +57,12 @@ pub(crate) fn all() -> Vec<Backend> {
             mapped_staging: true,
             ..config
         }),
+        Backend::simulated("late-open", &[Need::Pinned], |config| LateConfig {
+            copy_granularity: Alignment::of(4).expect("a power of two"),
+            largest_open: 1 << 16,
+            mapped_staging: true,
+            ..config
+        }),
         #[cfg(feature = "cuda")]
         Backend::built_in("cuda", &[]),
         #[cfg(feature = "wgpu")]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use transship_core::backend::Driver;
 use transship_core::{CopyHandle, CopyOptions, Device, Tensor, TensorTree, start_copy};
 use wgpu::{BufferUsages, PollType};
 
@@ -22,6 +23,14 @@ impl Program {
         let requested = adapters[0].request_device(&wgpu::DeviceDescriptor::default());
         let (device, queue) = pollster::block_on(requested).unwrap();
         let target = transship_wgpu::from_device(device.clone(), queue.clone()).unwrap();
+        Self { device, queue, target }
+    }
+
+    /// A program that works on a device of transship's own, opened for it alone.
+    pub(crate) fn on_own_device() -> Self {
+        let target =
+            pollster::block_on(transship_wgpu::WgpuDriver.open(0)).and_then(Device::from_backend).unwrap();
+        let (device, queue) = transship_wgpu::wgpu_device(&target).unwrap();
         Self { device, queue, target }
     }
 

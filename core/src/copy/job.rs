@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::backend::Direction;
+use crate::backend::{Buffer, Direction};
 use crate::copy::completion::Completion;
 use crate::copy::figures::{CopyReport, Phase};
 use crate::copy::flow::{Flow, Way};
@@ -50,6 +50,15 @@ pub(crate) struct Destinations {
     pub(crate) empty: Option<Storage>,
     /// Results on the host are in ordinary memory, which devices cannot write asynchronously.
     pub(crate) pageable: bool,
+    /// The sources whose chunks the host writes itself, on a device that would need staging otherwise.
+    open: SmallVec<[u16; 1]>,
+}
+
+impl Destinations {
+    /// Whether the host writes the chunks of `flow` where they lie, instead of staging them.
+    pub(crate) fn are_open(&self, flow: &Flow) -> bool {
+        self.open.contains(&flow.source)
+    }
 }
 
 impl Job {
@@ -184,6 +193,7 @@ impl Job {
         let target = (!self.target.is_host()).then(|| self.target.clone());
         let mut chunks = SmallVec::new();
         let mut pageable = false;
+        let mut open = SmallVec::new();
         if let Some(blocks) = self.host_blocks(host_results)? {
             match blocks {
                 HostBlocks::Pinned(blocks) => {
@@ -201,8 +211,11 @@ impl Job {
             }
         } else {
             for flow in &self.flows {
-                for chunk in self.plan.chunks_of(flow.source) {
-                    let buffer = self.target.allocate(chunk.bytes, &flow.lane)?;
+                let buffers = self.device_buffers(flow)?;
+                if are_open(&buffers) {
+                    open.push(flow.source);
+                }
+                for buffer in buffers {
                     let storage = Storage::new(buffer, target.clone(), fill.clone());
                     if flow.on_callers_stream {
                         storage.record_stream(flow.lane.stream());
@@ -217,7 +230,34 @@ impl Job {
         } else {
             None
         };
-        Ok(Some(Destinations { chunks, empty, pageable }))
+        Ok(Some(Destinations { chunks, empty, pageable, open }))
+    }
+
+    /// Memory for the chunks of `flow`; all of it is open if the host is to write it where it lies, else none.
+    fn device_buffers(&self, flow: &Flow) -> Result<Buffers> {
+        let target = &self.target;
+        let may_open = self.plan.source_span(flow.source) <= target.limits().largest_open;
+        let chunks = self.plan.chunks_of(flow.source).iter().map(|chunk| chunk.bytes);
+        if !(may_open && matches!(flow.way, Way::Staged)) {
+            return chunks.map(|bytes| target.allocate(bytes, &flow.lane)).collect();
+        }
+        let buffers: Buffers =
+            chunks.map(|bytes| target.allocate_open(bytes, &flow.lane)).collect::<Result<_>>()?;
+        if !are_open(&buffers) {
+            buffers.iter().try_for_each(|buffer| buffer.close())?;
+        }
+        Ok(buffers)
+    }
+
+    /// Gives what the host has written to the device.
+    pub(crate) fn close(&self) -> Result<()> {
+        match self.destinations.get() {
+            Some(written) if !written.open.is_empty() => {
+                let close = || written.chunks.iter().try_for_each(|chunk| chunk.buffer().close());
+                self.completion.figures.time(Phase::Submit, close)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Pinned blocks for results that come down from devices; `None` if the copy is of another kind.
@@ -284,8 +324,14 @@ pub(crate) enum HostResults {
     Grow,
 }
 
+type Buffers = SmallVec<[Box<dyn Buffer>; 1]>;
+
+fn are_open(buffers: &Buffers) -> bool {
+    !buffers.is_empty() && buffers.iter().all(|buffer| buffer.window().is_some())
+}
+
 enum HostBlocks {
-    Pinned(Vec<Box<dyn crate::backend::Buffer>>),
+    Pinned(Vec<Box<dyn Buffer>>),
     Pageable,
     Missing,
 }

@@ -74,6 +74,7 @@ pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
             return Err(Refusal::Failed(error));
         }
     }
+    job.close()?;
     job.completion.submitted();
     Ok(())
 }
@@ -202,13 +203,15 @@ pub(crate) fn wait_unless_same(
 }
 
 fn take_blocks(job: &Job, units: &[Unit], diligence: Diligence) -> Result<SmallVec<[Taken; 1]>, Refusal> {
-    let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
     let take = |unit: &Unit| {
-        let Some(flow) = job.flows.get(unit.flow) else { return Ok(Taken::default()) };
+        let (Some(flow), Some(destinations)) = (job.flows.get(unit.flow), job.destinations.get()) else {
+            return Ok(Taken::default());
+        };
         let block = match flow.way {
+            Way::Staged if destinations.are_open(flow) => None,
             Way::Staged if !job.pinned => Some(Block::pageable(unit.bytes())?),
             Way::Staged => Some(staging_block(&job.target, unit, Direction::Upload, diligence)?),
-            Way::Download if pageable => {
+            Way::Download if destinations.pageable => {
                 let source = flow.read_by(&job.target);
                 Some(staging_block(source, unit, Direction::Download, diligence)?)
             }
@@ -350,8 +353,13 @@ impl Crew {
 
     fn conclude(&self) {
         let job = self.job.lock().take();
+        let mut error = self.error.lock().take();
+        if error.is_none() && !self.completion.is_abandoned() {
+            let close = || job.as_ref().map_or(Ok(()), |job| job.close());
+            let closed = catch_unwind(AssertUnwindSafe(close));
+            error = closed.unwrap_or_else(|panic| Err(panicked(&*panic))).err();
+        }
         drop(job);
-        let error = self.error.lock().take();
         match error {
             Some(error) => self.completion.fail(error),
             None if self.completion.is_abandoned() => self.completion.fail(Error::Cancelled),

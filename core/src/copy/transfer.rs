@@ -18,6 +18,7 @@ use crate::copy::unit::{ChunkPiece, Piece, Unit, chunk_pieces, pieces};
 use crate::gather::gather;
 use crate::in_flight::{Keep, Lane, Ops, Storages};
 use crate::pool::{Block, Pool, host_side};
+use crate::storage::Storage;
 use crate::{Error, Result};
 
 /// Where the blocks of a unit come from.
@@ -53,6 +54,7 @@ pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply) -> Result<()> {
     let transfer = Transfer { job, flow, destinations, unit };
     match &flow.way {
         Way::Fill => transfer.fill(),
+        Way::Staged if destinations.are_open(flow) => transfer.fill(),
         Way::Staged => transfer.stage_up(supply),
         Way::Download if destinations.pageable && job.pinned => transfer.drain(supply),
         Way::Direct | Way::Download => transfer.direct(supply),
@@ -71,14 +73,20 @@ impl Transfer<'_> {
     /// Writes the destination.
     fn fill(&self) -> Result<()> {
         self.job.completion.figures.time(Phase::Stage, || {
+            let (mut chunk, mut window) = (usize::MAX, None);
+            let mut written = 0;
             for piece in pieces(self.job, self.flow, self.unit) {
-                let Some(storage) = self.destinations.chunks.get(piece.chunk) else { continue };
-                let to = storage.host_range(piece.chunk_offset, piece.bytes)?;
-                // SAFETY: `to` has room for the piece (`host_range`), and nobody reads or writes it before the copy is
-                // done: its storage says `NotReady` until then.
-                unsafe { self.read(&piece, to) }?;
-                self.job.completion.figures.count_written(piece.bytes);
+                if chunk != piece.chunk {
+                    chunk = piece.chunk;
+                    window = self.destinations.chunks.get(chunk).and_then(Storage::window);
+                }
+                let to = window.and_then(|window| window.at(piece.chunk_offset, piece.bytes));
+                // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
+                // done: the storage says `NotReady` until then, and no device uses it (`Job::close`).
+                unsafe { self.read(&piece, to.ok_or(Error::NotReady)?) }?;
+                written += piece.bytes;
             }
+            self.job.completion.figures.count_written(written);
             Ok(())
         })
     }

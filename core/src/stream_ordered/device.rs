@@ -51,6 +51,7 @@ impl<A: Api> OrderedBackend<A> {
             buffer_alignment: A::BUFFER_ALIGNMENT,
             largest_buffer: heap.total(),
             host_writable: false,
+            largest_open: 0,
             mapped_staging: false,
             gather: gather.as_ref().map(|_| GatherEntry::BYTES),
         };

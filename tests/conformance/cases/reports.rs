@@ -77,8 +77,9 @@ fn before_and_after_the_end(bed: &Bed) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Invariant: a warm small copy allocates nothing, creates nothing and wakes nobody.
+/// Invariant: a warm small copy allocates nothing, creates nothing and wakes nobody. Up, the host may write by itself.
 fn steady_state_costs_one_submission(bed: &Bed) -> Result<(), Failed> {
+    let submissions = if bed.device.limits().largest_open > 0 { 0 } else { 1 };
     bed.device.prepare(64 << 10)?;
     let batches: Vec<_> = (0..20).map(|_| bed.batch(16)).collect();
     for batch in &batches[..10] {
@@ -88,8 +89,8 @@ fn steady_state_costs_one_submission(bed: &Bed) -> Result<(), Failed> {
         let (before, program) = (bed.device.counters(), transship::statistics());
         let there = start_copy(batch, &bed.device, bed.options())?.wait()?;
         let (middle, in_between) = (bed.device.counters(), transship::statistics());
-        assert_eq!(middle.submissions - before.submissions, 1);
-        assert_eq!(middle.copies - before.copies, 1);
+        assert_eq!(middle.submissions - before.submissions, submissions);
+        assert_eq!(middle.copies - before.copies, submissions);
         let back = start_copy(there, &bed.host, bed.options())?.wait()?;
         let (after, program_after) = (bed.device.counters(), transship::statistics());
         assert_eq!(after.submissions - middle.submissions, 1);

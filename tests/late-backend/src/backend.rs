@@ -64,6 +64,7 @@ impl LateBackend {
             buffer_alignment: const { Alignment::of(256).unwrap() },
             largest_buffer: instance.config.device_memory,
             host_writable: false,
+            largest_open: instance.config.largest_open,
             mapped_staging: instance.config.mapped_staging,
             gather: instance.config.gather,
         };
@@ -80,6 +81,27 @@ impl LateBackend {
             return Err(Error::WrongStream { actual, expected: self.device() });
         }
         Ok(stream)
+    }
+
+    fn new_buffer(&self, bytes: usize, stream: &dyn BackendStream, open: bool) -> Result<LateBuffer> {
+        let stream = self.stream(stream)?;
+        if !self.limits.copy_granularity.divides(bytes) {
+            return Err(self
+                .instance
+                .violation(self.device, format!("a buffer of {bytes} bytes, which is no multiple")));
+        }
+        let (allocation, address) =
+            self.instance.allocate(self.device, bytes, (!open).then_some(stream.index))?;
+        Ok(LateBuffer {
+            instance: self.instance.clone(),
+            device: self.device,
+            allocation,
+            offset: 0,
+            bytes,
+            address,
+            life: Some(Life::Allocation(allocation)),
+            open: open.into(),
+        })
     }
 
     /// Puts captured operations on a stream, which the driver sees as `copies` copies.
@@ -148,22 +170,15 @@ unsafe impl Backend for LateBackend {
     }
 
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
-        let stream = self.stream(stream)?;
-        if !self.limits.copy_granularity.divides(bytes) {
-            return Err(self
-                .instance
-                .violation(self.device, format!("a buffer of {bytes} bytes, which is no multiple")));
+        Ok(Box::new(self.new_buffer(bytes, stream, false)?))
+    }
+
+    fn allocate_open(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        if bytes > self.limits.largest_open {
+            let what = format!("an open buffer of {bytes} bytes, which is too large");
+            return Err(self.instance.violation(self.device, what));
         }
-        let (allocation, address) = self.instance.allocate(self.device, bytes, stream.index)?;
-        Ok(Box::new(LateBuffer {
-            instance: self.instance.clone(),
-            device: self.device,
-            allocation,
-            offset: 0,
-            bytes,
-            address,
-            life: Some(Life::Allocation(allocation)),
-        }))
+        Ok(Box::new(self.new_buffer(bytes, stream, true)?))
     }
 
     fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
@@ -200,6 +215,7 @@ unsafe impl Backend for LateBackend {
             bytes,
             address,
             life: Some(Life::Owner { _owner: owner }),
+            open: false.into(),
         }))
     }
 

@@ -13,6 +13,8 @@ pub enum Call {
     CreateStream,
     /// `Backend::allocate`.
     Allocate,
+    /// `Buffer::close` of an open buffer.
+    Close,
     /// `Buffer::release`, or the drop of a buffer. Cannot fail.
     Release,
     /// `Backend::allocate_staging`.

@@ -25,6 +25,8 @@ pub struct LateConfig {
     pub copy_granularity: Alignment,
     /// Where a buffer may be bound to a kernel on its own.
     pub bindable_alignment: Alignment,
+    /// The largest buffer that the host may write itself while it is new.
+    pub largest_open: usize,
     /// Whether the host has access to a staging block only while no copy uses it and the device works, as with wgpu.
     pub mapped_staging: bool,
     /// How many bytes of a table the kernel needs that makes many copies; without, there is no such kernel.
@@ -56,6 +58,7 @@ impl LateConfig {
             staging_memory: isize::MAX as usize,
             copy_granularity: Alignment::ONE,
             bindable_alignment: Alignment::ONE,
+            largest_open: 0,
             mapped_staging: false,
             gather: None,
             submit_failure: SubmitFailure::BeforeAnything,

@@ -123,8 +123,8 @@ impl Instance {
         failure(self.devices[device], what)
     }
 
-    /// Device memory that becomes usable when `stream` has come by: its number and its address.
-    pub(crate) fn allocate(&self, device: usize, bytes: usize, stream: usize) -> Result<(u64, u64)> {
+    /// Device memory that becomes usable when `stream` has come by, or at once without one: its number and its address.
+    pub(crate) fn allocate(&self, device: usize, bytes: usize, stream: Option<usize>) -> Result<(u64, u64)> {
         self.collect();
         let mut state = self.enter(Call::Allocate, false, device)?;
         let held = state.counters[device].device_bytes;
@@ -133,8 +133,10 @@ impl Instance {
         let (id, address) = (state.new_id(), state.next_address);
         state.next_address += (bytes as u64).next_multiple_of(256) + 256;
         state.counters[device].device_bytes += bytes as u64;
-        state.allocations.insert(id, Allocation { device, address, block, usable: false });
-        state.streams[stream].pending.push_back(Op::Allocate(id));
+        state.allocations.insert(id, Allocation { device, address, block, usable: stream.is_none() });
+        if let Some(stream) = stream {
+            state.streams[stream].pending.push_back(Op::Allocate(id));
+        }
         Ok((id, address))
     }
 

@@ -4,9 +4,12 @@ use std::alloc::Layout;
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use transship_core::Result;
 use transship_core::backend::{Buffer, Direction, MemoryKind, Staging, Ticket, WriteWindow};
 
+use crate::calls::Call;
 use crate::instance::Instance;
 
 /// What the bytes of new memory are, so that a missing copy shows.
@@ -73,6 +76,8 @@ pub(crate) struct LateBuffer {
     pub(crate) bytes: usize,
     pub(crate) address: u64,
     pub(crate) life: Option<Life>,
+    /// The host may write it; no copy may use it yet.
+    pub(crate) open: AtomicBool,
 }
 
 /// What ends with a buffer.
@@ -99,6 +104,21 @@ unsafe impl Buffer for LateBuffer {
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
         None
+    }
+
+    fn window(&self) -> Option<WriteWindow> {
+        let state = self.instance.lock();
+        let open = self.open.load(Ordering::Acquire) && !state.calls.is_broken();
+        let start = state.allocations.get(&self.allocation).filter(|_| open)?.block.at(0, self.bytes)?;
+        // SAFETY: the block stays in place, and the host's alone, until the buffer is closed or given back.
+        Some(unsafe { WriteWindow::new(start, self.bytes) })
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.open.swap(false, Ordering::AcqRel) {
+            drop(self.instance.enter(Call::Close, false, self.device)?);
+        }
+        Ok(())
     }
 
     fn release(mut self: Box<Self>, after: &[Ticket]) {

@@ -443,6 +443,25 @@ fn drivers_are_registered_by_name_and_independent() {
     assert!(matches!(missing, Error::NoSuchDevice { count: 1, .. }));
 }
 
+#[test]
+fn an_open_buffer_is_the_hosts_alone() {
+    let bench = Bench::with(LateConfig { largest_open: SIZE, ..LateConfig::new("late") });
+    assert!(bench.buffer.window().is_none(), "it was not allocated open");
+    let open = bench.device.allocate_open(SIZE, &*bench.stream).unwrap();
+    let start = open.window().unwrap().at(0, SIZE).unwrap();
+    // SAFETY: `at` has checked the range.
+    unsafe { start.write_bytes(9, SIZE) };
+    let block = bench.device.allocate_staging(SIZE, Direction::Download).unwrap();
+    assert!(bench.submit(&[down(&*open, &*block)]).is_err());
+    assert_eq!(bench.late.violations().len(), 1);
+    open.close().unwrap();
+    assert!(open.window().is_none());
+    let position = bench.submit(&[down(&*open, &*block)]).unwrap();
+    assert!(bench.stream.wait(position, None).unwrap());
+    assert_eq!(read(&*block), [9; SIZE]);
+    assert!(bench.device.allocate_open(SIZE + 1, &*bench.stream).is_err());
+}
+
 fn mapped() -> Bench {
     Bench::with(LateConfig { mapped_staging: true, ..LateConfig::new("late") })
 }

@@ -55,6 +55,14 @@ pub(crate) fn destroyed_while_idle() -> Outcome {
     all_fail(&program, there)
 }
 
+/// Where the host writes small tensors itself, nothing is submitted that could tell of it.
+pub(crate) fn destroyed_where_the_host_writes() -> Outcome {
+    let program = Program::on_own_device();
+    let there = up(Tensor::from(numbers(1000, 1)), &program.target);
+    program.device.destroy();
+    all_fail(&program, there)
+}
+
 /// No mapping tells of it.
 pub(crate) fn destroyed_before_copies_without_staging() -> Outcome {
     let program = Program::new();

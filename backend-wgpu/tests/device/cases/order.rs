@@ -19,16 +19,30 @@ pub(crate) fn a_shader_behind_a_large_copy_sees_what_it_wrote() -> Outcome {
 
 /// Nobody waits for the copy: the shader is submitted as soon as there is a view.
 fn shader_behind_copy(count: usize) -> Outcome {
-    let program = Program::new();
-    let doubling = Doubling::new(&program);
+    shader_behind_copy_on(&Program::new(), count)
+}
+
+/// Where the host writes new buffers itself there is nothing to submit, and nothing to wait for.
+pub(crate) fn a_shader_sees_what_the_host_wrote() -> Outcome {
+    let program = Program::on_own_device();
+    let is_open = program.target.limits().largest_open >= 4000;
+    println!("the host writes new buffers itself: {is_open}");
+    let (before, submissions) = (program.target.counters(), u64::from(!is_open));
+    shader_behind_copy_on(&program, 1000)?;
+    assert_eq!(program.target.counters().submissions - before.submissions, submissions);
+    shader_behind_copy_on(&program, 3 << 20)
+}
+
+fn shader_behind_copy_on(program: &Program, count: usize) -> Outcome {
+    let doubling = Doubling::new(program);
     let stream = program.target.create_stream(StreamPriority::Normal)?;
-    let result = doubling.results(&program, 1000);
-    doubling.stall(&program);
+    let result = doubling.results(program, 1000);
+    doubling.stall(program);
     let there = start_copy(Tensor::from(numbers(count, 3)), &program.target, CopyOptions::default())?;
     let there = there.wait_on(&stream)?;
     let view = transship_wgpu::wgpu_view(&there)?;
     let part = Part { source: &view.buffer, first: view.offset / 4 + count as u64 - 1000, count: 1000 };
-    doubling.submit(&program, &part, &result, 0);
+    doubling.submit(program, &part, &result, 0);
     let doubled: Vec<f32> = numbers(count, 3)[count - 1000..].iter().map(|number| number * 2.0).collect();
     assert_eq!(program.read(&result), doubled);
     Ok(())

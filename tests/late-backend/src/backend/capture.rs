@@ -1,6 +1,7 @@
 //! Copies, as they are captured when they are submitted.
 
 use std::any::Any;
+use std::sync::atomic::Ordering;
 
 use transship_core::Result;
 use transship_core::backend::{Buffer, CopyOp, Counters, Direction, HostSide, MemoryKind, Staging};
@@ -88,6 +89,9 @@ impl LateBackend {
             .filter(|buffer| buffer.device == self.device || peers)
             .ok_or("a copy of a buffer that the device does not reach")?;
         inside(offset, bytes, buffer.bytes)?;
+        if buffer.open.load(Ordering::Acquire) {
+            return Err("a copy of a buffer that is open for the host".to_owned());
+        }
         if !self.instance.config.copy_granularity.divides(offset) {
             return Err(format!("a copy at offset {offset} of a buffer, which is no multiple"));
         }
