@@ -19,6 +19,10 @@ const USAGES: BufferUsages = BufferUsages::STORAGE
     .union(BufferUsages::COPY_SRC)
     .union(BufferUsages::COPY_DST);
 
+/// A buffer that is mapped, if anything is.
+const PROBE: BufferDescriptor<'static> =
+    BufferDescriptor { label: None, size: 8, usage: BufferUsages::MAP_WRITE, mapped_at_creation: true };
+
 /// A device with its queue, and how far that has come.
 pub(crate) struct Context {
     id: DeviceId,
@@ -27,8 +31,6 @@ pub(crate) struct Context {
     /// What new buffers may be used for.
     usages: BufferUsages,
     largest_buffer: usize,
-    /// Mapped for as long as the device lives.
-    canary: Option<wgpu::Buffer>,
     timeline: Arc<Timeline>,
     counting: Counting,
 }
@@ -37,10 +39,7 @@ impl Context {
     pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Arc<Self> {
         let (timeline, counting) = (Timeline::new(id), Counting::default());
         let largest_buffer = usize::try_from(device.limits().max_buffer_size).unwrap_or(usize::MAX);
-        let canary = None;
-        let mut context =
-            Self { id, device, queue, usages: USAGES, largest_buffer, canary, timeline, counting };
-        context.canary = context.create_buffer(8, BufferUsages::MAP_WRITE, "staging", true).ok();
+        let mut context = Self { id, device, queue, usages: USAGES, largest_buffer, timeline, counting };
         // GL may refuse index buffers that are anything else as well.
         if context.create_buffer(4, USAGES | BufferUsages::INDEX, "device", false).is_ok() {
             context.usages |= BufferUsages::INDEX;
@@ -100,32 +99,19 @@ impl Context {
         self.timeline.check()
     }
 
-    /// Fails if the queue has not accepted `submission`, which only a lost device does in silence.
-    pub(crate) fn check_accepted(&self, submission: wgpu::SubmissionIndex) -> Result<()> {
-        let look =
-            PollType::Wait { submission_index: Some(submission), timeout: Some(std::time::Duration::ZERO) };
-        self.counting.driver_called(1);
-        match catch_unwind(AssertUnwindSafe(|| self.device.poll(look))) {
-            Ok(Ok(_) | Err(wgpu::PollError::Timeout)) => {}
-            Ok(Err(error)) => self.timeline.lose(&error.to_string()),
-            Err(panic) => self.timeline.lose(&format!("polling it panicked: {}", message(&*panic))),
-        }
-        self.timeline.check()
-    }
-
     /// The error of `call`: on a lost device everything is invalid as well.
     pub(crate) fn explain(&self, call: &'static str, error: &wgpu::Error) -> Error {
-        let lost = self.check_accepted(self.queue.submit([]));
-        lost.err().unwrap_or_else(|| failed(self.id, call, error))
+        self.check_alive().err().unwrap_or_else(|| failed(self.id, call, error))
     }
 
-    /// Fails if the device was destroyed and nothing is in flight: wgpu tells that to nobody who submits nothing.
+    /// Fails if the device is lost by now. wgpu tells that to nobody who submits something, and waiting for a submission,
+    /// even for no time at all, panics in wgpu 30 if another thread polls in that moment; but nothing can be mapped any more.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        self.poll()?;
-        // Views for reading may overlap: several threads may ask at once.
-        let mapped = self.canary.as_ref().and_then(|canary| canary.get_mapped_range(..).ok());
-        if mapped.is_none() {
-            self.timeline.lose("its memory is gone");
+        self.timeline.check()?;
+        self.counting.driver_called(1);
+        let (buffer, error) = scoped(&self.device, || self.device.create_buffer(&PROBE));
+        if error.is_none() && buffer.get_mapped_range(..).is_err() {
+            self.timeline.lose("it maps nothing any more");
         }
         self.timeline.check()
     }

@@ -29,7 +29,7 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
     for op in ops {
         batch.add(context, op)?;
     }
-    let (position, index, error) = batch.send(context);
+    let (position, error) = batch.send(context);
     if let Some(error) = error {
         let error = context.explain("Queue::submit", &error);
         context.timeline().check()?;
@@ -38,7 +38,7 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
         return Err(error);
     }
     match batch.blocks.is_empty() {
-        true => context.check_accepted(index)?,
+        true => context.check_alive()?,
         false => context.timeline().check()?,
     }
     context.counting().submitted(&batch.moved);
@@ -184,11 +184,11 @@ impl<'a> Batch<'a> {
 
     /// Hands the commands to the queue. What goes wrong is in the error; the position is reached in any case, unless the
     /// device is lost.
-    fn send(&self, context: &Context) -> (u64, wgpu::SubmissionIndex, Option<wgpu::Error>) {
+    fn send(&self, context: &Context) -> (u64, Option<wgpu::Error>) {
         let (position, signals) = context.timeline().issue(self.blocks.len().max(1));
         let mut signals = signals.into_iter();
         context.counting().driver_called(self.commands.len() + 2 * self.blocks.len() + 3);
-        let (index, error) = scoped(context.device(), || {
+        let ((), error) = scoped(context.device(), || {
             self.blocks.iter().for_each(|block| block.close());
             let mut encoder =
                 context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
@@ -200,9 +200,9 @@ impl<'a> Batch<'a> {
             for signal in signals {
                 encoder.on_submitted_work_done(move || signal.give());
             }
-            context.queue().submit([encoder.finish()])
+            context.queue().submit([encoder.finish()]);
         });
-        (position, index, error)
+        (position, error)
     }
 
     fn encode(&self, context: &Context, encoder: &mut wgpu::CommandEncoder, command: &Command<'a>) {
