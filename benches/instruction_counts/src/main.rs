@@ -1,0 +1,44 @@
+//! Copies whose instructions `.ci/bench-guard` counts under callgrind: traversal, plan, staging, submission and rebuilding.
+//!
+//! Everything runs on one thread. The device is simulated (`late-backend`) and adds the same few calls to each copy, so that
+//! the counts repeat on whatever machine. Inputs are kept, and results dropped outside of what is counted.
+
+#[path = "../../../examples/common/detection.rs"]
+mod detection;
+
+use late_backend::LateConfig;
+use transship::{BackgroundWork, CopyOptions, Device, Error, Result, Tensor, TensorTree, start_copy};
+
+const SMALL_LEAVES: usize = 10_000;
+const WARM_UP: usize = 3;
+
+fn main() -> Result<()> {
+    let _late = late_backend::install(LateConfig::new("late"))?;
+    let device = Device::open("late:0".parse()?)?;
+    let batch = detection::batch(0)?;
+    let leaves = (0..SMALL_LEAVES).map(|index| Tensor::from(vec![index as f32; 16])).collect::<Vec<_>>();
+    for _ in 0..WARM_UP {
+        copy(batch.clone(), &device)?;
+        copy(leaves.clone(), &device)?;
+    }
+    drop(counted_headline(batch.clone(), &device)?);
+    drop(counted_small_leaves(leaves.clone(), &device)?);
+    Ok(())
+}
+
+/// 528 tensors of four types in a structure, 153,628 bytes.
+#[inline(never)]
+fn counted_headline(batch: Vec<detection::Sample>, device: &Device) -> Result<Vec<detection::Sample>> {
+    copy(batch, device)
+}
+
+/// 10,000 tensors of 64 bytes in a list.
+#[inline(never)]
+fn counted_small_leaves(leaves: Vec<Tensor>, device: &Device) -> Result<Vec<Tensor>> {
+    copy(leaves, device)
+}
+
+fn copy<S: TensorTree>(value: S, device: &Device) -> Result<S> {
+    let options = CopyOptions::default().background(BackgroundWork::Never);
+    start_copy(value, device, options).map_err(Error::from)?.wait().map_err(Error::from)
+}

@@ -1,0 +1,135 @@
+//! What is copied.
+
+use std::ops::Range;
+
+use transship::{CopyOptions, DType, Device, Error, Tensor, TensorTree, for_each_tensor, start_copy};
+
+use crate::Result;
+use crate::detection::{self, Sample};
+
+/// A structure, in one of several shapes.
+pub(crate) struct Input<S> {
+    /// Different for different contents.
+    pub(crate) data: u64,
+    pub(crate) value: S,
+    /// The tensors of `value`.
+    pub(crate) leaves: Vec<Tensor>,
+    /// What they hold, on the host.
+    pub(crate) expected: Vec<Tensor>,
+}
+
+const VARIANTS: u64 = 4;
+/// Above it, variants are views of the same memory.
+const LARGE: usize = 16 << 20;
+/// Types of many tensors, in turn.
+const TYPES: [DType; 4] = [DType::F32, DType::I64, DType::U8, DType::F16];
+
+impl<S: TensorTree + Clone> Input<S> {
+    pub(crate) fn new(data: u64, mut value: S) -> Result<Self> {
+        let leaves = leaves(&mut value)?;
+        Ok(Self { data, value, expected: leaves.clone(), leaves })
+    }
+
+    /// The same structure on `device`.
+    pub(crate) fn on(self, device: &Device, options: &CopyOptions) -> Result<Self> {
+        let mut value = start_copy(self.value, device, options.clone())
+            .map_err(Error::from)?
+            .wait()
+            .map_err(Error::from)?;
+        Ok(Self { leaves: leaves(&mut value)?, value, ..self })
+    }
+}
+
+/// The tensors of a structure, sharing its memory.
+pub(crate) fn leaves<S: TensorTree>(value: &mut S) -> Result<Vec<Tensor>> {
+    let mut leaves = Vec::new();
+    for_each_tensor(value, |tensor| {
+        leaves.push(tensor.clone());
+        Ok(())
+    })?;
+    Ok(leaves)
+}
+
+/// The same structure over memory of its own, which nobody else holds.
+pub(crate) fn owned<S: TensorTree + Clone>(value: &S) -> Result<S> {
+    let mut value = value.clone();
+    for_each_tensor(&mut value, |tensor| {
+        *tensor = Tensor::from_owner(tensor.to_bytes()?, tensor.dtype(), tensor.shape())?;
+        Ok(())
+    })?;
+    Ok(value)
+}
+
+/// The batch of the detector, in every order of its scenes.
+pub(crate) fn headline(seed: u64) -> Result<Vec<Input<Vec<Sample>>>> {
+    let variant = |number: u64| Input::new(number, detection::batch(number as usize)?);
+    variants(seed).map(variant).collect()
+}
+
+/// So many tensors of so many bytes each. Types change from one tensor, and one variant, to the next; where all together
+/// are large, shapes do, over the same memory.
+pub(crate) fn many(seed: u64, count: usize, bytes: usize) -> Result<Vec<Input<Vec<Tensor>>>> {
+    let make = |number: u64| -> Result<Vec<Tensor>> {
+        (0..count)
+            .map(|index| tensor(TYPES[(index + number as usize) % TYPES.len()], bytes, number, index))
+            .collect()
+    };
+    if count * bytes <= LARGE {
+        return variants(seed).map(|number| Input::new(number, make(number)?)).collect();
+    }
+    let first = make(seed * VARIANTS)?;
+    let reshaped = |rows: usize| -> Result<_> {
+        let view = |tensor: &Tensor| tensor.reshape(&[rows, tensor.elements() / rows]);
+        Input::new(seed * VARIANTS, first.iter().map(view).collect::<transship::Result<_>>()?)
+    };
+    [1, 2, 4, 8].map(reshaped).into_iter().collect()
+}
+
+/// Every other row of so many matrices of `f32`.
+pub(crate) fn every_other_row(
+    seed: u64,
+    count: usize,
+    [rows, columns]: [usize; 2],
+) -> Result<Vec<Input<Vec<Tensor>>>> {
+    let matrix = |index| {
+        tensor(DType::F32, rows * columns * 4, seed, index)?.reshape(&[rows, columns]).map_err(Into::into)
+    };
+    let matrices = (0..count).map(matrix).collect::<Result<Vec<_>>>()?;
+    let rows_from = |first: usize| -> Result<_> {
+        let slice = |matrix: &Tensor| matrix.slice(0, first..rows, 2);
+        let data = seed * VARIANTS + first as u64;
+        Input::new(data, matrices.iter().map(slice).collect::<transship::Result<_>>()?)
+    };
+    [0, 1].map(rows_from).into_iter().collect()
+}
+
+fn variants(seed: u64) -> Range<u64> {
+    seed * VARIANTS..(seed + 1) * VARIANTS
+}
+
+fn tensor(dtype: DType, bytes: usize, seed: u64, index: usize) -> Result<Tensor> {
+    let words = random_words(bytes.div_ceil(8), (seed << 32) + index as u64);
+    let whole = Tensor::from_owner(Words(words), dtype, &[bytes / dtype.size()])?;
+    Ok(whole)
+}
+
+/// Xorshift64*, for its speed.
+pub(crate) fn random_words(count: usize, seed: u64) -> Vec<u64> {
+    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let next = || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
+/// Lends its words as bytes.
+struct Words(Vec<u64>);
+
+impl AsRef<[u8]> for Words {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}

@@ -1,0 +1,47 @@
+//! The rows of the table.
+
+mod devices;
+mod down;
+mod host_cost;
+mod steady;
+mod sweeps;
+mod threads;
+mod two_ways;
+mod up;
+
+use crate::Result;
+use crate::bed::{Bed, Needs};
+use crate::table::Row;
+
+/// What makes one row, or the rows of a chart.
+pub(crate) struct Work {
+    /// For `--only`.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) needs: Needs,
+    pub(crate) run: fn(&Bed, &Work) -> Result<Vec<Row>>,
+}
+
+fn all() -> impl Iterator<Item = &'static Work> {
+    let modules: [&[Work]; 8] = [
+        up::ROWS,
+        down::ROWS,
+        two_ways::ROWS,
+        devices::ROWS,
+        host_cost::ROWS,
+        threads::ROWS,
+        steady::ROWS,
+        sweeps::ROWS,
+    ];
+    modules.into_iter().flatten()
+}
+
+/// Rows whose name contains one of `names`; all without any.
+pub(crate) fn chosen(names: &[String]) -> Result<Vec<&'static Work>> {
+    if let Some(name) = names.iter().find(|name| !all().any(|work| work.name.contains(*name))) {
+        let there_are = all().map(|work| work.name).collect::<Vec<_>>().join(", ");
+        return Err(format!("no row {name:?}; there are: {there_are}").into());
+    }
+    let is_chosen = |work: &&Work| names.is_empty() || names.iter().any(|name| work.name.contains(name));
+    Ok(all().filter(is_chosen).collect())
+}
