@@ -19,4 +19,5 @@ pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};
 pub use start::start_copy;
 
 pub(crate) use completion::Completion;
+pub(crate) use landing::Landings;
 pub(crate) use leaves::Leaf;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
+use crate::copy::Landings;
 use crate::host_memory::HostMemory;
 use crate::in_flight::{Lane, keep_until};
 use crate::{DeviceId, Error, Result, workers};
@@ -31,6 +32,8 @@ pub(crate) struct Pool {
     state: Mutex<State>,
     returned: Condvar,
     lanes: Mutex<Vec<Weak<Lane>>>,
+    /// Copies that are done may still have blocks, out of which their results must be copied.
+    borrowers: Mutex<Vec<Weak<Landings>>>,
 }
 
 struct State {
@@ -41,6 +44,9 @@ struct State {
     /// Held for ever: a broken stream never proved to be done with it.
     leaked: usize,
     high_water: usize,
+    /// Who waits for a block, in order: nobody is served before them.
+    queue: VecDeque<u64>,
+    next_in_queue: u64,
 }
 
 /// What a pool holds, in bytes.
@@ -58,12 +64,22 @@ pub struct PoolStatistics {
 
 impl Pool {
     pub(crate) fn new(backend: Arc<dyn Backend>, budget: usize) -> Arc<Self> {
-        let state = State { idle: BTreeMap::new(), budget, held: 0, idle_bytes: 0, leaked: 0, high_water: 0 };
+        let state = State {
+            idle: BTreeMap::new(),
+            budget,
+            held: 0,
+            idle_bytes: 0,
+            leaked: 0,
+            high_water: 0,
+            queue: VecDeque::new(),
+            next_in_queue: 0,
+        };
         Arc::new(Self {
             backend: ManuallyDrop::new(backend),
             state: Mutex::new(state),
             returned: Condvar::new(),
             lanes: Mutex::new(Vec::new()),
+            borrowers: Mutex::default(),
         })
     }
 
@@ -76,28 +92,59 @@ impl Pool {
         }
     }
 
-    /// An idle block of at least `bytes`, if there is one. Never allocates, never waits.
+    /// `landings` have a block of this pool until they are landed.
+    pub(crate) fn lend_to(&self, landings: &Arc<Landings>) {
+        let mut borrowers = self.borrowers.lock();
+        borrowers.retain(|known| known.strong_count() > 0);
+        borrowers.push(Arc::downgrade(landings));
+    }
+
+    /// An idle block of at least `bytes`, if there is one and nobody waits for one. Never allocates, never waits.
     pub(crate) fn try_take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Option<Block> {
+        self.try_take_as(bytes, direction, None)
+    }
+
+    fn try_take_as(
+        self: &Arc<Self>,
+        bytes: usize,
+        direction: Direction,
+        waiting: Option<&InQueue<'_>>,
+    ) -> Option<Block> {
         let class = Class::of(bytes, direction);
         let mut state = self.state.lock();
+        if !state.may_serve(waiting) {
+            return None;
+        }
         let staging = state.idle.get_mut(&class)?.pop_front()?;
         state.idle_bytes -= class.bytes;
         Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
     }
 
-    /// An idle block of at least `bytes`, or a new one within the budget; `None` if the budget is used up. May block
-    /// for milliseconds in the driver, but not for other copies.
+    /// An idle block of at least `bytes`, or a new one within the budget; `None` if the budget is used up or others wait
+    /// for it. May block for milliseconds in the driver, but not for other copies.
     pub(crate) fn take_or_grow(
         self: &Arc<Self>,
         bytes: usize,
         direction: Direction,
     ) -> Result<Option<Block>> {
-        if let Some(block) = self.try_take(bytes, direction) {
+        self.take_or_grow_as(bytes, direction, None)
+    }
+
+    fn take_or_grow_as(
+        self: &Arc<Self>,
+        bytes: usize,
+        direction: Direction,
+        waiting: Option<&InQueue<'_>>,
+    ) -> Result<Option<Block>> {
+        if let Some(block) = self.try_take_as(bytes, direction, waiting) {
             return Ok(Some(block));
         }
         self.settle_lanes()?;
-        if let Some(block) = self.try_take(bytes, direction) {
+        if let Some(block) = self.try_take_as(bytes, direction, waiting) {
             return Ok(Some(block));
+        }
+        if !self.state.lock().may_serve(waiting) {
+            return Ok(None);
         }
         let class = Class::of(bytes, direction);
         let Some(block) = self.grow(class)? else {
@@ -114,15 +161,18 @@ impl Pool {
         Ok(Some(block))
     }
 
-    /// As [`take_or_grow`](Self::take_or_grow), but waits for other copies to give a block back. For workers.
+    /// As [`take_or_grow`](Self::take_or_grow), but waits in a queue for other copies to give a block back. For workers.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Result<Block> {
         let class = class_of(bytes);
+        let waiting = InQueue::behind_all(self);
         loop {
             self.check_hope(class)?;
-            if let Some(block) = self.take_or_grow(bytes, direction)? {
+            if let Some(block) = self.take_or_grow_as(bytes, direction, Some(&waiting))? {
                 return Ok(block);
             }
-            self.wait_for_return()?;
+            if !self.settle_borrowers() {
+                self.wait_for_return()?;
+            }
         }
     }
 
@@ -246,6 +296,19 @@ impl Pool {
         Ok(())
     }
 
+    /// Takes the blocks of copies that are done; whether there were some.
+    fn settle_borrowers(&self) -> bool {
+        let mut borrowers = std::mem::take(&mut *self.borrowers.lock());
+        let mut settled = false;
+        borrowers.retain(|landings| {
+            let Some(landings) = landings.upgrade() else { return false };
+            settled |= landings.settle();
+            !landings.is_empty()
+        });
+        self.borrowers.lock().append(&mut borrowers);
+        settled
+    }
+
     fn wait_for_return(&self) -> Result<()> {
         const PATIENCE: Duration = Duration::from_millis(1);
         for lane in self.live_lanes() {
@@ -273,11 +336,39 @@ impl Pool {
             drop(state);
             workers::dispose(Surplus { staging: Some(staging), bytes: class.bytes, pool: self.clone() });
         }
-        self.returned.notify_one();
+        self.returned.notify_all();
+    }
+}
+
+/// A place in the queue of a pool, left when it is dropped.
+struct InQueue<'a> {
+    pool: &'a Pool,
+    number: u64,
+}
+
+impl<'a> InQueue<'a> {
+    fn behind_all(pool: &'a Pool) -> Self {
+        let mut state = pool.state.lock();
+        let number = state.next_in_queue;
+        state.next_in_queue += 1;
+        state.queue.push_back(number);
+        Self { pool, number }
+    }
+}
+
+impl Drop for InQueue<'_> {
+    fn drop(&mut self) {
+        self.pool.state.lock().queue.retain(|number| *number != self.number);
+        self.pool.returned.notify_all();
     }
 }
 
 impl State {
+    /// Whether it is the turn of somebody: the first of those who wait, or anybody where nobody waits.
+    fn may_serve(&self, waiting: Option<&InQueue<'_>>) -> bool {
+        self.queue.front().copied() == waiting.map(|place| place.number)
+    }
+
     /// The largest idle block.
     fn take_idle(&mut self) -> Option<(Class, Box<dyn Staging>)> {
         let mut last = self.idle.last_entry()?;
@@ -359,6 +450,12 @@ impl Block {
         self.class.bytes
     }
 
+    fn is_of(&self, backend: &Arc<dyn Backend>) -> bool {
+        self.pool
+            .as_ref()
+            .is_some_and(|pool| std::ptr::addr_eq(Arc::as_ptr(&pool.backend), Arc::as_ptr(backend)))
+    }
+
     /// Whether the host has access only while no copy uses it.
     fn is_mapped(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.backend.limits().mapped_staging)
@@ -411,13 +508,24 @@ unsafe impl Staging for Pageable {
     }
 }
 
-/// The place at `offset` of memory of the host, for a copy: the staging block where it lies in one.
-pub(crate) fn host_side(buffer: &dyn Buffer, offset: usize) -> HostSide<'_> {
+/// The place at `offset` of memory of the host, for a copy by `backend`: the staging block where it lies in one of that.
+pub(crate) fn host_side<'a>(
+    buffer: &'a dyn Buffer,
+    offset: usize,
+    backend: &Arc<dyn Backend>,
+) -> HostSide<'a> {
     let any: &dyn Any = buffer;
     match any.downcast_ref::<PinnedBuffer>() {
-        Some(pinned) => pinned.block.host_side(offset),
-        None => HostSide::Buffer(buffer, offset),
+        Some(pinned) if pinned.block.is_of(backend) => pinned.block.host_side(offset),
+        _ => HostSide::Buffer(buffer, offset),
     }
+}
+
+/// Whether memory that is page-locked is so for `driver`. Of what a program brings along itself nobody else knows.
+pub(crate) fn is_pinned_for(buffer: &dyn Buffer, driver: &str) -> bool {
+    let any: &dyn Any = buffer;
+    let pool = any.downcast_ref::<PinnedBuffer>().and_then(|pinned| pinned.block.pool.as_ref());
+    buffer.kind() == MemoryKind::Pinned && pool.is_none_or(|pool| pool.device().driver() == driver)
 }
 
 /// A block that a tensor on the host lies in; it goes back to its pool when the last tensor over it goes.

@@ -160,6 +160,8 @@ fn a_copy_that_is_never_submitted_is_late_as_well() {
 #[test]
 fn what_a_late_copy_should_have_filled_says_so() {
     let (late, device) = late();
+    // Submitted at once: a worker may start too late.
+    device.prepare(1 << 16).unwrap();
     let stream = device.create_stream(StreamPriority::Normal).unwrap();
     late.stall();
     let there = start_copy(source(), &device, hurried()).unwrap().wait_on(&stream).unwrap();

@@ -388,3 +388,50 @@ fn the_process_does_not_end_inside_of_a_driver() {
     assert_eq!(child.status.code(), Some(7));
     assert!(String::from_utf8_lossy(&child.stdout).contains("the device is gone"));
 }
+
+/// A staging block belongs to one device, whatever lies in it.
+#[test]
+fn a_pinned_result_of_one_device_goes_up_to_another() {
+    for peers in [true, false] {
+        let (late, one, other) = two(LateConfig { peers, ..LateConfig::new("late") });
+        let bytes = vec![7_u8; 1 << 20];
+        let down = start_copy(on(&one, &bytes), &Device::host(), options()).unwrap().wait().unwrap();
+        assert_eq!(down.memory_kind().unwrap(), MemoryKind::Pinned);
+        let up = start_copy(down, &other, options()).unwrap();
+        assert_eq!(bytes_of(&up.wait().unwrap()), bytes);
+        no_violations(&late);
+    }
+}
+
+/// What one driver has page-locked is ordinary memory for another, which would block the thread of `start_copy` to read it.
+#[test]
+fn a_pinned_result_of_one_driver_is_staged_for_another() {
+    let (here, one) = late();
+    let (there, other) = with(LateConfig::new("other"));
+    let bytes = vec![7_u8; 1 << 20];
+    let down = start_copy(on(&one, &bytes), &Device::host(), options()).unwrap().wait().unwrap();
+    let (up, report) = start_copy(down, &other, options()).unwrap().wait_with_report().unwrap();
+    assert_eq!(report.pinned_staging_bytes, 1 << 20, "{report:?}");
+    assert_eq!(bytes_of(&up), bytes);
+    no_violations(&here);
+    no_violations(&there);
+}
+
+/// A result that came down into a staging block lies there until its handle is asked, or somebody needs the block.
+#[test]
+fn handles_that_nobody_asks_keep_no_block_from_others() {
+    let (late, device) = late();
+    device.set_staging_budget(64 << 10).unwrap();
+    device.set_result_budget(64 << 10).unwrap();
+    let source = on(&device, &[7; 8]);
+    let down = || start_copy(source.clone(), &Device::host(), options()).unwrap();
+    // The first takes the room for pinned results, the second the only block.
+    let (first, second) = (down(), down());
+    eventually("both are done", || first.is_ready().unwrap() && second.is_ready().unwrap());
+    let up = start_copy(Tensor::from(vec![9_u8; 300_000]), &device, options()).unwrap();
+    let there = in_time(move || up.wait()).unwrap();
+    assert_eq!(second.wait().unwrap().to_bytes().unwrap(), [7; 8]);
+    assert_eq!(first.wait().unwrap().to_bytes().unwrap(), [7; 8]);
+    assert_eq!(bytes_of(&there), vec![9; 300_000]);
+    no_violations(&late);
+}

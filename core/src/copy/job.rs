@@ -2,14 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::backend::{Buffer, Direction};
 use crate::copy::completion::Completion;
 use crate::copy::figures::{CopyReport, Phase};
 use crate::copy::flow::{Flow, Way};
-use crate::copy::landing::Landing;
+use crate::copy::landing::Landings;
 use crate::copy::leaves::Leaf;
 use crate::copy::survey::{Predecessors, Survey};
 use crate::host_memory::HostMemory;
@@ -39,7 +38,7 @@ pub(crate) struct Job {
     has_residents: bool,
     pub(crate) destinations: OnceLock<Destinations>,
     /// What must be put into ordinary memory when the copy is done.
-    landings: Mutex<Vec<Landing>>,
+    pub(crate) landings: Arc<Landings>,
 }
 
 /// The memory that the copy fills.
@@ -89,34 +88,12 @@ impl Job {
             mapped_results: options.mapped_results,
             pace: options.pace,
             background: options.background,
+            landings: Landings::of(completion.clone()),
             completion,
             has_residents: survey.has_residents(),
             before: survey.into_predecessors(),
             destinations: OnceLock::new(),
-            landings: Mutex::default(),
         })
-    }
-
-    /// Somebody who sees the copy done shall `land` this.
-    pub(crate) fn put_off(&self, landing: Landing) {
-        self.landings.lock().push(landing);
-    }
-
-    /// Whether there is something to [`land`](Self::land).
-    pub(crate) fn awaits_landing(&self) -> bool {
-        !self.landings.lock().is_empty()
-    }
-
-    /// Puts results that came down into staging blocks into the memory that they are to lie in.
-    ///
-    /// # Safety
-    ///
-    /// The copy is done, and nobody has its results yet.
-    pub(crate) unsafe fn land(&self) -> Result<()> {
-        let landings = std::mem::take(&mut *self.landings.lock());
-        // SAFETY: the caller's promise.
-        let land = || landings.iter().try_for_each(|landing| unsafe { landing.land() });
-        self.completion.figures.time(Phase::Stage, land)
     }
 
     /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.

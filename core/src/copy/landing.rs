@@ -2,14 +2,69 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::copy::completion::Completion;
+use crate::copy::figures::Phase;
 use crate::copy::flow::Flow;
 use crate::copy::job::{Destinations, Job};
 use crate::copy::unit::{ChunkPiece, Unit, chunk_pieces};
 use crate::pool::Block;
 use crate::storage::Storage;
 use crate::{Error, Result};
+
+/// What of a copy must still be put into ordinary memory. Its handle does that, or whoever waits for the blocks: a handle that
+/// nobody looks at must not keep them from others.
+pub(crate) struct Landings {
+    completion: Arc<Completion>,
+    left: Mutex<Vec<Landing>>,
+}
+
+impl Landings {
+    pub(crate) fn of(completion: Arc<Completion>) -> Arc<Self> {
+        Arc::new(Self { completion, left: Mutex::default() })
+    }
+
+    pub(crate) fn push(&self, landing: Landing) {
+        self.left.lock().push(landing);
+    }
+
+    /// Whether all of it is done. Waits for whoever is at it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left.lock().is_empty()
+    }
+
+    /// Does all of it.
+    ///
+    /// # Safety
+    ///
+    /// The copy is done, and nobody has its results yet.
+    pub(crate) unsafe fn land(&self) -> Result<()> {
+        let mut left = self.left.lock();
+        // SAFETY: the caller's promise; who else lands holds the lock.
+        let land = || left.iter().try_for_each(|landing| unsafe { landing.land() });
+        self.completion.figures.time(Phase::Stage, land)?;
+        left.clear();
+        Ok(())
+    }
+
+    /// Gives the blocks back if the copy is over; whether there were some. Asks the driver; never waits for it.
+    pub(crate) fn settle(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        match self.completion.is_done() {
+            Ok(false) => false,
+            // SAFETY: it is done, and results are handed out only when nothing is left to land. An error stays for the handle.
+            Ok(true) => unsafe { self.land() }.is_ok(),
+            Err(_) => {
+                self.left.lock().clear();
+                true
+            }
+        }
+    }
+}
 
 /// A unit that lies in a block once its copies are done, and the chunks that it belongs to.
 pub(crate) struct Landing {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::backend::MemoryKind;
 use crate::copy::completion::Completion;
 use crate::copy::flow::Origin;
 use crate::options::{CopyOptions, CopyPolicy};
 use crate::plan::{self, Place, RangeKey};
+use crate::pool::is_pinned_for;
 use crate::storage::{Storage, StreamUses, poisoned};
 use crate::{Alignment, Device, Error, Layout, Result};
 
@@ -193,7 +193,7 @@ impl<'a> Survey<'a> {
     fn goes_directly(&self, storage: &Storage, layout: &Layout) -> bool {
         layout.bytes() > self.largest_gathered
             && layout.is_contiguous()
-            && storage.kind() == MemoryKind::Pinned
+            && is_pinned_for(storage.buffer(), self.target.id().driver())
             && self.copies_directly(layout.bytes())
     }
 

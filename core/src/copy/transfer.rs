@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend::{Buffer, CopyOp, Direction};
+use crate::backend::{Backend, Buffer, CopyOp, Direction};
 use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
@@ -108,15 +108,16 @@ impl Transfer<'_> {
     fn drain(&self, supply: Supply) -> Result<()> {
         let (job, flow, lane) = (self.job, self.flow, &self.flow.lane);
         let landing = |block| Landing::new(job, flow, self.destinations, self.unit, block);
+        let source = flow.origin.device().ok_or(Error::NotReady)?;
         match supply {
             Supply::Taken(Taken { block, table }) => {
                 let block = Arc::new(block.ok_or(Error::NotReady)?);
                 self.read_down(lane, &block, |_| table)?;
-                job.put_off(landing(block));
+                job.landings.push(landing(block));
+                source.staging().lend_to(&job.landings);
                 Ok(())
             }
             Supply::Now => {
-                let source = flow.origin.device().ok_or(Error::NotReady)?;
                 let block = source.staging().take(self.unit.bytes(), Direction::Download)?;
                 let landing = landing(self.copy_down(lane, block)?);
                 // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.
@@ -168,6 +169,7 @@ impl Transfer<'_> {
 
     /// Submits `runs`, whose destinations are those of `keep`.
     fn copy_runs(&self, keep: Keep, runs: &[Run]) -> Result<()> {
+        let backend = self.flow.read_by(&self.job.target).backend();
         let direction = match (self.flow.origin.device(), &self.flow.way) {
             (None, _) => Some(Direction::Upload),
             (Some(_), Way::Download) => Some(Direction::Download),
@@ -179,7 +181,8 @@ impl Transfer<'_> {
         let submission = unsafe {
             self.submit(&self.flow.lane, keep, |keep| {
                 let op = |run: &Run| {
-                    Some(run.between(keep.source(run.leaf)?, keep.storages.get(run.to)?.buffer(), direction))
+                    let (from, to) = (keep.source(run.leaf)?, keep.storages.get(run.to)?.buffer());
+                    Some(run.between(from, to, direction, backend))
                 };
                 let mut ops = Ops::with_capacity(runs.len());
                 ops.extend(runs.iter().filter_map(op));
@@ -340,14 +343,15 @@ impl Run {
         from: &'k dyn Buffer,
         to: &'k dyn Buffer,
         direction: Option<Direction>,
+        backend: &Arc<dyn Backend>,
     ) -> CopyOp<'k> {
         let Run { from_offset, to_offset, bytes, .. } = *self;
         match direction {
             Some(Direction::Upload) => {
-                CopyOp::Upload { from: host_side(from, from_offset), to, to_offset, bytes }
+                CopyOp::Upload { from: host_side(from, from_offset, backend), to, to_offset, bytes }
             }
             Some(Direction::Download) => {
-                CopyOp::Download { from, from_offset, to: host_side(to, to_offset), bytes }
+                CopyOp::Download { from, from_offset, to: host_side(to, to_offset, backend), bytes }
             }
             None => CopyOp::Between { from, from_offset, to, to_offset, bytes },
         }
