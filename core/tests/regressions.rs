@@ -435,3 +435,21 @@ fn handles_that_nobody_asks_keep_no_block_from_others() {
     assert_eq!(bytes_of(&there), vec![9; 300_000]);
     no_violations(&late);
 }
+
+/// A tensor stays where it is while the copy that fills it is late: whoever is told that all is done must be able to read it.
+#[test]
+fn a_tensor_that_stays_and_is_never_filled_fails_the_copy() {
+    let (late, device) = late();
+    device.prepare(64).unwrap();
+    let stream = stream_of(&device);
+    late.stall();
+    let hurried = options().deadline(Duration::from_millis(300));
+    let filling =
+        start_copy(Tensor::from(vec![7_u8; 8]), &device, hurried).unwrap().wait_on(&stream).unwrap();
+    let staying = start_copy(filling.clone(), &device, options()).unwrap();
+    eventually("it is late", || filling.is_ready().is_err());
+    late.release();
+    let failed = in_time(move || staying.wait()).unwrap_err();
+    assert!(matches!(failed.error(), Error::CopyFailed(_)), "{failed}");
+    no_violations(&late);
+}

@@ -78,7 +78,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// while the device copies the last pieces.
     pub fn wait(mut self) -> Result<S, CopyError<S>> {
         self.wait_for(None)?;
-        self.finish()
+        self.finish_done()
     }
 
     /// As [`wait`](Self::wait), with the report of the whole copy.
@@ -88,7 +88,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// As [`wait`](Self::wait).
     pub fn wait_with_report(mut self) -> Result<(S, CopyReport), CopyError<S>> {
         self.wait_for(None)?;
-        let value = self.finish()?;
+        let value = self.finish_done()?;
         Ok((value, self.report()))
     }
 
@@ -99,7 +99,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// As [`wait`](Self::wait).
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<TimedWait<S>, CopyError<S>> {
         if self.wait_for(Some(timeout))? {
-            self.finish().map(TimedWait::Done)
+            self.finish_done().map(TimedWait::Done)
         } else {
             Ok(TimedWait::Pending(self))
         }
@@ -196,6 +196,15 @@ impl<S: TensorTree> CopyHandle<S> {
         })
     }
 
+    /// The structure of a copy that is done. A tensor that stayed where it is may have failed to be filled meanwhile.
+    fn finish_done(&mut self) -> Result<S, CopyError<S>> {
+        self.rebuild()?;
+        match self.placed.iter().try_for_each(Storage::check_ready) {
+            Ok(()) => self.finish(),
+            Err(error) => Err(CopyError::new(error, self.value.take())),
+        }
+    }
+
     fn finish(&mut self) -> Result<S, CopyError<S>> {
         self.rebuild()?;
         self.placed.clear();
@@ -285,7 +294,7 @@ impl<S: TensorTree> Future for CopyHandle<S> {
         }
         match done {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => Poll::Ready(self.finish()),
+            Poll::Ready(Ok(())) => Poll::Ready(self.finish_done()),
             Poll::Ready(Err(error)) => Poll::Ready(Err(self.give_up(error))),
         }
     }
