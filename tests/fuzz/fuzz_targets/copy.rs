@@ -1,0 +1,356 @@
+//! Copies with any options over a device that copies as late as it may, with faults: every byte arrives or comes back, nothing
+//! is touched too early or too late, and all memory is given back.
+#![no_main]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arbitrary::{Arbitrary, Unstructured};
+use late_backend::{Call, LateConfig, LateHandle};
+use libfuzzer_sys::fuzz_target;
+use transship_core::backend::StreamPriority;
+use transship_core::{
+    Alignment, BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, Error, Stream,
+    Tensor, TimedWait, start_copy,
+};
+
+const MOST_LEAVES: usize = 24;
+const MOST_LEGS: usize = 6;
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Arbitrary)]
+struct Case {
+    device: Kind,
+    leaves: Vec<Leaf>,
+    legs: Vec<Leg>,
+}
+
+#[derive(Debug, Arbitrary)]
+struct Kind {
+    seed: Option<u8>,
+    peers: bool,
+    pinned: bool,
+    mapped: bool,
+    gathers: bool,
+    granularity: Power<4>,
+    bindable: Power<9>,
+    /// In units of 64 KiB; 0 leaves it as it is.
+    staging_budget: u8,
+    result_budget: u8,
+}
+
+#[derive(Debug, Arbitrary)]
+struct Leaf {
+    dtype: u8,
+    rows: u8,
+    columns: u8,
+    /// So many times as large.
+    times: Power<9>,
+    view: View,
+}
+
+#[derive(Debug, Arbitrary)]
+enum View {
+    Whole,
+    Transposed,
+    EveryOther,
+    Tail,
+    /// The leaf before once more.
+    Again,
+}
+
+#[derive(Debug, Arbitrary)]
+struct Leg {
+    to: To,
+    pinned: bool,
+    mapped_results: bool,
+    pack: bool,
+    bindable: Option<bool>,
+    alignment: Power<13>,
+    max_chunk: Option<u16>,
+    max_packed: Option<u16>,
+    paced: Option<u16>,
+    /// In milliseconds.
+    deadline: Option<u8>,
+    background: Background,
+    always: bool,
+    on_a_stream: bool,
+    fault: Option<(Fault, u8)>,
+    end: End,
+}
+
+#[derive(Debug, Clone, Copy, Arbitrary)]
+enum To {
+    Host,
+    First,
+    Second,
+}
+
+#[derive(Debug, Arbitrary)]
+enum Background {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Arbitrary)]
+enum Fault {
+    Allocate,
+    Staging,
+    Submit,
+}
+
+#[derive(Debug, Arbitrary)]
+enum End {
+    Wait,
+    WaitOn,
+    Ask(u8),
+    Cancel,
+    Drop,
+}
+
+/// A power of two below `2^LIMIT`.
+#[derive(Debug, Clone, Copy)]
+struct Power<const LIMIT: u32>(usize);
+
+fuzz_target!(|case: Case| {
+    let Case { device, leaves, legs } = case;
+    let leaks = transship_core::statistics().leaks;
+    let bench = Bench::new(&device);
+    let mut tensors = tensors(&leaves);
+    let expected = bytes(&tensors);
+    for leg in legs.iter().take(MOST_LEGS) {
+        tensors = bench.run(tensors, leg, &expected).unwrap_or_else(|| self::tensors(&leaves));
+    }
+    bench.check(tensors, &expected);
+    bench.finish();
+    assert_eq!(transship_core::statistics().leaks, leaks, "memory in flight was given up");
+});
+
+struct Bench {
+    late: LateHandle,
+    devices: [Device; 2],
+    streams: [Stream; 2],
+}
+
+impl Bench {
+    fn new(kind: &Kind) -> Self {
+        let late = LateHandle::new(LateConfig {
+            devices: 2,
+            seed: kind.seed.map(u64::from),
+            peers: kind.peers,
+            pinned: kind.pinned,
+            mapped_staging: kind.mapped,
+            gather: kind.gathers.then_some(24),
+            copy_granularity: Alignment::of(kind.granularity.0).unwrap(),
+            bindable_alignment: Alignment::of(kind.bindable.0).unwrap(),
+            ..LateConfig::new("late")
+        });
+        let late = late.unwrap();
+        let devices = [0, 1].map(|ordinal| Device::from_backend(late.backend(ordinal)).unwrap());
+        for device in &devices {
+            if kind.staging_budget > 0 {
+                device.set_staging_budget(usize::from(kind.staging_budget) << 16).unwrap();
+            }
+            if kind.result_budget > 0 {
+                device.set_result_budget(usize::from(kind.result_budget) << 16).unwrap();
+            }
+        }
+        let streams =
+            [0, 1].map(|ordinal: usize| devices[ordinal].create_stream(StreamPriority::Normal).unwrap());
+        Self { late, devices, streams }
+    }
+
+    /// The tensors where they are then; `None` if the leg gave them up.
+    fn run(&self, tensors: Vec<Tensor>, leg: &Leg, expected: &[Vec<u8>]) -> Option<Vec<Tensor>> {
+        let (target, stream) = match leg.to {
+            To::Host => (Device::host(), None),
+            To::First => (self.devices[0].clone(), Some(&self.streams[0])),
+            To::Second => (self.devices[1].clone(), Some(&self.streams[1])),
+        };
+        let options = leg.options(stream);
+        if let Some((fault, after)) = &leg.fault {
+            self.late.fail_next(fault.call(), usize::from(after % 8));
+        }
+        let ended = start_copy(tensors, &target, options.clone()).and_then(|copy| leg.end(copy, stream));
+        match ended {
+            Ok(tensors) => tensors,
+            Err(error) => {
+                assert!(leg.may_fail_with(error.error(), &target, &options), "{error:?}");
+                let tensors = error.into_value()?;
+                self.check(tensors.clone(), expected);
+                Some(tensors)
+            }
+        }
+    }
+
+    /// The bytes are those that were there at the beginning, wherever they are now. A fault that nothing has met yet may hit this copy.
+    fn check(&self, mut tensors: Vec<Tensor>, expected: &[Vec<u8>]) {
+        loop {
+            let down =
+                start_copy(tensors, &Device::host(), CopyOptions::default()).and_then(CopyHandle::wait);
+            match down {
+                Ok(tensors) => {
+                    return assert!(bytes(&tensors) == expected, "other bytes than at the beginning");
+                }
+                Err(error) => {
+                    assert!(is_a_fault(error.error()), "{error:?}");
+                    match error.into_value() {
+                        Some(again) => tensors = again,
+                        None => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish(self) {
+        for device in &self.devices {
+            device.shutdown().unwrap();
+            let idle = || device.staging_statistics().in_use + device.result_statistics().in_use == 0;
+            eventually("staging is given back", idle);
+            eventually("device memory is given back", || {
+                self.streams.iter().for_each(|stream| drop(stream.is_idle()));
+                device.counters().device_bytes == 0
+            });
+        }
+        assert!(self.late.violations().is_empty(), "{:?}", self.late.violations());
+    }
+}
+
+impl Leg {
+    fn options(&self, stream: Option<&Stream>) -> CopyOptions {
+        let mut options = CopyOptions::default()
+            .pinned_staging(self.pinned)
+            .packing(self.pack)
+            .packed_alignment(self.alignment.0)
+            .background(match self.background {
+                Background::Auto => BackgroundWork::Auto,
+                Background::Always => BackgroundWork::Always,
+                Background::Never => BackgroundWork::Never,
+            })
+            .policy(if self.always { CopyPolicy::Always } else { CopyPolicy::IfNeeded });
+        if self.mapped_results {
+            // SAFETY: these devices are neither destroyed nor lost.
+            options = unsafe { options.mapped_results() };
+        }
+        if let Some(on) = self.bindable {
+            options = options.bindable(on);
+        }
+        if let Some(bytes) = self.max_chunk {
+            options = options.max_chunk_bytes(bytes.into());
+        }
+        if let Some(bytes) = self.max_packed {
+            options = options.max_packed_bytes(bytes.into());
+        }
+        if let Some(bytes) = self.paced {
+            options = options.paced(bytes.into());
+        }
+        if let Some(time) = self.deadline {
+            options = options.deadline(Duration::from_millis(time.into()));
+        }
+        match stream.filter(|_| self.on_a_stream) {
+            Some(stream) => options.stream(stream),
+            None => options,
+        }
+    }
+
+    fn end(
+        &self,
+        mut copy: CopyHandle<Vec<Tensor>>,
+        stream: Option<&Stream>,
+    ) -> Result<Option<Vec<Tensor>>, CopyError<Vec<Tensor>>> {
+        match (&self.end, stream) {
+            (End::WaitOn, Some(stream)) => copy.wait_on(stream).map(Some),
+            (End::Wait | End::WaitOn, _) => copy.wait().map(Some),
+            (End::Cancel, _) => Ok(copy.cancel().value),
+            (End::Drop, _) => Ok(None),
+            (End::Ask(times), _) => {
+                for _ in 0..*times {
+                    match copy.wait_timeout(Duration::ZERO)? {
+                        TimedWait::Done(tensors) => return Ok(Some(tensors)),
+                        TimedWait::Pending(pending) => copy = pending,
+                    }
+                }
+                copy.wait().map(Some)
+            }
+        }
+    }
+
+    fn may_fail_with(&self, error: &Error, target: &Device, options: &CopyOptions) -> bool {
+        let is_aligned = self.alignment.0 <= target.limits().buffer_alignment.bytes();
+        match error {
+            Error::InvalidOption { .. } => options.validate().is_err() || !is_aligned,
+            Error::Busy { .. } => matches!(self.background, Background::Never),
+            Error::DeadlineExceeded { .. } => self.deadline.is_some(),
+            error => is_a_fault(error),
+        }
+    }
+}
+
+impl Fault {
+    fn call(&self) -> Call {
+        match self {
+            Self::Allocate => Call::Allocate,
+            Self::Staging => Call::Staging,
+            Self::Submit => Call::Submit,
+        }
+    }
+}
+
+/// An error of the simulated driver that it was told to return, or that of an earlier copy which got it.
+fn is_a_fault(error: &Error) -> bool {
+    match error {
+        Error::Driver { .. } => true,
+        Error::CopyFailed { .. } => true,
+        _ => false,
+    }
+}
+
+fn tensors(leaves: &[Leaf]) -> Vec<Tensor> {
+    let mut made: Vec<Tensor> = Vec::new();
+    for (index, leaf) in leaves.iter().take(MOST_LEAVES).enumerate() {
+        let before = made.last().cloned();
+        made.push(match (&leaf.view, before) {
+            (View::Again, Some(before)) => before,
+            _ => leaf.tensor(index),
+        });
+    }
+    made
+}
+
+impl Leaf {
+    fn tensor(&self, index: usize) -> Tensor {
+        let dtype = DType::ALL[usize::from(self.dtype) % DType::ALL.len()];
+        let shape = [usize::from(self.rows) * self.times.0.min(64), usize::from(self.columns)];
+        let mut tensor = Tensor::empty(&shape, dtype, &Device::host()).unwrap();
+        for (at, byte) in tensor.as_mut_bytes().unwrap().iter_mut().enumerate() {
+            *byte = (at * 7 + at / 251 + index * 31) as u8 & if dtype == DType::Bool { 1 } else { 0xff };
+        }
+        match self.view {
+            View::Whole | View::Again => tensor,
+            View::Transposed => tensor.transpose(0, 1).unwrap(),
+            View::EveryOther => tensor.slice(0, 0..shape[0], 2).unwrap(),
+            View::Tail => tensor.slice(0, shape[0] / 3..shape[0], 1).unwrap(),
+        }
+    }
+}
+
+fn bytes(tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    tensors.iter().map(|tensor| tensor.to_bytes().unwrap()).collect()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "in vain: {what}");
+        thread::yield_now();
+    }
+}
+
+impl<'a, const LIMIT: u32> Arbitrary<'a> for Power<LIMIT> {
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        Ok(Self(1 << bytes.int_in_range(0..=LIMIT - 1)?))
+    }
+}

@@ -1,0 +1,174 @@
+//! The devices that all threads share, and the look at what is left of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use late_backend::{LateConfig, LateHandle};
+use libtest_mimic::Failed;
+use transship::{Alignment, Device, DeviceId};
+
+use crate::required::required;
+
+/// Small ones, so that copies wait for blocks of each other and results go without.
+const STAGING_BUDGET: usize = 2 << 20;
+const RESULT_BUDGET: usize = 4 << 20;
+/// Longer than anything takes to be given back.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Arena {
+    /// Where tensors go: the host, and up to two devices.
+    pub(crate) places: Vec<Device>,
+    late: Option<LateHandle>,
+    /// Device memory of each place before the first copy.
+    before: Vec<u64>,
+    leaks: u64,
+}
+
+/// Why a backend cannot be soaked here, if it cannot.
+pub(crate) fn reason_to_ignore(name: &str) -> Option<String> {
+    if name == "host" || config(name).is_some() || required().iter().any(|device| device.id.driver() == name)
+    {
+        return None;
+    }
+    let driver = transship::drivers().into_iter().find(|driver| driver.name == name)?;
+    match (driver.devices, driver.unavailable) {
+        (_, Some(error)) => Some(error.to_string()),
+        (0, None) => Some(format!("driver {name} has no device here")),
+        _ => None,
+    }
+}
+
+fn config(name: &str) -> Option<LateConfig> {
+    let usual = LateConfig { devices: 2, seed: Some(7), ..LateConfig::new("late") };
+    let alignment = |bytes| Alignment::of(bytes).unwrap();
+    match name {
+        "late" => Some(usual),
+        "late-map" => Some(LateConfig {
+            copy_granularity: alignment(4),
+            bindable_alignment: alignment(32),
+            mapped_staging: true,
+            ..usual
+        }),
+        "late-far" => {
+            Some(LateConfig { peers: false, gather: Some(24), copy_granularity: alignment(4), ..usual })
+        }
+        _ => None,
+    }
+}
+
+/// Lets go of the devices; nobody else may hold one any more.
+pub(crate) fn close(arena: Arc<Arena>) -> Result<(), Failed> {
+    let backends: Vec<_> = arena.places[1..].iter().map(|device| Arc::downgrade(device.backend())).collect();
+    drop(arena);
+    let are_gone = || backends.iter().all(|backend| backend.strong_count() == 0);
+    if eventually(are_gone) { Ok(()) } else { Err("somebody still holds a device".into()) }
+}
+
+fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    let begin = Instant::now();
+    while !holds() {
+        if begin.elapsed() > PATIENCE {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+impl Arena {
+    pub(crate) fn open(name: &'static str) -> Result<Self, Failed> {
+        let late = config(name).map(LateHandle::new).transpose()?;
+        let mut places = vec![Device::host()];
+        match &late {
+            Some(late) => {
+                for ordinal in 0..2 {
+                    places.push(Device::from_backend(late.backend(ordinal))?);
+                }
+            }
+            None if name == "host" => {}
+            None => {
+                let there = transship::drivers().into_iter().find(|driver| driver.name == name);
+                for ordinal in 0..there.map_or(1, |driver| driver.devices.clamp(1, 2)) {
+                    places.push(Device::open(DeviceId::new(name, ordinal)?)?);
+                }
+            }
+        }
+        for device in &places[1..] {
+            device.set_staging_budget(STAGING_BUDGET)?;
+            device.set_result_budget(RESULT_BUDGET)?;
+        }
+        let before = places.iter().map(|device| device.counters().device_bytes).collect();
+        Ok(Self { places, late, before, leaks: transship::statistics().leaks })
+    }
+
+    /// A simulated device notes each call, of which there are too many here.
+    pub(crate) fn forget_calls(&self) {
+        if let Some(late) = &self.late {
+            late.clear_calls();
+        }
+    }
+
+    /// Nothing is in flight, all memory was given back, nothing was touched too early or too late.
+    pub(crate) fn finish(&self) -> Result<(), Failed> {
+        for device in &self.places[1..] {
+            device.synchronize()?;
+            device.shutdown()?;
+        }
+        if !eventually(|| self.is_empty()) {
+            return Err(format!("not all memory was given back within {PATIENCE:?}\n{self}").into());
+        }
+        for device in &self.places[1..] {
+            let (staging, results) = (device.staging_statistics(), device.result_statistics());
+            let most = device.counters().staging_high_water as usize;
+            if staging.high_water > STAGING_BUDGET
+                || results.high_water > RESULT_BUDGET
+                || most > STAGING_BUDGET + RESULT_BUDGET
+            {
+                return Err(format!(
+                    "{} went above its budgets: {staging:?} {results:?} {most}",
+                    device.id()
+                )
+                .into());
+            }
+        }
+        let given_up = transship::statistics().leaks - self.leaks;
+        if given_up > 0 {
+            return Err(format!("memory in flight was given up {given_up} times").into());
+        }
+        match self.late.as_ref().map(|late| (late.pending(), late.violations())) {
+            Some((pending, found)) if pending > 0 || !found.is_empty() => {
+                Err(format!("{pending} copies are pending; breaches: {found:?}").into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.places.iter().zip(&self.before).skip(1).all(|(device, before)| {
+            device.trim();
+            let in_use = device.staging_statistics().in_use + device.result_statistics().in_use;
+            let counters = device.counters();
+            in_use == 0 && counters.staging_bytes == 0 && counters.device_bytes <= *before
+        })
+    }
+}
+
+impl fmt::Display for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for device in &self.places {
+            let (staging, results) = (device.staging_statistics(), device.result_statistics());
+            writeln!(
+                f,
+                "{}: staging {staging:?}, results {results:?}, {:?}",
+                device.id(),
+                device.counters()
+            )?;
+        }
+        if let Some(late) = &self.late {
+            writeln!(f, "{} copies pending, breaches {:?}", late.pending(), late.violations())?;
+        }
+        write!(f, "{:?}", transship::statistics())
+    }
+}
