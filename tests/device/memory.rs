@@ -32,7 +32,7 @@ impl Drop for Owner {
 }
 
 /// A tensor over `content`, in memory that counts when it is freed.
-fn lent(device: &Device, content: &[u8], freed: &Arc<AtomicUsize>) -> Result<Tensor, Error> {
+pub(crate) fn lent(device: &Device, content: &[u8], freed: &Arc<AtomicUsize>) -> Result<Tensor, Error> {
     let address = allocate(device, content);
     let owner = Owner { device: device.id(), address, freed: freed.clone() };
     let memory = RawMemory { address, bytes: content.len(), kind: MemoryKind::Device };

@@ -5,6 +5,8 @@ mod captures;
 mod devices;
 #[path = "../../../tests/device/guard.rs"]
 mod guard;
+#[path = "../../../tests/device/litmus.rs"]
+mod litmus;
 #[path = "../../../tests/device/memory.rs"]
 mod memory;
 #[path = "../../../tests/device/out_of_memory.rs"]
@@ -22,7 +24,7 @@ mod views;
 use crate::suite::{Case, case};
 
 pub(crate) fn all() -> Vec<Case> {
-    vec![
+    let mut cases = vec![
         case!(stalled::nothing_waits_for_a_stalled_stream),
         case!(steady::a_copy_up_in_a_steady_state),
         case!(views::a_view_waits_for_its_copy),
@@ -34,6 +36,11 @@ pub(crate) fn all() -> Vec<Case> {
         case!(streams::copies_run_on_the_streams_of_others),
         case!(streams::the_default_stream_of_each_thread_is_refused),
         case!(streams::one_stream_waits_for_another),
+        case!(litmus::all_on_the_callers_stream),
+        case!(litmus::a_consumer_on_another_stream_waits),
+        case!(litmus::a_consumer_that_is_not_told_is_caught),
+        case!(litmus::a_producer_is_waited_for_if_the_tensor_knows_it),
+        case!(litmus::a_captured_stream_is_not_handed_a_copy),
         case!(streams::time_passes_between_marks),
         case!(streams::high_priority_is_higher),
         case!(memory::memory_of_others_is_freed_after_its_last_use),
@@ -47,5 +54,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(captures::copies_do_not_break_the_capture_of_another_thread),
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
         case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
-    ]
+    ];
+    cases.extend(litmus::of_the_child());
+    cases
 }
