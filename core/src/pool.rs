@@ -273,7 +273,12 @@ impl Pool {
             return Ok(None);
         }
         let reserved = Reservation { pool: self, bytes: class.bytes };
-        let staging = self.backend.allocate_staging(class.bytes, class.direction)?;
+        let allocate = || self.backend.allocate_staging(class.bytes, class.direction);
+        let staging = match allocate() {
+            // What lies idle may be what is missing.
+            Err(Error::OutOfMemory { .. }) if self.trim() > 0 => allocate()?,
+            result => result?,
+        };
         std::mem::forget(reserved);
         Ok(Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) }))
     }

@@ -7,9 +7,10 @@ mod support;
 use std::sync::Arc;
 use std::thread;
 
+use late_backend::LateConfig;
 use support::{bytes_of, in_time, late, no_violations, on};
 use transship_core::backend::MemoryKind;
-use transship_core::{CopyOptions, DType, Device, Error, Tensor, start_copy};
+use transship_core::{BackgroundWork, CopyOptions, DType, Device, Error, Tensor, start_copy};
 
 const STAGING: usize = 2 << 20;
 const RESULTS: usize = 1 << 20;
@@ -203,4 +204,85 @@ fn copies_in_opposite_directions_share_single_blocks() {
     });
     no_violations(&here);
     no_violations(&there);
+}
+
+/// What can be pinned on this device runs out long before the budgets do.
+fn short_of_pinned_memory(bytes: usize) -> (late_backend::LateHandle, Device) {
+    support::with(LateConfig { staging_memory: bytes, ..LateConfig::new("late") })
+}
+
+#[test]
+fn large_blocks_that_cannot_be_pinned_become_smaller_ones() {
+    let (late, device) = short_of_pinned_memory(300_000);
+    let up = start_copy(Tensor::from(vec![7_u8; 3_000_000]), &device, options()).unwrap();
+    let (tensor, report) = in_time(move || up.wait_with_report()).unwrap();
+    assert!(report.pinned_staging_bytes > 0, "{report:?}");
+    assert_eq!(report.pinned_staging_bytes + report.pageable_staging_bytes, 3_000_000, "{report:?}");
+    assert_eq!(bytes_of(&tensor), vec![7; 3_000_000]);
+    assert!(device.counters().staging_high_water <= 300_000);
+    no_violations(&late);
+}
+
+/// catches: a failed allocation that fails the copy; ordinary memory that the report does not tell of.
+#[test]
+fn where_nothing_can_be_pinned_copies_go_through_ordinary_memory_and_the_report_says_so() {
+    for background in [BackgroundWork::Auto, BackgroundWork::Always, BackgroundWork::Never] {
+        let (late, device) = short_of_pinned_memory(1000);
+        for bytes in [100, 3_000_000] {
+            let options = || options().background(background);
+            let up = start_copy(Tensor::from(vec![7_u8; bytes]), &device, options()).unwrap();
+            let (tensor, report) = in_time(move || up.wait_with_report()).unwrap();
+            assert_eq!((report.pinned_staging_bytes, report.pageable_staging_bytes), (0, bytes as u64));
+            let down = start_copy(tensor, &Device::host(), self::options()).unwrap();
+            let (back, report) = in_time(move || down.wait_with_report()).unwrap();
+            assert_eq!(report.pageable_result_bytes, bytes as u64);
+            assert_eq!(back.to_bytes().unwrap(), vec![7; bytes]);
+        }
+        assert_eq!(device.counters().staging_high_water, 0);
+        no_violations(&late);
+    }
+}
+
+/// catches: blocks given to whoever comes last, so that some wait for ever.
+#[test]
+fn a_thousand_copies_share_one_block_and_all_come_to_their_end() {
+    let (late, device) = late();
+    device.set_staging_budget(64 << 10).unwrap();
+    device.set_result_budget(64 << 10).unwrap();
+    late.stall();
+    let copies: Vec<_> = (0..1000_u32)
+        .map(|number| start_copy(Tensor::from(vec![number; 20]), &device, options()).unwrap())
+        .collect();
+    late.release();
+    // The last first: nobody has looked at those in front of it.
+    let there: Vec<_> = in_time(move || copies.into_iter().rev().map(|copy| copy.wait().unwrap()).collect());
+    let down: Vec<_> =
+        there.into_iter().map(|tensor| start_copy(tensor, &Device::host(), options()).unwrap()).collect();
+    let back: Vec<_> = in_time(move || down.into_iter().rev().map(|copy| copy.wait().unwrap()).collect());
+    for (number, tensor) in (0..1000_u32).zip(&back) {
+        assert_eq!(tensor.to_vec::<u32>().unwrap(), [number; 20]);
+    }
+    assert!(device.staging_statistics().high_water <= 64 << 10);
+    assert!(device.counters().staging_high_water as usize <= 128 << 10);
+    no_violations(&late);
+}
+
+/// A large block needs the whole budget at once; small copies that come later must not take it away piece by piece.
+#[test]
+fn small_copies_do_not_starve_a_large_one() {
+    let (late, device) = late();
+    device.set_staging_budget(1 << 20).unwrap();
+    device.prepare(1000).unwrap();
+    late.stall();
+    let _first = start_copy(Tensor::from(vec![1_u8; 1000]), &device, options()).unwrap();
+    let always = || options().background(BackgroundWork::Always);
+    let large = start_copy(Tensor::from(vec![2_u8; 1 << 20]), &device, always()).unwrap();
+    support::eventually("it waits for its block", || device.staging_statistics().idle == 0);
+    let small: Vec<_> =
+        (0..50).map(|_| start_copy(Tensor::from(vec![3_u8; 1000]), &device, options()).unwrap()).collect();
+    assert!(small.iter().all(|copy| copy.report().submitted_after.is_none()), "one was served first");
+    late.release();
+    assert_eq!(bytes_of(&in_time(move || large.wait()).unwrap()), vec![2; 1 << 20]);
+    in_time(move || small.into_iter().for_each(|copy| drop(copy.wait().unwrap())));
+    no_violations(&late);
 }

@@ -210,7 +210,16 @@ fn take_blocks(job: &Job, units: &[Unit], diligence: Diligence) -> Result<SmallV
         let block = match flow.way {
             Way::Staged if destinations.are_open(flow) => None,
             Way::Staged if !job.pinned => Some(Block::pageable(unit.bytes())?),
-            Way::Staged => Some(staging_block(&job.target, unit, Direction::Upload, diligence)?),
+            Way::Staged => {
+                let block = staging_block(&job.target, unit, Direction::Upload, diligence);
+                Some(match block {
+                    // Nothing can be pinned: copies from ordinary memory block, which nobody else may do here.
+                    Err(Refusal::Failed(Error::OutOfMemory { .. } | Error::TooLarge { .. })) => {
+                        Block::pageable(unit.bytes())?
+                    }
+                    block => block?,
+                })
+            }
             Way::Download if destinations.pageable => {
                 let source = flow.read_by(&job.target);
                 Some(staging_block(source, unit, Direction::Download, diligence)?)

@@ -96,7 +96,10 @@ impl Transfer<'_> {
         let block = match supply {
             Supply::Taken(taken) => taken.block.ok_or(Error::NotReady)?,
             Supply::Now if self.job.pinned => {
-                self.job.target.staging().take(self.unit.bytes(), Direction::Upload)?
+                match self.take(self.job.target.staging(), Direction::Upload)? {
+                    Some(block) => block,
+                    None => return self.carry_halves(),
+                }
             }
             Supply::Now => Block::pageable(self.unit.bytes())?,
         };
@@ -118,7 +121,9 @@ impl Transfer<'_> {
                 Ok(())
             }
             Supply::Now => {
-                let block = source.staging().take(self.unit.bytes(), Direction::Download)?;
+                let Some(block) = self.take(source.staging(), Direction::Download)? else {
+                    return self.carry_halves();
+                };
                 let landing = landing(self.copy_down(lane, block)?);
                 // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.
                 job.completion.figures.time(Phase::Stage, || unsafe { landing.land() })
@@ -126,10 +131,42 @@ impl Transfer<'_> {
         }
     }
 
+    /// A block for the unit; `None` if no block of this size can be pinned, but smaller ones perhaps. At the end of the ladder it
+    /// is ordinary memory, and the report says so.
+    fn take(&self, pool: &Arc<Pool>, direction: Direction) -> Result<Option<Block>> {
+        match pool.take(self.unit.bytes(), direction) {
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
+                if self.unit.halves(self.job.granularity).is_some() =>
+            {
+                Ok(None)
+            }
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
+                Block::pageable(self.unit.bytes()).map(Some)
+            }
+            block => block.map(Some),
+        }
+    }
+
+    fn carry_halves(&self) -> Result<()> {
+        let halves = self.unit.halves(self.job.granularity).ok_or(Error::NotReady)?;
+        halves.iter().try_for_each(|half| carry(self.job, half, Supply::Now))
+    }
+
     /// Copies down into a block of the source, over into one of the target, and up.
     fn over_host(&self, down: &Arc<Lane>) -> Result<()> {
         let source = self.flow.origin.device().ok_or(Error::NotReady)?;
-        let (below, above) = take_pair(source.staging(), self.job.target.staging(), self.unit.bytes())?;
+        let pair = take_pair(source.staging(), self.job.target.staging(), self.unit.bytes());
+        let (below, above) = match pair {
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
+                if self.unit.halves(self.job.granularity).is_some() =>
+            {
+                return self.carry_halves();
+            }
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
+                (Block::pageable(self.unit.bytes())?, Block::pageable(self.unit.bytes())?)
+            }
+            pair => pair?,
+        };
         let below = self.copy_down(down, below)?;
         self.job.completion.figures.time(Phase::Stage, || self.write_block(&above, Some(&below)))?;
         drop(below);

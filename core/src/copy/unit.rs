@@ -1,8 +1,10 @@
 //! Cutting the linear spaces of a plan into units, and what lies in one.
 
+use crate::Alignment;
 use crate::copy::flow::Flow;
 use crate::copy::job::Job;
 use crate::plan::Placed;
+use crate::pool::SMALLEST_BLOCK;
 
 /// A range of the linear space of one flow.
 pub(crate) struct Unit {
@@ -17,6 +19,15 @@ pub(crate) struct Unit {
 impl Unit {
     pub(crate) fn bytes(&self) -> usize {
         self.end - self.start
+    }
+
+    /// Two units for the same bytes, of whole granules; `None` if a smaller block would not be smaller.
+    pub(crate) fn halves(&self, granularity: Alignment) -> Option<[Self; 2]> {
+        let half = granularity.round_up(self.bytes().div_ceil(2))?;
+        (self.bytes() > SMALLEST_BLOCK && half < self.bytes()).then(|| {
+            let middle = self.start + half;
+            [Self { end: middle, last: false, ..*self }, Self { start: middle, ..*self }]
+        })
     }
 }
 
