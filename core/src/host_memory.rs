@@ -88,12 +88,14 @@ impl HostMemory {
             return Ok(Self::empty());
         }
         let alignment = if bytes >= huge_pages::LEAST { huge_pages::SIZE } else { ALIGNMENT };
-        let block = Block::from_size_align(bytes, alignment).map_err(|_| Error::TooLarge {
-            device: DeviceId::HOST,
-            kind: "host",
-            requested: bytes,
-            limit: isize::MAX as usize,
-        })?;
+        let block = Block::from_size_align(bytes, alignment);
+        let block =
+            block.or_else(|_| Block::from_size_align(bytes, ALIGNMENT)).map_err(|_| Error::TooLarge {
+                device: DeviceId::HOST,
+                kind: "host",
+                requested: bytes,
+                limit: isize::MAX as usize,
+            })?;
         let start = NonNull::new(allocator(block)).ok_or_else(|| out_of_memory(bytes))?;
         Ok(Self { start, bytes, writable: true, owner: Owner::Allocator(block) })
     }
@@ -276,7 +278,7 @@ mod tests {
     fn what_cannot_be_allocated_is_an_error() {
         assert!(matches!(HostMemory::zeroed(usize::MAX), Err(Error::TooLarge { requested: usize::MAX, .. })));
         if !cfg!(miri) {
-            let most = isize::MAX as usize - huge_pages::SIZE;
+            let most = isize::MAX as usize - ALIGNMENT;
             assert!(
                 matches!(HostMemory::uninit(most), Err(Error::OutOfMemory { requested, .. }) if requested == most)
             );
