@@ -1,10 +1,12 @@
-//! The fault sweep: for every n, the n-th call of the driver fails, and a small copy comes to an end all the same.
+//! The fault sweep: for every n, the n-th call of the driver fails, and a small copy comes to an end all the same. And what the
+//! driver says of the budgets.
 //!
 //! It needs the stand-in for libcuda: `cargo run -p driver-sim -- cargo test --features cuda --test faults`. Without it
 //! every case is shown as ignored, or fails where `TRANSSHIP_REQUIRE` names `cuda-sim`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::result_large_err, reason = "errors of copies hand the structure back")]
 
+mod budget;
 #[path = "../support/required.rs"]
 mod required;
 mod stand_in;
@@ -33,26 +35,32 @@ fn main() -> ExitCode {
 }
 
 fn trials(arguments: &Arguments) -> Vec<Trial> {
-    let mut trials = Vec::new();
+    // First: it looks at the most that was ever pinned.
+    let mut trials = vec![trial("pinned memory".to_owned(), budget::run, arguments)];
     for direction in Direction::ALL {
         for background in [BackgroundWork::Auto, BackgroundWork::Always] {
             for fault in Fault::ALL {
-                trials.push(trial(Sweep { direction, background, fault }, arguments));
+                let sweep = Sweep { direction, background, fault };
+                trials.push(trial(sweep.to_string(), move |stand_in| sweep.run(stand_in), arguments));
             }
         }
     }
     trials
 }
 
-fn trial(sweep: Sweep, arguments: &Arguments) -> Trial {
+fn trial(
+    name: String,
+    body: impl FnOnce(&StandIn) -> Result<(), String> + Send + 'static,
+    arguments: &Arguments,
+) -> Trial {
     let reason = reason_to_ignore();
     let insisted = arguments.ignored || arguments.include_ignored;
     let flag = reason.is_some() && insisted;
     let runner = move || match reason.filter(|_| !insisted) {
         Some(reason) => Ok(Completion::ignored_with(reason)),
-        None => Ok(sweep.run(&StandIn::load()?).map(|()| Completion::Completed)?),
+        None => Ok(body(&StandIn::load()?).map(|()| Completion::Completed)?),
     };
-    Trial::ignorable_test(sweep.to_string(), runner).with_ignored_flag(flag)
+    Trial::ignorable_test(name, runner).with_ignored_flag(flag)
 }
 
 fn reason_to_ignore() -> Option<String> {
