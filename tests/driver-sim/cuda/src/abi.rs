@@ -23,6 +23,14 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// As [`put`](Self::put), for what has to be made: nothing is, if nobody takes it.
+    pub(crate) fn take(&self, make: impl FnOnce() -> Result<T, Failure>) -> Result<(), Failure> {
+        match self.0.is_null() {
+            true => Err(Failure::InvalidValue),
+            false => self.put(make()?),
+        }
+    }
+
     /// As [`put`](Self::put), for results that need not be asked for.
     pub(crate) fn put_if_asked(&self, value: T) {
         // Null means that nobody asks.
@@ -71,6 +79,9 @@ impl<T: Copy> In<T> {
 
     /// The value behind `index` others.
     pub(crate) fn at(&self, index: usize) -> Result<T, Failure> {
+        if self.0.is_null() {
+            return Err(Failure::InvalidValue);
+        }
         Self(self.0.wrapping_add(index)).read()
     }
 }

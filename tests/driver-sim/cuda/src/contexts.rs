@@ -5,7 +5,7 @@ use driver_sim_engine::{CaptureMode, Failure, PRIORITIES, exchange_capture_mode}
 use crate::abi::{Out, exports};
 
 exports! {
-    fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) |sim| context.put(sim.retain_primary(device)?);
+    fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) |sim| context.take(|| sim.retain_primary(device));
 
     fn cuDevicePrimaryCtxRelease_v2(device: i32) |sim| sim.release_primary(device);
 
@@ -15,7 +15,7 @@ exports! {
     };
 
     fn cuCtxCreate_v2(context: Out<u64>, _flags: u32, device: i32) |sim| {
-        context.put(sim.create_context(device)?)
+        context.take(|| sim.create_context(device))
     };
 
     fn cuCtxDestroy_v2(context: u64) |sim| sim.destroy_context(context);

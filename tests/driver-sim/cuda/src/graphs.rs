@@ -10,7 +10,7 @@ use crate::abi::{In, Out, exports};
 const FIRST_FUNCTION: u64 = 0xf0;
 
 exports! {
-    fn cuModuleLoadData(module: Out<u64>, _image: *const c_void) |sim| module.put(sim.load_module()?);
+    fn cuModuleLoadData(module: Out<u64>, _image: *const c_void) |sim| module.take(|| sim.load_module());
 
     fn cuModuleUnload(module: u64) |sim| sim.unload_module(module);
 
@@ -31,7 +31,7 @@ exports! {
     };
 
     fn cuGraphInstantiateWithFlags(executable: Out<u64>, graph: u64, _flags: u64) |sim| {
-        executable.put(sim.instantiate_graph(graph)?)
+        executable.take(|| sim.instantiate_graph(graph))
     };
 
     fn cuGraphLaunch(executable: u64, stream: u64) |sim| sim.launch_graph(executable, stream);

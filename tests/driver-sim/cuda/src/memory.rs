@@ -19,7 +19,7 @@ const RESERVED: u32 = 5;
 const USED: u32 = 7;
 
 exports! {
-    fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) |sim| address.put(sim.allocate(bytes)?);
+    fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) |sim| address.take(|| sim.allocate(bytes));
 
     fn cuMemFree_v2(address: u64) |sim| sim.free(address);
 
@@ -30,30 +30,30 @@ exports! {
     };
 
     fn cuMemHostAlloc(address: Out<u64>, bytes: usize, flags: u32) |sim| {
-        address.put(sim.allocate_pinned(bytes, flags & PORTABLE != 0)?)
+        address.take(|| sim.allocate_pinned(bytes, flags & PORTABLE != 0))
     };
 
     fn cuMemFreeHost(address: u64) |sim| sim.free_pinned(address);
 
     fn cuMemAllocAsync(address: Out<u64>, bytes: usize, stream: u64) |sim| {
-        address.put(sim.allocate_ordered(bytes, None, stream)?)
+        address.take(|| sim.allocate_ordered(bytes, None, stream))
     };
 
     fn cuMemAllocFromPoolAsync(address: Out<u64>, bytes: usize, pool: u64, stream: u64) |sim| {
-        address.put(sim.allocate_ordered(bytes, Some(pool), stream)?)
+        address.take(|| sim.allocate_ordered(bytes, Some(pool), stream))
     };
 
     fn cuMemFreeAsync(address: u64, stream: u64) |sim| sim.free_ordered(address, stream);
 
     fn cuMemPoolCreate(pool: Out<u64>, properties: In<i32>) |sim| {
-        pool.put(sim.create_pool(properties.at(POOL_DEVICE)?)?)
+        pool.take(|| sim.create_pool(properties.at(POOL_DEVICE)?))
     };
 
     fn cuMemPoolDestroy(pool: u64) |sim| sim.destroy_pool(pool);
 
     fn cuMemPoolTrimTo(pool: u64, keep: usize) |sim| sim.trim_pool(pool, keep as u64);
 
-    fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) |sim| pool.put(sim.default_pool(device)?);
+    fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) |sim| pool.take(|| sim.default_pool(device));
 
     fn cuMemPoolGetAttribute(pool: u64, attribute: u32, value: Out<u64>) |sim| {
         let figure = match attribute {

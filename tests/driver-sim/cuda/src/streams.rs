@@ -14,11 +14,11 @@ const CAPTURE_INVALIDATED: u32 = 2;
 
 exports! {
     fn cuStreamCreate(stream: Out<u64>, flags: u32) |sim| {
-        stream.put(sim.create_stream(flags & NON_BLOCKING == 0, 0)?)
+        stream.take(|| sim.create_stream(flags & NON_BLOCKING == 0, 0))
     };
 
     fn cuStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) |sim| {
-        stream.put(sim.create_stream(flags & NON_BLOCKING == 0, priority)?)
+        stream.take(|| sim.create_stream(flags & NON_BLOCKING == 0, priority))
     };
 
     fn cuStreamDestroy_v2(stream: u64) |sim| sim.destroy_stream(stream);
@@ -49,7 +49,7 @@ exports! {
         sim.launch_host(stream, function.ok_or(Failure::InvalidValue)?, data)
     };
 
-    fn cuEventCreate(event: Out<u64>, flags: u32) |sim| event.put(sim.create_event(flags & DISABLE_TIMING == 0)?);
+    fn cuEventCreate(event: Out<u64>, flags: u32) |sim| event.take(|| sim.create_event(flags & DISABLE_TIMING == 0));
 
     fn cuEventDestroy_v2(event: u64) |sim| sim.destroy_event(event);
 

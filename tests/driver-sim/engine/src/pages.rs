@@ -17,6 +17,9 @@ impl Pages {
     /// Maps `bytes` bytes and fills them; `None` if the host has none left.
     pub(crate) fn map(bytes: usize, fill: u8) -> Option<Self> {
         let mapped = bytes.checked_next_multiple_of(PAGE)?.checked_add(PAGE)?;
+        if mapped > memory_of_the_host() {
+            return None;
+        }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping, nowhere in particular.
         let start = unsafe { libc::mmap(ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0) };
@@ -56,6 +59,13 @@ impl Drop for Pages {
     }
 }
 
+/// More than this can be mapped but not filled.
+fn memory_of_the_host() -> usize {
+    // SAFETY: asks for a number.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    usize::try_from(pages).unwrap_or(0).saturating_mul(PAGE)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -68,6 +78,6 @@ mod tests {
         let bytes = unsafe { std::slice::from_raw_parts(pages.start(), 5000) };
         assert!(bytes.iter().all(|byte| *byte == 7));
         pages.guard();
-        assert!(Pages::map(usize::MAX, 0).is_none());
+        assert!([usize::MAX, 1 << 46].iter().all(|much| Pages::map(*much, 0).is_none()));
     }
 }
