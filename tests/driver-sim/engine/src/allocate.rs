@@ -139,7 +139,8 @@ impl Sim {
 
     /// Nothing that is submitted may use memory that is freed at once.
     fn check_unused(&mut self, block: u64) {
-        let ops = self.streams.values().flat_map(|stream| &stream.queue);
+        let ops =
+            self.active.iter().filter_map(|stream| self.streams.get(stream)).flat_map(|stream| &stream.queue);
         let user = ops.filter(|op| op.work.blocks().contains(&block)).map(|op| op.call).next();
         if let Some(call) = user {
             self.violation(format!("the memory is freed while {call} still uses it"));

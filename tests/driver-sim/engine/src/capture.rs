@@ -35,6 +35,11 @@ pub fn exchange_capture_mode(mode: CaptureMode) -> CaptureMode {
     MODE.replace(mode)
 }
 
+/// The mode of this thread.
+pub(crate) fn mode() -> CaptureMode {
+    MODE.get()
+}
+
 impl Sim {
     /// Whether the stream is being captured: `None`, or whether the capture is still sound.
     pub fn capture_status(&mut self, stream: u64) -> Result<Option<bool>, Failure> {

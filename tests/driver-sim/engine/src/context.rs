@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::failure::Failure;
 use crate::memory::Block;
-use crate::sim::{Kind, Sim};
+use crate::sim::{Kind, Sim, since};
 
 /// A context of a device.
 #[derive(Debug)]
@@ -27,6 +27,11 @@ thread_local! {
 /// The context on top of this thread's stack.
 pub(crate) fn current() -> Option<u64> {
     STACK.with_borrow(|stack| stack.last().copied())
+}
+
+/// How many contexts this thread's stack has.
+pub(crate) fn depth() -> usize {
+    STACK.with_borrow(Vec::len)
 }
 
 /// Whether a call of this name only takes back what one before it did for the thread or the process.
@@ -243,7 +248,9 @@ impl Sim {
         if self.faults.fired > 0 || self.devices[device].excused {
             let is_left = |block: &Block| block.context == context && block.freeing.is_none();
             let left = self.memory.blocks().filter(|(_, block)| is_left(block)).count();
+            let handles = self.handles_in(context).len();
             self.devices[device].blocks_left += left as u64;
+            self.devices[device].handles_left += handles as u64;
         } else if !self.settings.leaks_allowed {
             for what in self.left_in(context) {
                 self.violation(format!("the context ends and leaves behind {what}"));
@@ -251,14 +258,9 @@ impl Sim {
         }
     }
 
-    /// How many contexts of a device are there and not lost.
-    pub(crate) fn contexts_of(&self, device: usize) -> u64 {
-        self.contexts.values().filter(|context| context.device == device && context.lost.is_none()).count()
-            as u64
-    }
-
     pub(crate) fn streams_of(&self, context: u64) -> Vec<u64> {
-        let of_context = self.streams.iter().filter(|(_, stream)| stream.context == context);
+        let created_since = self.streams.range(since(context, Kind::Stream)..);
+        let of_context = created_since.filter(|(_, stream)| stream.context == context);
         of_context.map(|(number, _)| *number).collect()
     }
 
@@ -272,8 +274,10 @@ impl Sim {
         self.events.retain(|_, event| event.context != context);
         self.modules.retain(|_, module| module.context != context);
         self.graphs.retain(|_, graph| graph.context != context);
-        let blocks =
-            self.memory.blocks().filter(|(_, block)| block.context == context && block.pool().is_none());
+        // Memory of pools outlives the context that allocated it, unless that was lost: nothing frees it then.
+        let lost = self.contexts.get(&context).is_some_and(|context| context.lost.is_some());
+        let blocks = self.memory.blocks();
+        let blocks = blocks.filter(|(_, block)| block.context == context && (lost || block.pool().is_none()));
         for block in blocks.map(|(number, _)| number).collect::<Vec<_>>() {
             self.remove_block(block, "the end of its context");
         }

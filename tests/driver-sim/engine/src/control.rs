@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char};
 use crate::faults::Faults;
 use crate::random::Random;
 use crate::sim::{Device, enter};
+use crate::{capture, context};
 
 /// What is answered to a command or a name that is not known.
 const UNKNOWN: i64 = -1;
@@ -44,8 +45,8 @@ pub unsafe fn control(command: *const c_char) -> i64 {
     0
 }
 
-/// A figure by its name, or -1 if there is none of it: those of the counters, `violations`, `fired`, `devices`; and of
-/// the first device `open:0`, `contexts:0`, and `blocks-left:0`, the allocations that contexts left behind under faults.
+/// A figure by its name, or -1 if there is none of it: those of the counters, `violations`, `devices`, `fired`, and
+/// `fired:cuInit` for calls of that name; of the calling thread `stack` and `capture-mode`; and of the first device `open:0`, `contexts:0`, `handles:0`, `blocks:0`.
 ///
 /// # Safety
 ///
@@ -58,10 +59,14 @@ pub unsafe fn query(name: *const c_char) -> i64 {
         "violations" => Some(sim.violations.len() as u64),
         "devices" => Some(sim.devices.len() as u64),
         "fired" => Some(sim.faults.fired),
+        "stack" => Some(context::depth() as u64),
+        "capture-mode" => Some(capture::mode() as u64),
+        _ if name.starts_with("fired:") => Some(sim.faults.fired_at(&name["fired:".len()..])),
         _ => match name.split_once(':').map(|(word, device)| (word, device.parse())) {
             Some(("open", Ok(device))) => Some(sim.left_open(Some(device)).len() as u64),
-            Some(("contexts", Ok(device))) => Some(sim.contexts_of(device)),
-            Some(("blocks-left", Ok(device))) => sim.devices.get(device).map(|device| device.blocks_left),
+            Some(("contexts", Ok(device))) => Some(sim.working_contexts(device).count() as u64),
+            Some(("handles", Ok(device))) => sim.handles_on(device),
+            Some(("blocks", Ok(device))) => sim.blocks_on(device),
             _ => sim.counters.figure(name),
         },
     };

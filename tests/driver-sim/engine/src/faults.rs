@@ -30,12 +30,19 @@ pub(crate) enum Limited {
 
 #[derive(Debug)]
 struct Rule {
-    /// `None` stands for every call.
-    call: Option<String>,
+    calls: Calls,
     when: When,
     fault: Fault,
     /// Calls that matched by name.
     seen: u64,
+}
+
+/// The calls that a rule is about.
+#[derive(Debug)]
+enum Calls {
+    All,
+    AllBut(String),
+    Named(String),
 }
 
 #[derive(Debug)]
@@ -52,8 +59,9 @@ pub(crate) struct Faults {
     limits: Vec<(Limited, u64)>,
     /// What is to be lost as soon as there is something to lose.
     pending: Option<Fault>,
-    /// How often a rule was applied.
+    /// How often a rule was applied, and to which calls.
     pub(crate) fired: u64,
+    fired_at: Vec<String>,
 }
 
 impl Faults {
@@ -77,7 +85,7 @@ impl Faults {
     pub(crate) fn decide(&mut self, call: &str, has_context: bool, random: &mut Random) -> Option<Fault> {
         let mut decided = self.pending.take();
         for rule in &mut self.rules {
-            if rule.call.as_deref().is_some_and(|name| name != call) {
+            if !rule.calls.include(call) {
                 continue;
             }
             rule.seen += 1;
@@ -94,8 +102,16 @@ impl Faults {
             self.pending = decided;
             return None;
         }
-        self.fired += u64::from(decided.is_some());
+        if decided.is_some() {
+            self.fired += 1;
+            self.fired_at.push(call.to_owned());
+        }
         decided
+    }
+
+    /// How often a rule was applied to calls of this name.
+    pub(crate) fn fired_at(&self, call: &str) -> u64 {
+        self.fired_at.iter().filter(|name| *name == call).count() as u64
     }
 
     /// Whether so many bytes in all are more than a rule allows.
@@ -144,12 +160,7 @@ impl Rule {
             (None, Some((name, times))) => (name, When::OneIn(times.trim().parse().ok().filter(|n| *n > 0)?)),
             _ => return None,
         };
-        let call = match name.trim() {
-            "" => return None,
-            "any" => None,
-            name => Some(name.to_owned()),
-        };
-        Some(Self { call, when, fault, seen: 0 })
+        Some(Self { calls: Calls::parse(name.trim())?, when, fault, seen: 0 })
     }
 
     fn parse_number(text: &str) -> Option<When> {
@@ -158,6 +169,25 @@ impl Rule {
             None => When::At(text.parse().ok()?),
         };
         (!matches!(when, When::At(0) | When::From(0))).then_some(when)
+    }
+}
+
+impl Calls {
+    fn include(&self, call: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::AllBut(name) => name != call,
+            Self::Named(name) => name == call,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match (text, text.strip_prefix("any-")) {
+            ("", _) | (_, Some("")) => None,
+            ("any", _) => Some(Self::All),
+            (_, Some(name)) => Some(Self::AllBut(name.to_owned())),
+            (name, None) => Some(Self::Named(name.to_owned())),
+        }
     }
 }
 
@@ -178,6 +208,7 @@ mod tests {
         assert_eq!(decisions("a@2=oom", &["a", "b", "a", "a"]), [None, None, oom, None]);
         assert_eq!(decisions("a@2+=oom", &["a", "b", "a", "a"]), [None, None, oom, oom]);
         assert_eq!(decisions("any@3=hang; a@1=oom", &["a", "b", "c"]), [oom, None, Some(Fault::Hang)]);
+        assert_eq!(decisions("any-b@2=oom", &["a", "b", "b", "c"]), [None, None, None, oom]);
     }
 
     #[test]
@@ -207,9 +238,17 @@ mod tests {
 
     #[test]
     fn what_is_no_rule_is_named() {
-        for wrong in
-            ["a", "a@0=oom", "a@x=oom", "a@1=what", "@1=oom", "host>1=oom", "device>1=hang", "a~0=oom"]
-        {
+        for wrong in [
+            "a",
+            "a@0=oom",
+            "a@x=oom",
+            "a@1=what",
+            "@1=oom",
+            "host>1=oom",
+            "device>1=hang",
+            "a~0=oom",
+            "any-@1=oom",
+        ] {
             assert!(Faults::parse(wrong).unwrap_err().contains(wrong), "{wrong}");
         }
         assert!(Faults::parse(" ; ").is_ok());

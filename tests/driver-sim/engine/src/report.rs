@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sim::{Sim, enter};
+use crate::sim::{Device, Kind, Sim, enter, since};
 
 /// The exit code of a process that has broken a rule.
 const FAILED: i32 = 86;
@@ -74,21 +74,57 @@ impl Sim {
 
     /// What belongs to a context and was not given back, each with the call that made it.
     pub(crate) fn left_in(&self, context: u64) -> Vec<String> {
+        let mut left = self.handles_in(context);
+        left.extend(self.blocks_in(context));
+        left
+    }
+
+    /// Of [`left_in`](Self::left_in) streams, events, modules and graphs.
+    pub(crate) fn handles_in(&self, context: u64) -> Vec<String> {
         let default = self.contexts.get(&context).map(|context| context.default_stream);
-        let streams = self.streams.iter().filter(|(number, stream)| {
+        // Handles grow: what belongs to a context was made after it.
+        let streams = self.streams.range(since(context, Kind::Stream)..).filter(|(number, stream)| {
             stream.context == context && !stream.destroyed && Some(**number) != default
         });
-        let events = self.events.values().filter(|event| event.context == context);
+        let events = self.events.range(since(context, Kind::Event)..).map(|(_, event)| event);
+        let events = events.filter(|event| event.context == context);
         let modules = self.modules.values().filter(|module| module.context == context);
         let graphs = self.graphs.values().filter(|graph| graph.context == context);
-        let blocks = self.memory.blocks().map(|(_, block)| block).filter(|block| block.context == context);
         let streams = streams.map(|(_, stream)| format!("a stream of {}", stream.call));
         let events = events.map(|event| format!("an event of {}", event.call));
-        let blocks = blocks
-            .filter(|block| block.freeing.is_none())
-            .map(|block| format!("{} bytes of {} at {:#x}", block.bytes, block.call, block.address));
         let modules = modules.map(|module| format!("a module of {}", module.call));
         let graphs = graphs.map(|graph| format!("a graph of {}", graph.call));
-        streams.chain(events).chain(modules).chain(graphs).chain(blocks).collect()
+        streams.chain(events).chain(modules).chain(graphs).collect()
+    }
+
+    /// Of [`left_in`](Self::left_in) allocations.
+    fn blocks_in(&self, context: u64) -> Vec<String> {
+        let blocks = self.memory.blocks().map(|(_, block)| block);
+        blocks
+            .filter(|block| block.context == context && block.freeing.is_none())
+            .map(|block| format!("{} bytes of {} at {:#x}", block.bytes, block.call, block.address))
+            .collect()
+    }
+
+    /// Streams, events, modules, graphs and pools of a device that are open, and what contexts have left behind of them
+    /// under faults. Those of lost contexts cannot be given back and do not count.
+    pub(crate) fn handles_on(&self, device: usize) -> Option<u64> {
+        let Device { handles_left, excused, .. } = self.devices.get(device)?;
+        let pools = self.pools.values().filter(|pool| !excused && !pool.default && pool.device == device);
+        let open = self.working_contexts(device).map(|context| self.handles_in(context).len());
+        Some(*handles_left + (pools.count() + open.sum::<usize>()) as u64)
+    }
+
+    /// The same for allocations.
+    pub(crate) fn blocks_on(&self, device: usize) -> Option<u64> {
+        let open = self.working_contexts(device).map(|context| self.blocks_in(context).len());
+        Some(self.devices.get(device)?.blocks_left + open.sum::<usize>() as u64)
+    }
+
+    /// The contexts of a device that are not lost.
+    pub(crate) fn working_contexts(&self, device: usize) -> impl Iterator<Item = u64> {
+        let contexts = self.contexts.iter();
+        let working = contexts.filter(move |(_, context)| context.device == device && context.lost.is_none());
+        working.map(|(number, _)| *number)
     }
 }

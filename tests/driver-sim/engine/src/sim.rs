@@ -29,8 +29,9 @@ pub(crate) struct Device {
     pub(crate) plain_bytes: u64,
     pub(crate) lost: bool,
     pub(crate) hung: bool,
-    /// Allocations that contexts have left behind under faults.
+    /// Allocations, and handles, that contexts have left behind under faults.
     pub(crate) blocks_left: u64,
+    pub(crate) handles_left: u64,
     /// What is open on it is no matter: a context was lost, and what was in that cannot be given back.
     pub(crate) excused: bool,
 }
@@ -75,6 +76,9 @@ pub(crate) enum Kind {
     Graph,
 }
 
+/// Below the kind lies a number that grows with each handle.
+const KIND_SHIFT: u32 = 40;
+
 /// The state, while this thread has it.
 pub struct Sim {
     guard: Option<MutexGuard<'static, State>>,
@@ -109,6 +113,11 @@ pub fn call<R>(name: &'static str, body: impl FnOnce(&mut Sim) -> Result<R, Fail
         Some(failure) if context::takes_back(name) => body(&mut sim).and(Err(failure)),
         Some(failure) => Err(failure),
     }
+}
+
+/// The least handle of a kind that can have been given out after another one.
+pub(crate) fn since(handle: u64, kind: Kind) -> u64 {
+    (kind as u64) << KIND_SHIFT | (handle & ((1 << KIND_SHIFT) - 1))
 }
 
 /// The state, without counting a call.
@@ -161,13 +170,13 @@ impl State {
     /// A handle that was never given out before.
     pub(crate) fn new_handle(&mut self, kind: Kind) -> u64 {
         self.serial += 1;
-        (kind as u64) << 40 | self.serial << 4
+        (kind as u64) << KIND_SHIFT | self.serial << 4
     }
 
     /// What is to be said of a handle that stands for nothing.
     pub(crate) fn missing(&mut self, kind: Kind, handle: u64) -> Failure {
-        let serial = (handle & ((1 << 40) - 1)) >> 4;
-        let is_ours = handle >> 40 == kind as u64 && serial <= self.serial && serial > 0;
+        let serial = (handle & ((1 << KIND_SHIFT) - 1)) >> 4;
+        let is_ours = handle >> KIND_SHIFT == kind as u64 && serial <= self.serial && serial > 0;
         self.violation(match is_ours {
             true => format!("use of a destroyed {kind:?} ({handle:#x})").to_lowercase(),
             false => format!("{handle:#x} is no {kind:?}").to_lowercase(),

@@ -93,10 +93,18 @@ functions! {
     cuLaunchKernel(usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, usize, usize);
 }
 
-/// The driver, initialised.
+/// The driver, initialised. What has failed is tried again by the next call.
 pub(crate) fn cuda() -> Result<&'static Cuda, u32> {
-    static CUDA: OnceLock<Result<Cuda, u32>> = OnceLock::new();
-    CUDA.get_or_init(initialise).as_ref().map_err(|code| *code)
+    static CUDA: OnceLock<Cuda> = OnceLock::new();
+    if let Some(cuda) = CUDA.get() {
+        return Ok(cuda);
+    }
+    let cuda = initialise()?;
+    Ok(CUDA.get_or_init(|| {
+        // After the driver's own: handlers run in the reverse order.
+        current::release_at_exit();
+        cuda
+    }))
 }
 
 fn initialise() -> Result<Cuda, u32> {
@@ -107,8 +115,6 @@ fn initialise() -> Result<Cuda, u32> {
     let cuda = Cuda::resolve(library).ok_or(INSUFFICIENT_DRIVER)?;
     // SAFETY: may be called at any time.
     codes::check(unsafe { (cuda.cuInit)(0) })?;
-    // After the driver's own: handlers run in the reverse order.
-    current::release_at_exit();
     Ok(cuda)
 }
 

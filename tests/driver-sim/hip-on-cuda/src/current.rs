@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::codes::{INVALID_DEVICE, INVALID_HANDLE, check};
@@ -18,6 +18,8 @@ thread_local! {
 
 /// The contexts that are retained, each at the place of its device.
 static CONTEXTS: Mutex<Vec<Option<usize>>> = Mutex::new(Vec::new());
+/// How many devices there are at the least: none goes.
+static COUNTED: AtomicI32 = AtomicI32::new(0);
 /// How many things were created and not destroyed.
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
@@ -28,14 +30,21 @@ pub(crate) fn device() -> c_int {
 
 /// Makes it another one; nothing is initialised by that.
 pub(crate) fn set_device(ordinal: c_int) -> Result<(), u32> {
-    let mut count = 0;
-    // SAFETY: the count is written to a local.
-    check(unsafe { (cuda()?.cuDeviceGetCount)(&mut count) })?;
-    if !(0..count).contains(&ordinal) {
+    let is_known = ordinal < COUNTED.load(Ordering::Relaxed);
+    if ordinal < 0 || !(is_known || ordinal < count()?) {
         return Err(INVALID_DEVICE);
     }
     DEVICE.set(ordinal);
     Ok(())
+}
+
+/// How many devices there are.
+pub(crate) fn count() -> Result<c_int, u32> {
+    let mut count = 0;
+    // SAFETY: the count is written to a local.
+    check(unsafe { (cuda()?.cuDeviceGetCount)(&mut count) })?;
+    COUNTED.fetch_max(count, Ordering::Relaxed);
+    Ok(count)
 }
 
 /// Makes the context of this thread's device current.

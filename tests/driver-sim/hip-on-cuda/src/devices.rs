@@ -17,7 +17,13 @@ forward! {
     fn hipDeviceSynchronize() = cuCtxSynchronize();
     fn hipDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) =
         cuCtxGetStreamPriorityRange(least, greatest);
-    fn hipThreadExchangeStreamCaptureMode(mode: *mut u32) = cuThreadExchangeStreamCaptureMode(mode);
+}
+
+/// It is the thread's, whatever device that has.
+#[unsafe(no_mangle)]
+extern "C" fn hipThreadExchangeStreamCaptureMode(mode: *mut u32) -> u32 {
+    // SAFETY: the caller passes a place for a mode.
+    answer(cuda().and_then(|cuda| check(unsafe { (cuda.cuThreadExchangeStreamCaptureMode)(mode) })))
 }
 
 #[unsafe(no_mangle)]
@@ -32,8 +38,7 @@ extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipGetDeviceCount(count: *mut c_int) -> u32 {
-    // SAFETY: the caller passes a place for a number.
-    answer(cuda().and_then(|cuda| check(unsafe { (cuda.cuDeviceGetCount)(count) })))
+    answer(current::count().and_then(|devices| put(count, devices)))
 }
 
 #[unsafe(no_mangle)]

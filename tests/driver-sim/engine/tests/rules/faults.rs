@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use driver_sim_engine::{Failure, Return, call, control, query};
+use driver_sim_engine::{Failure, PoolFigure, Return, call, control, query};
 
 use crate::bench::{BYTES, Bench, must};
 use crate::{Case, Ends, case};
@@ -23,6 +23,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(a_device_that_hangs_answers_not_ready, Ends::Well, "DRIVER_SIM_LEAKS" = "allow"),
         case!(devices_can_be_added, Ends::Well),
         case!(a_pop_that_fails_has_popped, Ends::Well),
+        case!(what_is_open_is_counted, Ends::Well),
+        case!(what_a_context_leaves_behind_is_counted, Ends::Well),
+        case!(memory_of_a_pool_goes_with_a_lost_context, Ends::Well),
     ]
 }
 
@@ -31,9 +34,13 @@ fn tell(command: &CStr) -> i64 {
     unsafe { control(command.as_ptr()) }
 }
 
-fn fired() -> i64 {
+fn ask(figure: &CStr) -> i64 {
     // SAFETY: as above.
-    unsafe { query(c"fired".as_ptr()) }
+    unsafe { query(figure.as_ptr()) }
+}
+
+fn fired() -> i64 {
+    ask(c"fired")
 }
 
 fn the_nth_call_fails() {
@@ -140,4 +147,43 @@ fn a_pop_that_fails_has_popped() {
     assert_eq!(must("current", |sim| sim.current_context()), None);
     must("push", |sim| sim.push_context(bench.context));
     bench.close();
+}
+
+fn what_is_open_is_counted() {
+    let bench = Bench::new();
+    let figures = || [c"stack", c"contexts:0", c"handles:0", c"blocks:0"].map(ask);
+    assert_eq!(figures(), [1, 1, 2, 0]);
+    assert_eq!([c"capture-mode", c"handles:9", c"blocks:9", c"handles:1"].map(ask), [0, -1, -1, 0]);
+    let (event, memory) = (must("create_event", |sim| sim.create_event(false)), bench.allocate());
+    let pool = must("create_pool", |sim| sim.create_pool(0));
+    assert_eq!(figures(), [1, 1, 4, 1]);
+    must("destroy_event", |sim| sim.destroy_event(event));
+    must("free", |sim| sim.free(memory));
+    must("destroy_pool", |sim| sim.destroy_pool(pool));
+    assert_eq!(figures(), [1, 1, 2, 0]);
+    bench.close();
+}
+
+fn what_a_context_leaves_behind_is_counted() {
+    let bench = Bench::new();
+    let memory = bench.allocate();
+    assert_eq!(tell(c"faults free@1=unknown; what@1=oom"), 0);
+    assert_eq!(call("free", |sim| sim.free(memory)), Err(Failure::Unknown));
+    assert_eq!([c"fired:free", c"fired:what", c"fired"].map(ask), [1, 0, 1]);
+    must("pop", |sim| sim.pop_context());
+    must("release", |sim| sim.release_primary(0));
+    assert_eq!([c"stack", c"contexts:0", c"handles:0", c"blocks:0"].map(ask), [0, 0, 2, 1]);
+}
+
+fn memory_of_a_pool_goes_with_a_lost_context() {
+    let bench = Bench::new();
+    let pool = must("create_pool", |sim| sim.create_pool(0));
+    must("allocate_ordered", |sim| sim.allocate_ordered(BYTES, Some(pool), bench.first));
+    assert_eq!(tell(c"faults fill@1=launch-failed"), 0);
+    assert_eq!(call("fill", |sim| sim.fill(0, 1, 1, 0)), Err(Failure::LaunchFailed));
+    assert_eq!(must("figure", |sim| sim.pool_figure(pool, PoolFigure::Used)), BYTES as u64);
+    must("pop", |sim| sim.pop_context());
+    must("release", |sim| sim.release_primary(0));
+    assert_eq!(must("figure", |sim| sim.pool_figure(pool, PoolFigure::Used)), 0);
+    must("destroy_pool", |sim| sim.destroy_pool(pool));
 }
