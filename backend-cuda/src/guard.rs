@@ -5,6 +5,8 @@ use transship_core::Result;
 
 use crate::calls::Calls;
 
+const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+
 /// The context is current for this thread, in the relaxed capture mode; when the guard goes, the caller's is again.
 pub struct ContextGuard<'a> {
     calls: &'a Calls,
@@ -16,20 +18,23 @@ impl<'a> ContextGuard<'a> {
     pub(crate) fn enter(calls: &'a Calls, context: sys::CUcontext) -> Result<Self> {
         // SAFETY: the context is retained.
         unsafe { calls.context_push(context)? };
-        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let mut mode = RELAXED;
         // SAFETY: the mode is exchanged in a local.
-        if let Err(error) = unsafe { calls.exchange_capture_mode(&mut mode) } {
-            pop(calls);
-            return Err(error);
-        }
-        Ok(Self { calls, mode })
+        let exchanged = unsafe { calls.exchange_capture_mode(&mut mode) };
+        let guard = Self { calls, mode };
+        // With an error the guard goes here and gives back what it has.
+        exchanged.map(|()| guard)
     }
 }
 
 impl Drop for ContextGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: the mode that `enter` was given back.
-        let _ = unsafe { self.calls.exchange_capture_mode(&mut self.mode) };
+        // The driver reports failures of earlier work in any call, and has exchanged the mode all the same. A mode that is the
+        // same was the caller's already, or was not exchanged.
+        if self.mode != RELAXED {
+            // SAFETY: the mode that `enter` was given back.
+            let _ = unsafe { self.calls.exchange_capture_mode(&mut self.mode) };
+        }
         pop(self.calls);
     }
 }

@@ -7,6 +7,8 @@ use transship_core::Result;
 
 use crate::calls::Calls;
 
+const RELAXED: u32 = hipStreamCaptureMode::hipStreamCaptureModeRelaxed as u32;
+
 /// The device is current for this thread, in the relaxed capture mode; when the guard goes, the caller's is again.
 pub struct DeviceGuard<'a> {
     calls: &'a Calls,
@@ -25,20 +27,23 @@ impl<'a> DeviceGuard<'a> {
             // SAFETY: the runtime has this device (`Hip::open`).
             unsafe { calls.set_device(ordinal)? };
         }
-        let mut mode = hipStreamCaptureMode::hipStreamCaptureModeRelaxed as u32;
+        let mut mode = RELAXED;
         // SAFETY: the mode is exchanged in a local.
-        if let Err(error) = unsafe { calls.exchange_capture_mode(&mut mode) } {
-            restore(calls, previous);
-            return Err(error);
-        }
-        Ok(Self { calls, previous, mode })
+        let exchanged = unsafe { calls.exchange_capture_mode(&mut mode) };
+        let guard = Self { calls, previous, mode };
+        // With an error the guard goes here and gives back what it has.
+        exchanged.map(|()| guard)
     }
 }
 
 impl Drop for DeviceGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: the mode that `enter` was given back.
-        let _ = unsafe { self.calls.exchange_capture_mode(&mut self.mode) };
+        // The runtime reports failures of earlier work in any call, and has exchanged the mode all the same. A mode that is the
+        // same was the caller's already, or was not exchanged.
+        if self.mode != RELAXED {
+            // SAFETY: the mode that `enter` was given back.
+            let _ = unsafe { self.calls.exchange_capture_mode(&mut self.mode) };
+        }
         restore(self.calls, self.previous);
     }
 }

@@ -52,7 +52,11 @@ impl Hip {
             if self.calls().module_load(&mut module, code.as_ptr().cast()).is_err() {
                 return Ok(None);
             }
-            self.calls().module_function(&mut function, module, c"transship_gather".as_ptr())?;
+            let found = self.calls().module_function(&mut function, module, c"transship_gather".as_ptr());
+            if let Err(error) = found {
+                let _ = self.calls().module_unload(module);
+                return Err(error);
+            }
         }
         Ok(Some(Kernel { module, function }))
     }

@@ -1,17 +1,22 @@
 //! The fault sweep: for every n, the n-th call of the driver fails, and a small copy comes to an end all the same. And what the
 //! driver says of the budgets.
 //!
-//! It needs the stand-in for libcuda: `cargo run -p driver-sim -- cargo test --features cuda --test faults`. Without it
-//! every case is shown as ignored, or fails where `TRANSSHIP_REQUIRE` names `cuda-sim`.
+//! It needs the stand-in for libcuda: `cargo run -p driver-sim -- cargo test --features cuda --test faults`, or `hip` for the
+//! HIP backend over it. Without it every case is shown as ignored, or fails where `TRANSSHIP_REQUIRE` names `cuda-sim` or
+//! `hip-sim`. With `TRANSSHIP_FAULTS=headline` it copies the batch of 528 tensors instead.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::result_large_err, reason = "errors of copies hand the structure back")]
 
 mod budget;
+#[path = "../../examples/common/detection.rs"]
+mod detection;
 #[path = "../support/required.rs"]
 mod required;
 mod stand_in;
 mod sweep;
+mod through;
 mod trip;
+mod unproved;
 
 use std::process::ExitCode;
 
@@ -20,6 +25,7 @@ use transship::BackgroundWork;
 
 use crate::stand_in::StandIn;
 use crate::sweep::{Fault, Sweep};
+use crate::through::Through;
 use crate::trip::Direction;
 
 fn main() -> ExitCode {
@@ -35,14 +41,25 @@ fn main() -> ExitCode {
 }
 
 fn trials(arguments: &Arguments) -> Vec<Trial> {
+    let mut trials = Vec::new();
     // First: it looks at the most that was ever pinned.
-    let mut trials = vec![trial("pinned memory".to_owned(), budget::run, arguments)];
-    for direction in Direction::ALL {
-        for background in [BackgroundWork::Auto, BackgroundWork::Always] {
-            for fault in Fault::ALL {
-                let sweep = Sweep { direction, background, fault };
-                trials.push(trial(sweep.to_string(), move |stand_in| sweep.run(stand_in), arguments));
+    if Through::all().contains(&Through::Cuda) {
+        trials.push(trial("pinned memory".to_owned(), Through::Cuda, budget::run, arguments));
+    }
+    for through in Through::all() {
+        for direction in Direction::ALL {
+            for background in [BackgroundWork::Auto, BackgroundWork::Always] {
+                for fault in Fault::ALL {
+                    let sweep = Sweep { through, direction, background, fault };
+                    let run = move |stand_in: &StandIn| sweep.run(stand_in);
+                    trials.push(trial(sweep.to_string(), through, run, arguments));
+                }
             }
+        }
+        for direction in [Direction::Up, Direction::Down, Direction::Between] {
+            let name = format!("{}::{direction:?}::unproved", through.name());
+            let run = move |stand_in: &StandIn| unproved::run(through, direction, stand_in);
+            trials.push(trial(name, through, run, arguments));
         }
     }
     trials
@@ -50,23 +67,23 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
 
 fn trial(
     name: String,
-    body: impl FnOnce(&StandIn) -> Result<(), String> + Send + 'static,
+    through: Through,
+    run: impl FnOnce(&StandIn) -> Result<(), String> + Send + 'static,
     arguments: &Arguments,
 ) -> Trial {
-    let reason = reason_to_ignore();
+    let reason = reason_to_ignore(through);
     let insisted = arguments.ignored || arguments.include_ignored;
     let flag = reason.is_some() && insisted;
     let runner = move || match reason.filter(|_| !insisted) {
         Some(reason) => Ok(Completion::ignored_with(reason)),
-        None => Ok(body(&StandIn::load()?).map(|()| Completion::Completed)?),
+        None => Ok(run(&StandIn::load()?).map(|()| Completion::Completed)?),
     };
     Trial::ignorable_test(name, runner).with_ignored_flag(flag)
 }
 
-fn reason_to_ignore() -> Option<String> {
-    let is_required = || required::required().iter().any(|device| device.id.driver() == "cuda");
-    match StandIn::load() {
-        Err(reason) if !is_required() => Some(reason),
-        _ => None,
+fn reason_to_ignore(through: Through) -> Option<String> {
+    if required::required().iter().any(|device| device.id.driver() == through.name()) {
+        return None;
     }
+    StandIn::load().err().or_else(|| through.unavailable())
 }

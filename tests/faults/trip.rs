@@ -3,9 +3,11 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use futures::executor::block_on;
-use transship::backend::Driver;
 use transship::{BackgroundWork, CopyOptions, Device, Error, Tensor, TimedWait, for_each_tensor, start_copy};
+
+use crate::detection;
+use crate::stand_in::StandIn;
+use crate::through::Through;
 
 /// Longer than any copy takes, on any machine.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -28,6 +30,7 @@ pub(crate) enum Ended {
 
 /// The ends of a copy.
 pub(crate) struct Trip {
+    through: Through,
     pub(crate) source: Vec<Tensor>,
     pub(crate) target: Target,
 }
@@ -43,28 +46,41 @@ impl Direction {
 
     /// Opens what the copy needs, of the devices from `first` on, and warms nothing up: the first calls are part of what
     /// may fail.
-    pub(crate) fn prepare(self, first: usize) -> Trip {
-        match self {
-            Self::Up => Trip { source: sources(), target: Target::Open(open(first).unwrap()) },
-            Self::Down => Trip { source: there(first), target: Target::Open(Device::host()) },
-            Self::Between => Trip { source: there(first), target: Target::Open(open(first + 1).unwrap()) },
-            Self::Opened => Trip { source: sources(), target: Target::Closed(first) },
-        }
+    pub(crate) fn prepare(self, through: Through, first: usize) -> Trip {
+        let open = |ordinal| Target::Open(through.open(ordinal).unwrap());
+        let (source, target) = match self {
+            Self::Up => (sources(), open(first)),
+            Self::Down => (there(through, first), Target::Open(Device::host())),
+            Self::Between => (there(through, first), open(first + 1)),
+            Self::Opened => (sources(), Target::Closed(first)),
+        };
+        Trip { through, source, target }
     }
 }
 
 impl Trip {
-    /// Copies, on a thread of its own; `None` if that does not come to an end.
-    pub(crate) fn run(self, background: BackgroundWork) -> Option<Ended> {
+    /// Copies, on a thread of its own, for which the same must be current afterwards as before.
+    pub(crate) fn run(self, background: BackgroundWork) -> Result<Ended, String> {
         let (sender, receiver) = mpsc::channel();
-        std::thread::spawn(move || sender.send(self.copy(background)));
-        receiver.recv_timeout(LONGEST).ok().flatten()
+        std::thread::spawn(move || {
+            let (through, stand_in) = (self.through, StandIn::load().unwrap());
+            let before = through.current(&stand_in);
+            let ended = self.copy(background);
+            let _ = sender.send((ended, before, through.current(&stand_in)));
+        });
+        match receiver.recv_timeout(LONGEST) {
+            Ok((Some(_), before, after)) if before != after => {
+                Err(format!("{before:?} was current, and {after:?} is now"))
+            }
+            Ok((Some(ended), ..)) => Ok(ended),
+            _ => Err("it does not come to an end".to_owned()),
+        }
     }
 
     fn copy(self, background: BackgroundWork) -> Option<Ended> {
         let target = match self.target {
             Target::Open(device) => device,
-            Target::Closed(ordinal) => match open(ordinal) {
+            Target::Closed(ordinal) => match self.through.open(ordinal) {
                 Ok(device) => device,
                 Err(error) => return Some(Ended::Failed { error, back: Some(self.source), started: false }),
             },
@@ -83,13 +99,11 @@ impl Trip {
     }
 }
 
-/// Opens a device anew: what others may still hold of it is of no account.
-pub(crate) fn open(ordinal: usize) -> Result<Device, Error> {
-    Device::from_backend(block_on(transship::cuda::CudaDriver.open(ordinal))?)
-}
-
-/// Tensors of several types on the host.
+/// Tensors of several types on the host: three, or those of the headline where the environment asks for it.
 pub(crate) fn sources() -> Vec<Tensor> {
+    if std::env::var_os("TRANSSHIP_FAULTS").is_some_and(|what| what == "headline") {
+        return detection::leaves(&mut detection::batch(0).unwrap()).unwrap();
+    }
     vec![Tensor::from(vec![1.5_f32; 100]), Tensor::from(vec![7_u8; 3]), Tensor::from(vec![-9_i64; 40])]
 }
 
@@ -105,13 +119,14 @@ pub(crate) fn read(value: Vec<Tensor>) -> Result<Vec<Vec<u8>>, Error> {
 }
 
 /// A round trip over a device that nothing was done to.
-pub(crate) fn works(ordinal: usize) {
-    let device = open(ordinal).unwrap_or_else(|error| panic!("cuda:{ordinal} cannot be opened: {error}"));
-    let there = start_copy(sources(), &device, CopyOptions::default()).unwrap().wait().unwrap();
+pub(crate) fn works(through: Through, ordinal: usize) {
+    let there = there(through, ordinal);
     assert_eq!(read(there).unwrap(), read(sources()).unwrap());
 }
 
-fn there(ordinal: usize) -> Vec<Tensor> {
-    let device = open(ordinal).unwrap();
+fn there(through: Through, ordinal: usize) -> Vec<Tensor> {
+    let device = through
+        .open(ordinal)
+        .unwrap_or_else(|error| panic!("{through:?} {ordinal} cannot be opened: {error}"));
     start_copy(sources(), &device, CopyOptions::default()).unwrap().wait().unwrap()
 }

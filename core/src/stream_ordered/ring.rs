@@ -56,7 +56,7 @@ impl<A: Api> Ring<A> {
         stream: A::Stream,
     ) -> Result<u64> {
         let _recording = self.recording.lock();
-        let idle = self.events.lock().take_idle();
+        let idle = take_unheld(&mut self.events.lock().idle);
         let event = match idle {
             Some(event) => event,
             None => Arc::new(Event::create(context, EventKind::Plain)?),
@@ -132,10 +132,23 @@ impl<A: Api> Ring<A> {
     }
 }
 
-impl<A: Api> Events<A> {
-    /// An event that nobody waits for any more.
-    fn take_idle(&mut self) -> Option<Arc<Event<A>>> {
-        let index = self.idle.iter_mut().position(|event| Arc::get_mut(event).is_some())?;
-        Some(self.idle.swap_remove(index))
+/// One that nobody waits for any more.
+fn take_unheld<T>(idle: &mut Vec<Arc<T>>) -> Option<Arc<T>> {
+    let index = idle.iter_mut().position(|event| Arc::get_mut(event).is_some())?;
+    Some(idle.swap_remove(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_somebody_holds_is_not_recorded_again() {
+        let held = Arc::new(1);
+        let mut idle = vec![held.clone(), Arc::new(2)];
+        assert_eq!(take_unheld(&mut idle).as_deref(), Some(&2));
+        assert_eq!(take_unheld(&mut idle), None);
+        drop(held);
+        assert_eq!(take_unheld(&mut idle).as_deref(), Some(&1));
     }
 }
