@@ -13,6 +13,8 @@ mod place;
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::backend::Limits;
 use crate::{Alignment, DeviceId, Error};
 
@@ -168,7 +170,7 @@ impl PlanError {
 #[derive(Debug, Clone)]
 pub struct Plan {
     routes: Vec<Route>,
-    chunks: Vec<Chunk>,
+    chunks: SmallVec<[Chunk; 1]>,
     order: Vec<u32>,
     /// Where each leaf of `order` ends in the linear space of its source.
     ends: Vec<usize>,

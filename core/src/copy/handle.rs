@@ -175,12 +175,12 @@ impl<S: TensorTree> CopyHandle<S> {
             return Ok(());
         }
         let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
-        if !job.landings.is_empty() {
+        if let Some(landings) = job.left_to_land() {
             if !self.completion.is_done_cached() {
                 return Ok(());
             }
             // SAFETY: it is done, and its results are not in the structure yet.
-            if let Err(error) = unsafe { job.landings.land() } {
+            if let Err(error) = unsafe { landings.land() } {
                 return Err(self.give_up(error));
             }
         }

@@ -38,7 +38,7 @@ pub(crate) struct Job {
     has_residents: bool,
     pub(crate) destinations: OnceLock<Destinations>,
     /// What must be put into ordinary memory when the copy is done.
-    pub(crate) landings: Arc<Landings>,
+    landings: OnceLock<Arc<Landings>>,
 }
 
 /// The memory that the copy fills.
@@ -88,12 +88,22 @@ impl Job {
             mapped_results: options.mapped_results,
             pace: options.pace,
             background: options.background,
-            landings: Landings::of(completion.clone()),
+            landings: OnceLock::new(),
             completion,
             has_residents: survey.has_residents(),
             before: survey.into_predecessors(),
             destinations: OnceLock::new(),
         })
+    }
+
+    /// For what must be put into ordinary memory when the copy is done.
+    pub(crate) fn landings(&self) -> &Arc<Landings> {
+        self.landings.get_or_init(|| Landings::of(self.completion.clone()))
+    }
+
+    /// The same, if there is anything.
+    pub(crate) fn left_to_land(&self) -> Option<&Landings> {
+        self.landings.get().map(|landings| &**landings).filter(|landings| !landings.is_empty())
     }
 
     /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.

@@ -285,7 +285,7 @@ fn table_inline(job: &Job, flow: &Flow) -> Option<usize> {
 
 /// The units of a copy, shared by the workers that carry them out.
 struct Crew {
-    units: Vec<Unit>,
+    units: SmallVec<[Unit; 1]>,
     next: AtomicUsize,
     left: AtomicUsize,
     stopped: AtomicBool,

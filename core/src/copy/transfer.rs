@@ -116,8 +116,8 @@ impl Transfer<'_> {
             Supply::Taken(Taken { block, table }) => {
                 let block = Arc::new(block.ok_or(Error::NotReady)?);
                 self.read_down(lane, &block, |_| table)?;
-                job.landings.push(landing(block));
-                source.staging().lend_to(&job.landings);
+                job.landings().push(landing(block));
+                source.staging().lend_to(job.landings());
                 Ok(())
             }
             Supply::Now => {

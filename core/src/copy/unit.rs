@@ -1,5 +1,7 @@
 //! Cutting the linear spaces of a plan into units, and what lies in one.
 
+use smallvec::SmallVec;
+
 use crate::Alignment;
 use crate::copy::flow::Flow;
 use crate::copy::job::Job;
@@ -37,8 +39,8 @@ pub(crate) fn whole(job: &Job, flow: &Flow) -> Unit {
 }
 
 /// All units of a copy.
-pub(crate) fn units(job: &Job) -> Vec<Unit> {
-    let mut units = Vec::new();
+pub(crate) fn units(job: &Job) -> SmallVec<[Unit; 1]> {
+    let mut units = SmallVec::<[Unit; 1]>::new();
     for (index, flow) in job.flows.iter().enumerate() {
         let span = job.plan.source_span(flow.source);
         let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);

@@ -105,6 +105,9 @@ impl<'a> Firsts<'a> {
         if !self.doubtful.has(&leaf.range?) {
             return None;
         }
+        if self.known.is_empty() {
+            self.known.reserve(self.doubtful.expected);
+        }
         match self.known.entry(SameMemory(leaf)) {
             Entry::Occupied(first) => Some(*first.get()),
             Entry::Vacant(place) => {
@@ -118,9 +121,11 @@ impl<'a> Firsts<'a> {
 /// The ranges that may occur more than once: those that share a bit of a small table with another one. Most structures
 /// have few, and looking at two bits costs a fraction of a look into a hash map (1.5 of 6 ns a leaf).
 struct Doubtful {
-    once: Vec<u64>,
-    again: Vec<u64>,
+    /// For each range of places which occur, and which of them again.
+    words: Vec<(u64, u64)>,
     shift: u32,
+    /// About how many are doubtful by chance.
+    expected: usize,
 }
 
 impl Doubtful {
@@ -131,10 +136,10 @@ impl Doubtful {
         let ranges = leaves.iter().filter(|leaf| leaf.range.is_some()).count();
         let bits =
             ranges.saturating_mul(Self::BITS_PER_RANGE).max(64).checked_next_power_of_two().unwrap_or(64);
-        let words = vec![0_u64; bits / 64];
+        let words = vec![(0, 0); bits / 64];
         let shift =
             bits.leading_zeros().saturating_add(u64::BITS.wrapping_sub(usize::BITS)).saturating_add(1);
-        let mut doubtful = Self { again: words.clone(), once: words, shift };
+        let mut doubtful = Self { words, shift, expected: ranges / (Self::BITS_PER_RANGE / 2) };
         for range in leaves.iter().filter_map(|leaf| leaf.range.as_ref()) {
             doubtful.note(range);
         }
@@ -144,7 +149,7 @@ impl Doubtful {
     #[inline]
     fn note(&mut self, range: &RangeKey) {
         let (word, bit) = self.bit_of(range);
-        if let (Some(once), Some(again)) = (self.once.get_mut(word), self.again.get_mut(word)) {
+        if let Some((once, again)) = self.words.get_mut(word) {
             *again |= *once & bit;
             *once |= bit;
         }
@@ -153,7 +158,7 @@ impl Doubtful {
     #[inline]
     fn has(&self, range: &RangeKey) -> bool {
         let (word, bit) = self.bit_of(range);
-        self.again.get(word).is_none_or(|again| again & bit != 0)
+        self.words.get(word).is_none_or(|(_, again)| again & bit != 0)
     }
 
     /// Multiplicative hashing: the highest bits of the product are the best mixed.

@@ -1,5 +1,7 @@
 //! Laying the leaves that are copied into chunks.
 
+use smallvec::SmallVec;
+
 use super::classify::Copied;
 use super::{Chunk, Leaf, Plan, PlanError, Route, Rules};
 use crate::Alignment;
@@ -13,7 +15,7 @@ pub(super) fn place(
 ) -> Result<Plan, PlanError> {
     let mut plan = Plan {
         routes,
-        chunks: Vec::new(),
+        chunks: SmallVec::new(),
         order: copied.iter().map(|leaf| leaf.leaf).collect(),
         ends: Vec::with_capacity(copied.len()),
         bytes: 0,
