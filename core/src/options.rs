@@ -60,6 +60,9 @@ pub enum CopyPolicy {
     Always,
     /// Never: a tensor that is somewhere else is [`Error::NeverCopy`].
     Never,
+    /// If it is somewhere else, or keeps more than twice its own bytes alive ([`Tensor::retained_bytes`](crate::Tensor::retained_bytes)):
+    /// what is to be kept for long is copied out of the chunks that it came in.
+    Compact,
 }
 
 impl Default for CopyOptions {

@@ -161,6 +161,7 @@ impl<'a> Survey<'a> {
                 Err(Error::NeverCopy { from: storage.device_id(), to: self.target.id() })
             }
             CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
+            CopyPolicy::Compact if resident && storage.bytes() / 2 <= layout.span() => Ok(Place::Resident),
             _ => Ok(Place::From(self.origin_of(storage, layout))),
         }
     }

@@ -12,6 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case!(residents_stay),
         case!(always_copies_residents),
+        case!(compact_takes_small_tensors_out_of_large_chunks),
         case!(never_lets_residents_stay),
         case!(never_refuses_others).needs(OwnMemory),
         case!(aliases_stay_aliases),
@@ -46,6 +47,22 @@ fn always_copies_residents(bed: &Bed) -> Result<(), Failed> {
     }
     assert_same(&expected, &Contents::of_all(&mut bed.down(after)?));
     assert_same(&expected, &Contents::of_all(&mut bed.down(before)?));
+    Ok(())
+}
+
+fn compact_takes_small_tensors_out_of_large_chunks(bed: &Bed) -> Result<(), Failed> {
+    let sent = (bed.bytes(100), bed.bytes(10_000));
+    let expected = [Contents::of(&sent.0), Contents::of(&sent.1)];
+    let (small, large) = bed.up(sent)?;
+    assert!(small.shares_memory_with(&large) && small.retained_bytes() >= 10_100);
+    let options = CopyOptions::default().policy(CopyPolicy::Compact);
+    let (after, report) = bed.copy((small.clone(), large.clone()), &bed.device, options)?;
+    assert_eq!((report.resident, report.alone), (1, 1), "{report}");
+    assert!(after.1.shares_memory_with(&large), "it is most of its chunk");
+    assert!(after.0.retained_bytes() <= 200, "it keeps {} bytes alive", after.0.retained_bytes());
+    drop((small, large));
+    let (small, large) = bed.down(after)?;
+    assert_same(&expected, &[Contents::of(&small), Contents::of(&large)]);
     Ok(())
 }
 
