@@ -22,7 +22,7 @@ pub(crate) fn a_copy_up_in_a_steady_state() -> Outcome {
         }
         Ok(())
     };
-    let settled = Duration::from_micros(300);
+    let settled = Duration::from_millis(5);
     run(settled)?;
     run(Duration::ZERO)?;
     let own = difference(device.counters(), device.counters()).driver_calls;
