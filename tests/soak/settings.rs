@@ -36,11 +36,15 @@ impl Settings {
                 _ => rest.push(argument),
             }
         }
-        (Self { bound, seed: seed.unwrap_or_else(any_seed) }, rest)
+        let usual = || match bound {
+            Bound::Steps(_) => 1,
+            Bound::Time(_) => any_seed(),
+        };
+        (Self { bound, seed: seed.unwrap_or_else(usual) }, rest)
     }
 }
 
-/// Another one each time: that is what a soak is for. It is printed.
+/// Another one each time: that is what a long soak is for. It is printed.
 fn any_seed() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(1, |now| u64::from(now.subsec_nanos()))
