@@ -288,7 +288,8 @@ impl Lane {
             let (done, settled) = self.queue.lock().take_settled();
             // Only now, without the lock of the queue: letting go of memory runs code of its owner.
             drop(done);
-            self.reached.fetch_max(settled, Ordering::AcqRel);
+            // Whoever writes it holds `releasing`; what was let go of just now may have come back here, and be further.
+            self.reached.store(settled.max(self.reached.load(Ordering::Relaxed)), Ordering::Release);
             drop(releasing);
             if !self.queue.lock().has_settled() {
                 return;
