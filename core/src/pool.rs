@@ -139,12 +139,12 @@ impl Pool {
         if let Some(block) = self.try_take_as(bytes, direction, waiting) {
             return Ok(Some(block));
         }
+        if !self.state.lock().may_serve(waiting) {
+            return Ok(None);
+        }
         self.settle_lanes()?;
         if let Some(block) = self.try_take_as(bytes, direction, waiting) {
             return Ok(Some(block));
-        }
-        if !self.state.lock().may_serve(waiting) {
-            return Ok(None);
         }
         let class = Class::of(bytes, direction);
         let Some(block) = self.grow(class)? else {
@@ -163,16 +163,32 @@ impl Pool {
 
     /// As [`take_or_grow`](Self::take_or_grow), but waits in a queue for other copies to give a block back. For workers.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Result<Block> {
-        let class = class_of(bytes);
+        let class = Class::of(bytes, direction);
+        self.check_hope(class.bytes)?;
+        if let Some(block) = self.take_at_once(class)? {
+            return Ok(block);
+        }
         let waiting = InQueue::behind_all(self);
         loop {
-            self.check_hope(class)?;
+            self.check_hope(class.bytes)?;
             if let Some(block) = self.take_or_grow_as(bytes, direction, Some(&waiting))? {
                 return Ok(block);
             }
             if !self.settle_borrowers() {
-                self.wait_for_return()?;
+                self.wait_for_return(class, &waiting)?;
             }
+        }
+    }
+
+    /// While nobody waits there is no queue: many workers find an idle block each, or page-lock one, at the same time.
+    fn take_at_once(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
+        if let Some(block) = self.try_take(class.bytes, class.direction) {
+            return Ok(Some(block));
+        }
+        let nobody_waits = self.state.lock().may_serve(None);
+        match nobody_waits && class.bytes > SMALL_CLASS && self.reserve(class.bytes) {
+            true => self.allocate(class).map(Some),
+            false => Ok(None),
         }
     }
 
@@ -268,10 +284,14 @@ impl Pool {
 
     /// Allocates one block within the budget. Idle blocks of other classes make room first.
     fn grow(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
-        let room = self.reserve(class.bytes) || (self.trim() > 0 && self.reserve(class.bytes));
-        if !room {
-            return Ok(None);
+        match self.reserve(class.bytes) || (self.trim() > 0 && self.reserve(class.bytes)) {
+            true => self.allocate(class).map(Some),
+            false => Ok(None),
         }
+    }
+
+    /// Allocates a block that is within the budget already.
+    fn allocate(self: &Arc<Self>, class: Class) -> Result<Block> {
         let reserved = Reservation { pool: self, bytes: class.bytes };
         let allocate = || self.backend.allocate_staging(class.bytes, class.direction);
         let staging = match allocate() {
@@ -280,7 +300,7 @@ impl Pool {
             result => result?,
         };
         std::mem::forget(reserved);
-        Ok(Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) }))
+        Ok(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
     }
 
     fn reserve(&self, bytes: usize) -> bool {
@@ -314,15 +334,25 @@ impl Pool {
         settled
     }
 
-    fn wait_for_return(&self) -> Result<()> {
+    /// Waits until it may be worth while to ask once more: the first in the queue for a copy or a block, the others for their
+    /// turn.
+    fn wait_for_return(&self, class: Class, waiting: &InQueue<'_>) -> Result<()> {
         const PATIENCE: Duration = Duration::from_millis(1);
+        let mut state = self.state.lock();
+        if !state.may_serve(Some(waiting)) {
+            self.returned.wait_for(&mut state, PATIENCE);
+            return Ok(());
+        }
+        drop(state);
         for lane in self.live_lanes() {
             if lane.wait_for_oldest(PATIENCE)? {
                 return Ok(());
             }
         }
         let mut state = self.state.lock();
-        self.returned.wait_for(&mut state, PATIENCE);
+        if state.idle.get(&class).is_none_or(VecDeque::is_empty) {
+            self.returned.wait_for(&mut state, PATIENCE);
+        }
         Ok(())
     }
 
