@@ -141,6 +141,7 @@ impl Bench {
             seed: kind.seed.map(u64::from),
             peers: kind.peers,
             pinned: kind.pinned,
+            largest_open: if kind.mapped { 4096 } else { 0 },
             mapped_staging: kind.mapped,
             gather: kind.gathers.then_some(24),
             copy_granularity: Alignment::of(kind.granularity.0).unwrap(),

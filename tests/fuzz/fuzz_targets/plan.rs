@@ -57,6 +57,7 @@ impl<'a> Arbitrary<'a> for Case {
             buffer_alignment: alignment(bytes)?,
             largest_buffer: size(bytes)?,
             host_writable: false,
+            largest_open: 0,
             mapped_staging: false,
             gather: None,
         };
