@@ -4,19 +4,20 @@
 //! that it has not (7.3 against 15.8 us for 155 KB on an H200). Page-locking costs milliseconds, so blocks are only
 //! allocated where blocking is allowed, and kept.
 
-use std::any::Any;
+mod block;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
+pub(crate) use block::{Block, host_side, is_pinned_for};
+
+use crate::backend::{Backend, Direction, Staging};
 use crate::copy::Landings;
-use crate::host_memory::HostMemory;
-use crate::in_flight::{Lane, keep_until};
+use crate::in_flight::Lane;
 use crate::{DeviceId, Error, Result, workers};
 
 /// The smallest block, in bytes.
@@ -449,152 +450,6 @@ struct Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.pool.state.lock().held -= self.bytes;
-    }
-}
-
-/// A staging block in use; dropping it gives it back to its pool.
-pub(crate) struct Block {
-    staging: ManuallyDrop<Box<dyn Staging>>,
-    class: Class,
-    /// `None` for ordinary memory, which is not pooled.
-    pool: Option<Arc<Pool>>,
-}
-
-impl Block {
-    /// A block of ordinary memory.
-    pub(crate) fn pageable(bytes: usize) -> Result<Self> {
-        let staging: Box<dyn Staging> = Box::new(Pageable(HostMemory::uninit(bytes)?));
-        let class = Class { bytes, direction: Direction::Upload };
-        Ok(Self { staging: ManuallyDrop::new(staging), class, pool: None })
-    }
-
-    pub(crate) fn staging(&self) -> &dyn Staging {
-        &**self.staging
-    }
-
-    /// The place at `offset`, for a copy.
-    pub(crate) fn host_side(&self, offset: usize) -> HostSide<'_> {
-        let staging: &dyn Any = self.staging();
-        match staging.downcast_ref::<Pageable>() {
-            Some(ordinary) => HostSide::Buffer(&ordinary.0, offset),
-            None => HostSide::Staging(self.staging(), offset),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.class.bytes
-    }
-
-    fn is_of(&self, backend: &Arc<dyn Backend>) -> bool {
-        self.pool
-            .as_ref()
-            .is_some_and(|pool| std::ptr::addr_eq(Arc::as_ptr(&pool.backend), Arc::as_ptr(backend)))
-    }
-
-    /// Whether the host has access only while no copy uses it.
-    fn is_mapped(&self) -> bool {
-        self.pool.as_ref().is_some_and(|pool| pool.backend.limits().mapped_staging)
-    }
-
-    /// Counts it as lost for its pool: it is about to be leaked.
-    pub(crate) fn give_up(&self) {
-        if let Some(pool) = &self.pool {
-            pool.state.lock().leaked += self.class.bytes;
-            pool.returned.notify_all();
-        }
-    }
-
-    /// The first `bytes` of the block as memory for a tensor on the host.
-    pub(crate) fn into_buffer(self, bytes: usize) -> Box<dyn Buffer> {
-        Box::new(PinnedBuffer { block: self, bytes })
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: the field is not touched again.
-        let staging = unsafe { ManuallyDrop::take(&mut self.staging) };
-        if let Some(pool) = &self.pool {
-            pool.give_back(staging, self.class);
-        }
-    }
-}
-
-/// Ordinary memory in place of a pinned block.
-struct Pageable(HostMemory);
-
-// SAFETY: the memory belongs to `HostMemory`, which keeps it in place until it is dropped.
-unsafe impl Staging for Pageable {
-    fn bytes(&self) -> usize {
-        self.0.bytes()
-    }
-
-    fn is_pinned(&self) -> bool {
-        false
-    }
-
-    fn window(&self) -> Option<WriteWindow> {
-        // SAFETY: as above; the window is used while the block is held.
-        self.contents().map(|start| unsafe { WriteWindow::new(start, self.0.bytes()) })
-    }
-
-    fn contents(&self) -> Option<NonNull<u8>> {
-        self.0.host_pointer().map(|(start, _)| start)
-    }
-}
-
-/// The place at `offset` of memory of the host, for a copy by `backend`: the staging block where it lies in one of that.
-pub(crate) fn host_side<'a>(
-    buffer: &'a dyn Buffer,
-    offset: usize,
-    backend: &Arc<dyn Backend>,
-) -> HostSide<'a> {
-    let any: &dyn Any = buffer;
-    match any.downcast_ref::<PinnedBuffer>() {
-        Some(pinned) if pinned.block.is_of(backend) => pinned.block.host_side(offset),
-        _ => HostSide::Buffer(buffer, offset),
-    }
-}
-
-/// Whether memory that is page-locked is so for `driver`. Of what a program brings along itself nobody else knows.
-pub(crate) fn is_pinned_for(buffer: &dyn Buffer, driver: &str) -> bool {
-    let any: &dyn Any = buffer;
-    let pool = any.downcast_ref::<PinnedBuffer>().and_then(|pinned| pinned.block.pool.as_ref());
-    buffer.kind() == MemoryKind::Pinned && pool.is_none_or(|pool| pool.device().driver() == driver)
-}
-
-/// A block that a tensor on the host lies in; it goes back to its pool when the last tensor over it goes.
-struct PinnedBuffer {
-    block: Block,
-    bytes: usize,
-}
-
-// SAFETY: the block keeps its memory in place until it is dropped, and is ours alone.
-unsafe impl Buffer for PinnedBuffer {
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn kind(&self) -> MemoryKind {
-        match (self.block.staging().is_pinned(), self.block.is_mapped()) {
-            (_, true) => MemoryKind::Mapped,
-            (true, false) => MemoryKind::Pinned,
-            (false, false) => MemoryKind::Pageable,
-        }
-    }
-
-    fn address(&self) -> Option<u64> {
-        self.host_pointer().map(|(start, _)| start.as_ptr() as u64)
-    }
-
-    fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
-        self.block.staging().contents().map(|start| (start, !self.block.is_mapped()))
-    }
-
-    fn release(self: Box<Self>, after: &[Ticket]) {
-        if !after.iter().all(|ticket| ticket.is_reached().unwrap_or(false)) {
-            keep_until(self, after);
-        }
     }
 }
 
