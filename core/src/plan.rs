@@ -10,8 +10,11 @@
 
 mod classify;
 mod place;
+mod straight;
 
-use std::ops::Range;
+use std::iter::Zip;
+use std::ops::{Range, RangeFrom};
+use std::slice;
 
 use smallvec::SmallVec;
 
@@ -107,18 +110,8 @@ pub struct Chunk {
     pub order: Range<usize>,
 }
 
-/// A leaf in the linear space of its source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
-    /// Its number.
-    pub leaf: usize,
-    /// The index of its chunk.
-    pub chunk: usize,
-    /// Where its chunk starts.
-    pub base: usize,
-    /// Where it ends.
-    pub end: usize,
-}
+/// See [`Plan::numbered_chunks_of`].
+pub type NumberedChunks<'a> = Zip<RangeFrom<usize>, slice::Iter<'a, Chunk>>;
 
 /// How many leaves take each route.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -167,7 +160,7 @@ impl PlanError {
 }
 
 /// A route for each leaf, and the chunks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     routes: Vec<Route>,
     chunks: SmallVec<[Chunk; 1]>,
@@ -175,6 +168,7 @@ pub struct Plan {
     /// Where each leaf of `order` ends in the linear space of its source.
     ends: Vec<usize>,
     bytes: usize,
+    counts: Counts,
 }
 
 impl Plan {
@@ -188,8 +182,15 @@ impl Plan {
     /// [`PlanError`]; every other input has a plan.
     pub fn new(leaves: &[Leaf], options: &PlanOptions, limits: &Limits) -> Result<Self, PlanError> {
         let rules = Rules::new(options, limits);
-        let (routes, copied) = classify::classify(leaves, &rules)?;
-        place::place(leaves, routes, &copied, &rules)
+        match straight::plan(leaves, &rules) {
+            Some(plan) => Ok(plan),
+            None => Self::generally(leaves, &rules),
+        }
+    }
+
+    fn generally(leaves: &[Leaf], rules: &Rules) -> Result<Self, PlanError> {
+        let (routes, copied) = classify::classify(leaves, rules)?;
+        place::place(leaves, routes, &copied, rules)
     }
 
     /// The route of each leaf.
@@ -247,29 +248,32 @@ impl Plan {
         self.chunks.get(chunk as usize)?.base.checked_add(offset)
     }
 
-    /// The copied leaves of `source` that end behind `start` in its linear space, in the order of their addresses.
-    pub fn placed_from(&self, source: u16, start: usize) -> impl Iterator<Item = Placed> + '_ {
+    /// The chunks that are filled from `source`, with their numbers.
+    pub fn numbered_chunks_of(&self, source: u16) -> NumberedChunks<'_> {
         let first = self.chunks.partition_point(|chunk| chunk.source < source);
-        let chunks = self.chunks_of(source).iter().zip(first..);
-        let reached = chunks.skip_while(move |(chunk, _)| chunk.base.saturating_add(chunk.bytes) <= start);
-        reached.flat_map(move |(chunk, number)| {
-            let leaves = self.order.get(chunk.order.clone()).unwrap_or_default();
-            let ends = self.ends.get(chunk.order.clone()).unwrap_or_default();
-            let passed = ends.partition_point(|end| *end <= start);
-            let placed = move |(leaf, end): (&u32, &usize)| Placed {
-                leaf: *leaf as usize,
-                chunk: number,
-                base: chunk.base,
-                end: *end,
-            };
-            leaves.iter().zip(ends).skip(passed).map(placed)
-        })
+        (first..).zip(self.chunks_of(source))
+    }
+
+    /// The leaves of `chunk`, by number, and where each ends in the linear space of its source: addresses ascend.
+    pub fn placed_in(&self, chunk: &Chunk) -> (&[u32], &[usize]) {
+        let leaves = self.order.get(chunk.order.clone()).unwrap_or_default();
+        (leaves, self.ends.get(chunk.order.clone()).unwrap_or_default())
     }
 
     /// How many leaves take each route.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for route in &self.routes {
+        self.counts
+    }
+
+    fn route(&self, leaf: u32) -> Option<Route> {
+        self.routes.get(leaf as usize).copied()
+    }
+}
+
+impl Counts {
+    fn of(routes: &[Route]) -> Self {
+        let mut counts = Self::default();
+        for route in routes {
             let count = match route {
                 Route::Resident => &mut counts.resident,
                 Route::Empty => &mut counts.empty,
@@ -280,10 +284,6 @@ impl Plan {
             *count = count.saturating_add(1);
         }
         counts
-    }
-
-    fn route(&self, leaf: u32) -> Option<Route> {
-        self.routes.get(leaf as usize).copied()
     }
 }
 

@@ -95,6 +95,14 @@ impl Storage {
         Arc::strong_count(&self.0) > 1
     }
 
+    /// Whether a range of it is memory of the host that is there, and filled.
+    #[inline]
+    pub(crate) fn is_plain(&self, offset: usize, bytes: usize) -> bool {
+        self.0.device.is_none()
+            && self.pending().is_none()
+            && offset.checked_add(bytes).is_some_and(|end| end <= self.0.bytes)
+    }
+
     /// The copy that fills the memory, unless that is known to be done.
     pub(crate) fn pending(&self) -> Option<&Arc<Completion>> {
         self.0.filled_by.as_ref().filter(|copy| !copy.is_done_cached())

@@ -225,7 +225,7 @@ impl Tensor {
 
     /// Other memory with the same elements, at `offset` bytes; `contiguous`: in one run there. `false`, and nothing is
     /// changed, if they would reach beyond it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&mut self, storage: Storage, offset: usize, contiguous: bool) -> bool {
         let bytes = if contiguous { self.layout.bytes() } else { self.layout.span() };
         if storage.check_range(offset, bytes).is_err() {

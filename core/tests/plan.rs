@@ -169,10 +169,8 @@ proptest! {
     }
 
     #[test]
-    fn the_leaves_behind_an_address_are_found_in_order(
-        (input, plan) in planned(), source in 0_u16..3, pick in any::<usize>(), shift in 0_usize..3,
-    ) {
-        valid_plan::the_leaves_behind_an_address_are_found_in_order(&input, &plan, source, pick, shift);
+    fn the_leaves_of_a_chunk_are_found_in_order((input, plan) in planned()) {
+        valid_plan::the_leaves_of_a_chunk_are_found_in_order(&input, &plan);
     }
 
     #[test]
@@ -248,7 +246,7 @@ fn nothing_makes_an_empty_plan() {
     };
     let plan = Plan::new(&[], &options, &limits).unwrap();
     assert!(plan.routes().is_empty() && plan.chunks().is_empty() && plan.bytes() == 0);
-    assert_eq!(plan.placed_from(0, 0).next(), None);
+    assert_eq!(plan.numbered_chunks_of(0).next(), None);
 }
 
 /// catches: a chunk whose end is not checked although the bytes of all chunks can be counted.

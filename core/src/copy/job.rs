@@ -13,7 +13,7 @@ use crate::copy::leaves::Leaf;
 use crate::copy::survey::{Predecessors, Survey};
 use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
-use crate::plan::{Plan, PlanOptions, Route};
+use crate::plan::{Counts, Plan, PlanOptions, Route};
 use crate::storage::Storage;
 use crate::workers::Team;
 use crate::{Alignment, Device, Error, Result, Tensor};
@@ -118,29 +118,28 @@ impl Job {
         self.flows.is_empty()
     }
 
-    /// Puts the copy of leaf `index` into `tensor`; `false` if there is none that fits.
-    #[inline]
-    pub(crate) fn place(&self, index: usize, tensor: &mut Tensor) -> bool {
-        let (Some(route), Some(leaf)) = (self.plan.routes().get(index), self.leaves.get(index)) else {
-            return false;
+    /// Puts the copy of `leaf` into `tensor`, which has it planned by `route`; `false` if there is none that fits.
+    #[inline(always)]
+    pub(crate) fn place(&self, leaf: &Leaf, route: Route, tensor: &mut Tensor) -> bool {
+        let Some(destinations) = self.destinations.get() else {
+            tensor.put_storage(leaf.storage.clone());
+            return true;
         };
-        let destinations = self.destinations.get();
-        match (route, destinations) {
-            (Route::Resident, _) | (_, None) => {
+        let copied = match route {
+            Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => Some((chunk, offset)),
+            Route::Alias(first) => self.plan.placement(first),
+            Route::Resident => {
                 tensor.put_storage(leaf.storage.clone());
-                true
+                return true;
             }
-            (Route::Empty, Some(destinations)) => {
+            Route::Empty => {
                 let nothing = destinations.empty.as_ref().unwrap_or(&leaf.storage);
-                tensor.place(nothing.clone(), 0, true)
+                return tensor.place(nothing.clone(), 0, true);
             }
-            (_, Some(destinations)) => {
-                let placed = u32::try_from(index).ok().and_then(|index| self.plan.placement(index));
-                let storage = placed.and_then(|(chunk, _)| destinations.chunks.get(chunk as usize));
-                let (Some((_, offset)), Some(storage)) = (placed, storage) else { return false };
-                tensor.place(storage.clone(), offset, self.gathers(index))
-            }
-        }
+        };
+        let placed =
+            copied.and_then(|(chunk, offset)| Some((destinations.chunks.get(chunk as usize)?, offset)));
+        placed.is_some_and(|(storage, offset)| tensor.place(storage.clone(), offset, leaf.is_gathered()))
     }
 
     /// The memory of the tensors that come out: what the copy fills, and what stays where it is.
@@ -153,17 +152,6 @@ impl Job {
             results.extend(self.leaves.iter().zip(self.plan.routes()).filter_map(resident));
         }
         results
-    }
-
-    /// How many bytes of leaf `index` are copied: its elements where they are gathered, else all that lies between the
-    /// first and the last as well.
-    pub(crate) fn copied_bytes(&self, index: usize) -> usize {
-        self.leaves.get(index).map_or(0, |leaf| if self.gathers(index) { leaf.payload } else { leaf.span() })
-    }
-
-    /// Strided sources on the host are gathered; on a device they keep their strides.
-    fn gathers(&self, index: usize) -> bool {
-        self.leaves.get(index).is_none_or(|leaf| leaf.strided.is_none() || leaf.storage.device().is_none())
     }
 
     /// Allocates what the copy fills, unless that is done. `allocate_chunk` makes the results on the host.
@@ -281,22 +269,13 @@ impl Job {
         Ok(Some(HostBlocks::Pinned(blocks)))
     }
 
-    /// Fills in what the plan says. Not done before somebody asks, or while the device copies: counting 528 routes
-    /// takes half a microsecond.
+    /// Fills in what the plan says. Not done before somebody asks, or while the device copies.
     pub(crate) fn report(&self, report: &mut CopyReport) {
-        for (leaf, route) in self.leaves.iter().zip(self.plan.routes()) {
-            let counter = match route {
-                Route::Resident => &mut report.resident,
-                Route::Empty => &mut report.empty,
-                Route::Alias(_) => &mut report.aliased,
-                Route::Packed { .. } => &mut report.packed,
-                Route::Alone { .. } => &mut report.alone,
-            };
-            *counter += 1;
-            if matches!(route, Route::Packed { .. } | Route::Alone { .. }) {
-                report.payload_bytes += leaf.payload as u64;
-            }
-        }
+        let Counts { resident, empty, aliases, packed, alone } = self.plan.counts();
+        (report.resident, report.empty, report.aliased) = (resident, empty, aliases);
+        (report.packed, report.alone) = (packed, alone);
+        let copied = self.plan.order().iter().filter_map(|leaf| self.leaves.get(*leaf as usize));
+        report.payload_bytes = copied.map(|leaf| leaf.payload as u64).sum();
         report.chunks = self.plan.chunks().len();
         report.chunk_bytes = self.plan.chunks().iter().map(|chunk| chunk.bytes as u64).sum();
     }

@@ -34,13 +34,15 @@ unsafe impl Sync for HostAddress {}
 pub(crate) fn take<S: TensorTree>(value: &mut S, survey: &mut Survey<'_>) -> Result<Vec<Leaf>> {
     let mut leaves = Vec::with_capacity(survey.expected_leaves());
     let mut sink = |tensor: &mut Tensor| {
-        inspect(tensor, survey)?;
-        let (offset, layout) = (tensor.offset(), tensor.layout());
-        let payload = layout.bytes();
-        let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
         let Some(storage) = tensor.take_storage() else { return Err(Stop(Error::Taken)) };
+        let (offset, layout) = (tensor.offset(), tensor.layout());
+        if let Err(refused) = survey.look_at(&storage, offset, layout) {
+            tensor.put_storage(storage);
+            return Err(Stop(refused));
+        }
         let host = storage.host_address(offset).map(HostAddress);
-        leaves.push(Leaf { storage, offset, host, payload, strided });
+        let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
+        leaves.push(Leaf { storage, offset, host, payload: layout.bytes(), strided });
         Ok(())
     };
     match value.visit(&mut Visitor::new(&mut sink)) {
@@ -72,32 +74,19 @@ fn fits(tensor: &Tensor, storage: &Storage) -> bool {
 
 /// Puts the copies in.
 pub(crate) fn place<S: TensorTree>(value: &mut S, job: &Job) -> Result<()> {
-    let mut visited = 0;
-    let changed = |second| Error::TreeChanged { first: job.leaves.len(), second };
+    let leaves = job.leaves.len();
+    let mut rest = job.leaves.iter().zip(job.plan.routes());
+    let changed = |second| Error::TreeChanged { first: leaves, second };
     let mut sink = |tensor: &mut Tensor| {
-        let Some(leaf) = job.leaves.get(visited) else { return Err(Stop(changed(visited + 1))) };
-        if !leaf.describes(tensor) {
-            return Err(Stop(changed(visited)));
+        let visited = leaves - rest.len();
+        match rest.next() {
+            Some((leaf, route)) if leaf.describes(tensor) && job.place(leaf, *route, tensor) => Ok(()),
+            Some(_) => Err(Stop(changed(visited))),
+            None => Err(Stop(changed(visited + 1))),
         }
-        if !job.place(visited, tensor) {
-            return Err(Stop(changed(visited)));
-        }
-        visited += 1;
-        Ok(())
     };
     value.visit(&mut Visitor::new(&mut sink)).map_err(Stop::into_reason)?;
-    if visited == job.leaves.len() { Ok(()) } else { Err(changed(visited)) }
-}
-
-/// Fails unless the tensor can be taken, and copied as the options say.
-#[inline]
-fn inspect(tensor: &Tensor, survey: &mut Survey<'_>) -> Result<(), Stop> {
-    let Ok(storage) = tensor.storage() else { return Err(Stop(Error::Taken)) };
-    let (offset, layout) = (tensor.offset(), tensor.layout());
-    // The storage has room for a tensor when that is made, but a structure that showed its tensors in another order
-    // after a failed copy may have got them mixed up.
-    storage.check_range(offset, layout.span()).map_err(Stop)?;
-    survey.look_at(storage, offset, layout).map_err(Stop)
+    if rest.len() == 0 { Ok(()) } else { Err(changed(leaves - rest.len())) }
 }
 
 impl Leaf {
@@ -114,6 +103,20 @@ impl Leaf {
             Some(address) => Some(address.0),
             None => self.storage.host_address(self.offset),
         }
+    }
+
+    /// How many bytes are copied: the elements where they are gathered, else all that lies between the first and the last as
+    /// well.
+    #[inline]
+    pub(crate) fn copied_bytes(&self) -> usize {
+        if self.is_gathered() { self.payload } else { self.span() }
+    }
+
+    /// Whether the elements lie in one run where they are copied to. Strided sources on the host are gathered; on a device
+    /// they keep their strides.
+    #[inline]
+    pub(crate) fn is_gathered(&self) -> bool {
+        self.strided.is_none() || self.storage.device().is_none()
     }
 
     /// Whether `tensor` is the one that was taken, or one that the copy fits just as well.

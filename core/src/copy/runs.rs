@@ -40,17 +40,11 @@ pub(crate) fn runs(
     keep: &mut Storages,
 ) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    let mut last: Option<Piece> = None;
+    let mut last: Option<(Piece, &Leaf)> = None;
     let mut chunk_slot: Option<(usize, usize)> = None;
-    for piece in pieces(job, flow, unit) {
-        let Some(leaf) = job.leaves.get(piece.leaf) else { continue };
-        let before = last.as_ref().and_then(|previous| Some((previous, job.leaves.get(previous.leaf)?)));
-        let same_memory =
-            before.is_some_and(|(_, before)| before.storage.identity() == leaf.storage.identity());
-        match (runs.last_mut(), before) {
-            (Some(run), Some((previous, before)))
-                if same_memory && follows(previous, before, &piece, leaf) =>
-            {
+    for (piece, leaf) in pieces(job, flow, unit) {
+        match (runs.last_mut(), &last) {
+            (Some(run), Some((previous, before))) if follows(previous, before, &piece, leaf) => {
                 run.bytes = leaf.offset + piece.leaf_offset + piece.bytes - run.from_offset;
             }
             _ => {
@@ -72,7 +66,7 @@ pub(crate) fn runs(
                 runs.push(Run { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
             }
         }
-        last = Some(piece);
+        last = Some((piece, leaf));
     }
     // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
     if flow.origin.device().is_some() {
@@ -85,17 +79,14 @@ pub(crate) fn runs(
 pub(crate) fn count(job: &Job, flow: &Flow, enough: usize) -> usize {
     let whole = unit::whole(job, flow);
     let mut runs = 0;
-    let mut last: Option<(&Leaf, Piece)> = None;
-    for piece in pieces(job, flow, &whole) {
-        let Some(leaf) = job.leaves.get(piece.leaf) else { continue };
-        let joins = last.as_ref().is_some_and(|(before, previous)| {
-            before.storage.identity() == leaf.storage.identity() && follows(previous, before, &piece, leaf)
-        });
+    let mut last: Option<(Piece, &Leaf)> = None;
+    for (piece, leaf) in pieces(job, flow, &whole) {
+        let joins = last.as_ref().is_some_and(|(previous, before)| follows(previous, before, &piece, leaf));
         runs += usize::from(!joins);
         if runs > enough {
             break;
         }
-        last = Some((leaf, piece));
+        last = Some((piece, leaf));
     }
     runs
 }
@@ -137,8 +128,11 @@ pub(crate) fn split(
     }
 }
 
-/// Whether `piece` lies behind `previous` at the same distance in its source and in its destination.
+/// Whether `piece` lies behind `previous` in the same memory, at the same distance in its source and in its destination.
 fn follows(previous: &Piece, before: &Leaf, piece: &Piece, leaf: &Leaf) -> bool {
+    if before.storage.identity() != leaf.storage.identity() {
+        return false;
+    }
     let source_end = before.offset + previous.leaf_offset + previous.bytes;
     let source = leaf.offset + piece.leaf_offset;
     let gap = source.checked_sub(source_end);

@@ -41,6 +41,8 @@ pub(crate) struct Survey<'a> {
     policy: CopyPolicy,
     /// Pinned sources above this many bytes need no staging.
     largest_gathered: usize,
+    /// Contiguous tensors on the host up to this many bytes are all treated alike, once one of them was looked at.
+    largest_alike: usize,
     leaves: Vec<plan::Leaf>,
     origins: SmallVec<[Origin; 2]>,
     /// The number of [`Origin::Host`], which most tensors share.
@@ -62,11 +64,14 @@ impl<'a> Survey<'a> {
                 reason: "buffers of the target are aligned less (see Device::limits)",
             });
         }
+        let largest_gathered = if options.pack { options.max_packed } else { 0 };
+        let differ = target.is_host() && options.policy == CopyPolicy::Compact;
         Ok(Self {
             target,
             to_host: target.is_host(),
             policy: options.policy,
-            largest_gathered: if options.pack { options.max_packed } else { 0 },
+            largest_gathered,
+            largest_alike: if differ { 0 } else { largest_gathered },
             leaves: Vec::with_capacity(LAST.get()),
             origins: SmallVec::new(),
             from_host: None,
@@ -119,9 +124,30 @@ impl<'a> Survey<'a> {
         self.before
     }
 
-    /// Takes a tensor into account.
-    #[inline]
+    /// Takes a tensor into account. Fails if its elements do not lie within `storage`: a structure that showed its tensors
+    /// in another order after a failed copy may have got them mixed up.
+    #[inline(always)]
     pub(crate) fn look_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
+        let bytes = layout.bytes();
+        match self.from_host {
+            Some(number)
+                if bytes <= self.largest_alike
+                    && layout.is_contiguous()
+                    && storage.is_plain(offset, bytes) =>
+            {
+                let range =
+                    storage.is_shared().then(|| RangeKey { storage: storage.identity(), offset, layout: 0 });
+                let (alignment, place) = (layout.dtype().alignment(), Place::From(number));
+                self.leaves.push(plan::Leaf { bytes, alignment, skew: 0, place, range });
+                Ok(())
+            }
+            _ => self.look_closely_at(storage, offset, layout),
+        }
+    }
+
+    #[inline(never)]
+    fn look_closely_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
+        storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
         let bytes = if on_host { layout.bytes() } else { layout.span() };
         let place = self.place(storage, layout)?;
@@ -144,13 +170,11 @@ impl<'a> Survey<'a> {
     }
 
     /// How far behind a granule of either end a leaf on `source` begins.
-    #[inline]
     fn skew(&self, source: &Device, offset: usize) -> u16 {
         let granularity = source.limits().copy_granularity.max(self.target.limits().copy_granularity);
         (offset & (granularity.bytes() - 1)) as u16
     }
 
-    #[inline]
     fn place(&mut self, storage: &Storage, layout: &Layout) -> Result<Place> {
         let resident = match storage.device() {
             None => self.to_host,
@@ -166,7 +190,6 @@ impl<'a> Survey<'a> {
         }
     }
 
-    #[inline]
     fn origin_of(&mut self, storage: &Storage, layout: &Layout) -> u16 {
         match storage.device() {
             Some(device) => self.number_of_origin(OriginRef::Device(device)),
@@ -219,7 +242,6 @@ impl<'a> Survey<'a> {
     }
 
     /// A number for each way in which elements can lie, 0 for one run.
-    #[inline]
     fn number_of(&mut self, layout: &Layout) -> u32 {
         let Some(strides) = layout.explicit_strides() else { return 0 };
         let next = u32::try_from(self.layouts.len() + 1).unwrap_or(u32::MAX);

@@ -13,6 +13,7 @@ use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
 use crate::copy::landing::Landing;
+use crate::copy::leaves::Leaf;
 use crate::copy::runs::{self, Run};
 use crate::copy::unit::{ChunkPiece, Piece, Unit, chunk_pieces, pieces};
 use crate::gather::gather;
@@ -75,7 +76,7 @@ impl Transfer<'_> {
         self.job.completion.figures.time(Phase::Stage, || {
             let (mut chunk, mut window) = (usize::MAX, None);
             let mut written = 0;
-            for piece in pieces(self.job, self.flow, self.unit) {
+            for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
                 if chunk != piece.chunk {
                     chunk = piece.chunk;
                     window = self.destinations.chunks.get(chunk).and_then(Storage::window);
@@ -83,7 +84,7 @@ impl Transfer<'_> {
                 let to = window.and_then(|window| window.at(piece.chunk_offset, piece.bytes));
                 // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
                 // done: the storage says `NotReady` until then, and no device uses it (`Job::close`).
-                unsafe { self.read(&piece, to.ok_or(Error::NotReady)?) }?;
+                unsafe { read(leaf, &piece, to.ok_or(Error::NotReady)?) }?;
                 written += piece.bytes;
             }
             self.job.completion.figures.count_written(written);
@@ -317,40 +318,18 @@ impl Transfer<'_> {
     /// Writes the unit into `block`: out of the leaves, or out of another block that holds the same unit.
     fn write_block(&self, block: &Block, other: Option<&Block>) -> Result<()> {
         let window = block.staging().window().ok_or(Error::NotReady)?;
-        for piece in pieces(self.job, self.flow, self.unit) {
+        for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
             let offset = piece.linear - self.unit.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
             match other {
                 // SAFETY: `at` has checked that the window has room; the block is ours alone until it is submitted.
-                None => unsafe { self.read(&piece, to) }?,
+                None => unsafe { read(leaf, &piece, to) }?,
                 Some(other) => {
                     let from = other.staging().contents().ok_or(Error::NotReady)?;
                     // SAFETY: as above; `other` holds the same unit, and the copies into it are done (`copy_down`).
                     unsafe { to.copy_from_nonoverlapping(from.add(offset), piece.bytes) };
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Copies a piece of a leaf on the host to `to`.
-    ///
-    /// # Safety
-    ///
-    /// `to` has room for the piece and is not used by anybody else.
-    #[inline]
-    unsafe fn read(&self, piece: &Piece, to: NonNull<u8>) -> Result<()> {
-        let Some(leaf) = self.job.leaves.get(piece.leaf) else { return Err(Error::NotReady) };
-        let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
-        match &leaf.strided {
-            // SAFETY: the piece lies within the leaf, and the leaf within its storage (`leaves::take`), which the job holds;
-            // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
-            // since it is new.
-            None => unsafe { to.copy_from_nonoverlapping(first.add(piece.leaf_offset), piece.bytes) },
-            // SAFETY: as above; the layout is that of the leaf.
-            Some(layout) => unsafe {
-                gather(layout, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes);
-            },
         }
         Ok(())
     }
@@ -372,6 +351,27 @@ impl Transfer<'_> {
         }
         Ok(submission.position)
     }
+}
+
+/// Copies a piece of a leaf on the host to `to`.
+///
+/// # Safety
+///
+/// `to` has room for the piece and is not used by anybody else.
+#[inline]
+unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>) -> Result<()> {
+    let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
+    match &leaf.strided {
+        // SAFETY: the piece lies within the leaf, and the leaf within its storage (`Survey::look_at`), which the job holds;
+        // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
+        // since it is new.
+        None => unsafe { to.copy_from_nonoverlapping(first.add(piece.leaf_offset), piece.bytes) },
+        // SAFETY: as above; the layout is that of the leaf.
+        Some(layout) => unsafe {
+            gather(layout, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes);
+        },
+    }
+    Ok(())
 }
 
 impl Run {

@@ -1,11 +1,15 @@
 //! Cutting the linear spaces of a plan into units, and what lies in one.
 
+use std::iter::Zip;
+use std::slice;
+
 use smallvec::SmallVec;
 
 use crate::Alignment;
 use crate::copy::flow::Flow;
 use crate::copy::job::Job;
-use crate::plan::Placed;
+use crate::copy::leaves::Leaf;
+use crate::plan::NumberedChunks;
 use crate::pool::SMALLEST_BLOCK;
 
 /// A range of the linear space of one flow.
@@ -81,14 +85,62 @@ pub(crate) struct ChunkPiece {
 
 /// The parts of the leaves of a flow within a unit, in linear order.
 #[inline]
-pub(crate) fn pieces<'a>(job: &'a Job, flow: &'a Flow, unit: &'a Unit) -> impl Iterator<Item = Piece> + 'a {
-    job.plan.placed_from(flow.source, unit.start).map_while(move |placed| {
-        let Placed { leaf, chunk, base, end } = placed;
-        let start = end - job.copied_bytes(leaf);
-        let linear = start.max(unit.start);
-        let bytes = end.min(unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
-        Some(Piece { leaf, chunk, chunk_offset: linear - base, leaf_offset: linear - start, linear, bytes })
-    })
+pub(crate) fn pieces<'a>(job: &'a Job, flow: &Flow, unit: &'a Unit) -> Pieces<'a> {
+    let chunks = job.plan.numbered_chunks_of(flow.source);
+    Pieces { job, unit, chunks, leaves: [].iter().zip(&[]), chunk: 0, base: 0 }
+}
+
+/// See [`pieces`]. Staging spends its time here: one loop, without a look at what the last piece was.
+pub(crate) struct Pieces<'a> {
+    job: &'a Job,
+    unit: &'a Unit,
+    chunks: NumberedChunks<'a>,
+    /// The rest of the current chunk: numbers of leaves, and where they end.
+    leaves: Zip<slice::Iter<'a, u32>, slice::Iter<'a, usize>>,
+    chunk: usize,
+    base: usize,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = (Piece, &'a Leaf);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Some((number, end)) = self.leaves.next() else {
+                self.open_next_chunk()?;
+                continue;
+            };
+            let leaf = self.job.leaves.get(*number as usize)?;
+            let start = end - leaf.copied_bytes();
+            let linear = start.max(self.unit.start);
+            let bytes = (*end).min(self.unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
+            let piece = Piece {
+                leaf: *number as usize,
+                chunk: self.chunk,
+                chunk_offset: linear - self.base,
+                leaf_offset: linear - start,
+                linear,
+                bytes,
+            };
+            return Some((piece, leaf));
+        }
+    }
+}
+
+impl Pieces<'_> {
+    /// `None` behind the last one.
+    #[cold]
+    fn open_next_chunk(&mut self) -> Option<()> {
+        let unit = self.unit;
+        let (number, chunk) =
+            self.chunks.find(|(_, chunk)| chunk.base.saturating_add(chunk.bytes) > unit.start)?;
+        let (leaves, ends) = self.job.plan.placed_in(chunk);
+        let passed = ends.partition_point(|end| *end <= unit.start);
+        self.leaves = leaves.get(passed..)?.iter().zip(ends.get(passed..)?);
+        (self.chunk, self.base) = (number, chunk.base);
+        Some(())
+    }
 }
 
 /// The parts of the chunks of a flow within a unit.

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::classify::Copied;
-use super::{Chunk, Leaf, Plan, PlanError, Route, Rules};
+use super::{Chunk, Counts, Leaf, Plan, PlanError, Route, Rules};
 use crate::Alignment;
 
 /// Places `copied`, those of `leaves` that are copied, in order of rank, and fills in the routes.
@@ -19,6 +19,7 @@ pub(super) fn place(
         order: copied.iter().map(|leaf| leaf.leaf).collect(),
         ends: Vec::with_capacity(copied.len()),
         bytes: 0,
+        counts: Counts::default(),
     };
     let mut rest = copied;
     while let Some((first, others)) = rest.split_first() {
@@ -27,6 +28,7 @@ pub(super) fn place(
     }
     let total = plan.chunks.iter().try_fold(0_usize, |sum, chunk| sum.checked_add(chunk.bytes));
     plan.bytes = total.ok_or(rules.uncountable())?;
+    plan.counts = Counts::of(&plan.routes);
     Ok(plan)
 }
 

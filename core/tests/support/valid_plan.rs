@@ -182,30 +182,23 @@ pub(crate) fn linear_spaces_ascend(input: &Input, plan: &Plan) {
     assert_eq!(plan.source_span(u16::MAX), 0);
 }
 
-/// catches: `<` for `<=` at the start; a leaf found in the space of another source; a leaf with the base or the number
-/// of another chunk.
-pub(crate) fn the_leaves_behind_an_address_are_found_in_order(
-    input: &Input,
-    plan: &Plan,
-    source: u16,
-    pick: usize,
-    shift: usize,
-) {
-    // Ends of leaves and the bytes around them, where an error would show.
-    let mut edges = vec![0];
-    for &number in plan.order() {
-        let address = plan.address(number).unwrap();
-        edges.extend([address, address + input.leaf(number).bytes]);
+/// catches: a leaf found in another chunk, or with the end of another one; a chunk with the number of another one.
+pub(crate) fn the_leaves_of_a_chunk_are_found_in_order(input: &Input, plan: &Plan) {
+    let mut numbers = Vec::new();
+    for source in plan.sources() {
+        for (number, chunk) in plan.numbered_chunks_of(source) {
+            let (leaves, ends) = plan.placed_in(chunk);
+            let expected = plan
+                .order()
+                .iter()
+                .filter(|&&leaf| plan.placement(leaf).is_some_and(|(placed, _)| placed as usize == number));
+            assert!(leaves.iter().eq(expected) && chunk == &plan.chunks()[number]);
+            let end = |leaf: &u32| plan.address(*leaf).unwrap() + input.leaf(*leaf).bytes;
+            assert_eq!(ends, leaves.iter().map(end).collect::<Vec<_>>());
+            numbers.push(number);
+        }
     }
-    let start = edges[pick % edges.len()].saturating_add(shift).saturating_sub(1);
-    let expected = plan.order().iter().filter_map(|&number| {
-        let (leaf, address) = (input.leaf(number), plan.address(number)?);
-        let (chunk, offset) = plan.placement(number)?;
-        let (leaf_number, chunk) = (number as usize, chunk as usize);
-        let placed = Placed { leaf: leaf_number, chunk, base: address - offset, end: address + leaf.bytes };
-        (leaf.place == Place::From(source) && placed.end > start).then_some(placed)
-    });
-    assert_eq!(plan.placed_from(source, start).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    assert!(numbers.into_iter().eq(0..plan.chunks().len()));
 }
 
 /// catches: an addition that overflows (at the end of a leaf, of a chunk, of a linear space); a leaf above the largest buffer let through; a plan refused without need.

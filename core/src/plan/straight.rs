@@ -1,0 +1,237 @@
+//! The common case: small tensors of one source, aligned alike, none over the memory of another. They are placed in the
+//! order given, in one pass.
+
+use smallvec::SmallVec;
+
+use super::{Chunk, Counts, Leaf, Place, Plan, RangeKey, Route, Rules};
+
+/// The plan that the general way would come to; `None` if that must be asked.
+pub(super) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
+    let Place::From(source) = leaves.first()?.place else { return None };
+    let count = u32::try_from(leaves.len()).ok()?;
+    let mut seen = Seen::among(leaves);
+    let mut packing = Packing::new(source, leaves.len());
+    for (number, leaf) in (0..count).zip(leaves) {
+        let is_plain = leaf.place == Place::From(source)
+            && leaf.bytes > 0
+            && leaf.bytes <= rules.largest_packed
+            && leaf.alignment <= rules.alignment
+            && leaf.skew == 0;
+        if !is_plain || leaf.range.is_some_and(|range| seen.may_contain(&range, number, leaves)) {
+            return None;
+        }
+        packing.add(leaf.bytes, rules)?;
+    }
+    packing.close(rules)?;
+    Some(packing.into_plan(count))
+}
+
+/// A plan in the making.
+struct Packing {
+    source: u16,
+    routes: Vec<Route>,
+    ends: Vec<usize>,
+    chunks: SmallVec<[Chunk; 1]>,
+    /// Of the chunk that is filled: where it starts, its first leaf, and where its last one ends.
+    base: usize,
+    first: usize,
+    end: usize,
+    alone: usize,
+}
+
+impl Packing {
+    fn new(source: u16, leaves: usize) -> Self {
+        Self {
+            source,
+            routes: Vec::with_capacity(leaves),
+            ends: Vec::with_capacity(leaves),
+            chunks: SmallVec::new(),
+            base: 0,
+            first: 0,
+            end: 0,
+            alone: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, bytes: usize, rules: &Rules) -> Option<()> {
+        let mut offset = rules.alignment.round_up(self.end)?;
+        let mut end = offset.checked_add(bytes)?;
+        if end > rules.largest_shared {
+            self.close(rules)?;
+            (offset, end) = (0, bytes);
+        }
+        self.end = end;
+        self.ends.push(self.base.checked_add(end)?);
+        self.routes.push(Route::Packed { chunk: self.chunks.len() as u32, offset });
+        Some(())
+    }
+
+    fn close(&mut self, rules: &Rules) -> Option<()> {
+        let bytes = rules.granularity.round_up(self.end)?;
+        let order = self.first..self.ends.len();
+        if order.len() == 1 {
+            *self.routes.last_mut()? = Route::Alone { chunk: self.chunks.len() as u32, offset: 0 };
+            self.alone = self.alone.checked_add(1)?;
+        }
+        self.first = order.end;
+        self.chunks.push(Chunk { source: self.source, bytes, base: self.base, order });
+        self.base = Rules::BASE.round_up(self.base.checked_add(bytes)?)?;
+        self.end = 0;
+        Some(())
+    }
+
+    fn into_plan(self, count: u32) -> Plan {
+        let counts = Counts {
+            packed: self.routes.len().saturating_sub(self.alone),
+            alone: self.alone,
+            ..Counts::default()
+        };
+        Plan {
+            routes: self.routes,
+            bytes: self.chunks.iter().map(|chunk| chunk.bytes).fold(0, usize::saturating_add),
+            chunks: self.chunks,
+            order: (0..count).collect(),
+            ends: self.ends,
+            counts,
+        }
+    }
+}
+
+/// The ranges that were met, by number of their leaf and one; 0 is free. Neighbours in memory lie next to each other here:
+/// a batch is mostly visited in the order in which it was allocated.
+struct Seen {
+    slots: Vec<u32>,
+    mask: usize,
+}
+
+impl Seen {
+    /// Storages are at least so far apart, in powers of two.
+    const GRANULE: u32 = 4;
+    /// More steps are not made to find a range or a free place.
+    const MOST_STEPS: usize = 16;
+
+    fn among(leaves: &[Leaf]) -> Self {
+        let slots = match leaves.iter().any(|leaf| leaf.range.is_some()) {
+            true => leaves.len().saturating_mul(2).checked_next_power_of_two().unwrap_or(1),
+            false => 1,
+        };
+        Self { slots: vec![0; slots], mask: slots.saturating_sub(1) }
+    }
+
+    /// Whether an earlier leaf may have the same range; if none has, later ones will find this one.
+    #[inline(always)]
+    fn may_contain(&mut self, range: &RangeKey, number: u32, leaves: &[Leaf]) -> bool {
+        let mut index = self.home_of(range);
+        for _ in 0..Self::MOST_STEPS {
+            let Some(slot) = self.slots.get_mut(index & self.mask) else { return true };
+            let Some(known) = slot.checked_sub(1) else {
+                *slot = number.saturating_add(1);
+                return false;
+            };
+            if leaves.get(known as usize).is_none_or(|leaf| leaf.range == Some(*range)) {
+                return true;
+            }
+            index = index.wrapping_add(1);
+        }
+        true
+    }
+
+    /// Multiplicative hashing for what lies further apart than the table is large.
+    #[inline]
+    fn home_of(&self, range: &RangeKey) -> usize {
+        const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
+        let granule = range.storage.wrapping_add(range.offset) >> Self::GRANULE;
+        granule.wrapping_add((granule & !self.mask).wrapping_mul(GOLDEN).rotate_right(usize::BITS / 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a test may"
+    )]
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Alignment;
+
+    fn rules(granularity: usize, alignment: usize, largest: usize) -> Rules {
+        let granularity = Alignment::of(granularity).unwrap();
+        Rules {
+            granularity,
+            alignment: Alignment::of(alignment).unwrap().max(granularity),
+            largest_packed: largest & !(granularity.bytes() - 1),
+            largest_shared: largest & !(granularity.bytes() - 1),
+            largest_buffer: 1 << 40,
+        }
+    }
+
+    fn leaf() -> impl Strategy<Value = Leaf> {
+        let key = (0_usize..1 << 20, 0_usize..4).prop_map(|(storage, offset)| RangeKey {
+            storage: storage << 4,
+            offset,
+            layout: 0,
+        });
+        (1_usize..300, proptest::option::of(key)).prop_map(|(bytes, range)| Leaf {
+            bytes,
+            alignment: Alignment::of(4).unwrap(),
+            skew: 0,
+            place: Place::From(1),
+            range,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_comes_to_what_the_general_way_comes_to(
+            mut leaves in proptest::collection::vec(leaf(), 1..60),
+            twins in proptest::collection::vec((0_usize..60, 0_usize..60), 0..2),
+            largest in 300_usize..4_000,
+            granularity in 0_u32..3,
+        ) {
+            for (one, other) in twins {
+                let count = leaves.len();
+                leaves[one % count] = leaves[other % count];
+            }
+            let rules = rules(1 << granularity, 16, largest);
+            let general = Plan::generally(&leaves, &rules).unwrap();
+            match plan(&leaves, &rules) {
+                Some(straight) => prop_assert_eq!(straight, general),
+                // Only leaves over the same memory need the general way here, or look as if they did.
+                None => prop_assert!(leaves.iter().filter(|leaf| leaf.range.is_some()).count() > 1),
+            }
+        }
+
+        #[test]
+        fn leaves_over_the_same_memory_go_the_general_way(
+            mut leaves in proptest::collection::vec(leaf(), 2..60),
+            storage in 1_usize..1 << 30,
+            one in 0_usize..60,
+        ) {
+            let last = leaves.len() - 1;
+            leaves[one % last].range = Some(RangeKey { storage, offset: 8, layout: 0 });
+            leaves[last] = leaves[one % last];
+            prop_assert!(plan(&leaves, &rules(1, 16, 4_000)).is_none());
+        }
+    }
+
+    #[test]
+    fn leaves_that_lie_in_order_are_all_told_apart() {
+        for (count, pitch) in [(528, 304), (10_000, 304), (1_000, 65_536), (1_000, 1 << 20), (20_000, 16)] {
+            let leaf = |number: usize| Leaf {
+                bytes: 64,
+                alignment: Alignment::ONE,
+                skew: 0,
+                place: Place::From(0),
+                range: Some(RangeKey { storage: 0x7f12_3450_0000, offset: number * pitch, layout: 0 }),
+            };
+            let leaves = (0..count).map(leaf).collect::<Vec<_>>();
+            assert!(plan(&leaves, &rules(1, 16, 1 << 25)).is_some(), "{count} leaves, {pitch} bytes apart");
+        }
+    }
+}
