@@ -6,11 +6,15 @@ use std::time::{Duration, Instant};
 use late_backend::LateHandle;
 use libtest_mimic::Failed;
 use transship::{
-    CopyOptions, CopyPolicy, CopyReport, DType, Device, Tensor, TensorTree, for_each_tensor, start_copy,
+    CopyHandle, CopyOptions, CopyPolicy, CopyReport, DType, Device, Error, Tensor, TensorTree,
+    for_each_tensor, start_copy,
 };
 
 use crate::backends::{Backend, Devices};
 use crate::data::{Contents, Random, assert_same};
+
+/// So long a case tries to copy to a device that others keep busy.
+const MOST_BUSY: Duration = Duration::from_secs(10);
 
 /// The device under test, and what belongs to it.
 pub(crate) struct Bed {
@@ -73,6 +77,28 @@ impl Bed {
         self.random.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Starts a copy. Other cases use the same device: one that must not wait may find it [busy](Error::Busy) for a while,
+    /// and tries again.
+    pub(crate) fn start<S: TensorTree>(
+        &self,
+        mut value: S,
+        to: &Device,
+        options: CopyOptions,
+    ) -> Result<CopyHandle<S>, Failed> {
+        let begin = Instant::now();
+        loop {
+            match start_copy(value, to, options.clone()) {
+                Err(refused)
+                    if matches!(refused.error(), Error::Busy { .. }) && begin.elapsed() < MOST_BUSY =>
+                {
+                    value = refused.into_value().ok_or("a busy device keeps the structure")?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                started => return Ok(started?),
+            }
+        }
+    }
+
     /// Copies `value` to `to` and waits for it.
     pub(crate) fn copy<S: TensorTree>(
         &self,
@@ -80,7 +106,7 @@ impl Bed {
         to: &Device,
         options: CopyOptions,
     ) -> Result<(S, CopyReport), Failed> {
-        let (mut value, report) = start_copy(value, to, options)?.wait_with_report()?;
+        let (mut value, report) = self.start(value, to, options)?.wait_with_report()?;
         for_each_tensor(&mut value, |tensor| {
             assert_eq!(tensor.device_id()?, to.id());
             assert!(tensor.is_ready()?, "a tensor that was waited for is not ready");

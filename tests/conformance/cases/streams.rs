@@ -60,7 +60,7 @@ fn is_ordered_by(bed: &Bed, stream: &Stream, names_it: bool) -> Result<(), Faile
     let options = bed.options().background(BackgroundWork::Never);
     let options = if names_it { options.stream(stream) } else { options };
     let held = bed.hold();
-    let handle = start_copy(bed.batch(30), &bed.device, options)?;
+    let handle = bed.start(bed.batch(30), &bed.device, options)?;
     let behind = stream.record()?;
     drop(held);
     assert!(behind.wait(None)?);
@@ -108,7 +108,7 @@ fn a_stream_that_waits_passes_behind_the_copy(bed: &Bed) -> Result<(), Failed> {
     let consumer = stream(bed)?;
     let held = bed.hold();
     let options = bed.options().background(BackgroundWork::Never);
-    let there = start_copy(bed.batch(30), &bed.device, options)?.wait_on(&consumer)?;
+    let there = bed.start(bed.batch(30), &bed.device, options)?.wait_on(&consumer)?;
     let behind = consumer.record()?;
     assert!(!held.holds() || !there[0].is_ready()?, "nothing can have been copied");
     drop(held);
