@@ -236,7 +236,12 @@ impl Plan {
     /// The chunk of a leaf and its offset there, for an alias those of the leaf that is copied; `None` if nothing is
     /// copied for it.
     pub fn placement(&self, leaf: u32) -> Option<(u32, usize)> {
-        match self.route(leaf)? {
+        self.placement_by(self.route(leaf)?)
+    }
+
+    /// The same for a leaf with this route.
+    pub fn placement_by(&self, route: Route) -> Option<(u32, usize)> {
+        match route {
             Route::Alias(first) => placed(self.route(first)?),
             route => placed(route),
         }

@@ -64,7 +64,7 @@ impl Job {
     /// Plans the copy of `leaves`, which `survey` has seen; gives the leaves back on an error.
     pub(crate) fn new(
         leaves: Vec<Leaf>,
-        survey: Survey<'_>,
+        mut survey: Survey<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
     ) -> Result<Self, (Error, Vec<Leaf>)> {
@@ -91,7 +91,7 @@ impl Job {
             landings: OnceLock::new(),
             completion,
             has_residents: survey.has_residents(),
-            before: survey.into_predecessors(),
+            before: survey.take_predecessors(),
             destinations: OnceLock::new(),
         })
     }
@@ -125,21 +125,41 @@ impl Job {
             tensor.put_storage(leaf.storage.clone());
             return true;
         };
-        let copied = match route {
-            Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => Some((chunk, offset)),
-            Route::Alias(first) => self.plan.placement(first),
+        let (chunk, offset) = match route {
+            Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => (chunk, offset),
+            _ => return self.place_uncopied(leaf, route, destinations, tensor),
+        };
+        match destinations.chunks.get(chunk as usize) {
+            Some(storage) => tensor.place(storage.clone(), offset, leaf.is_gathered()),
+            None => false,
+        }
+    }
+
+    /// The same for a tensor that has no copy of its own.
+    #[inline(never)]
+    fn place_uncopied(
+        &self,
+        leaf: &Leaf,
+        route: Route,
+        destinations: &Destinations,
+        tensor: &mut Tensor,
+    ) -> bool {
+        match route {
             Route::Resident => {
                 tensor.put_storage(leaf.storage.clone());
-                return true;
+                true
             }
             Route::Empty => {
                 let nothing = destinations.empty.as_ref().unwrap_or(&leaf.storage);
-                return tensor.place(nothing.clone(), 0, true);
+                tensor.place(nothing.clone(), 0, true)
             }
-        };
-        let placed =
-            copied.and_then(|(chunk, offset)| Some((destinations.chunks.get(chunk as usize)?, offset)));
-        placed.is_some_and(|(storage, offset)| tensor.place(storage.clone(), offset, leaf.is_gathered()))
+            _ => {
+                let copied = self.plan.placement_by(route);
+                let placed =
+                    copied.and_then(|(chunk, at)| Some((destinations.chunks.get(chunk as usize)?, at)));
+                placed.is_some_and(|(storage, at)| tensor.place(storage.clone(), at, leaf.is_gathered()))
+            }
+        }
     }
 
     /// The memory of the tensors that come out: what the copy fills, and what stays where it is.

@@ -15,11 +15,11 @@ use crate::storage::{Storage, StreamUses, poisoned};
 use crate::{Alignment, Device, Error, Layout, Result};
 
 thread_local! {
-    /// How many tensors the last structure had: the next one of a loader is likely to have about as many.
-    static LAST: Cell<usize> = const { Cell::new(0) };
+    /// Room for what was known of the last structure: the next one of a loader is likely to have about as many tensors.
+    static ROOM: Cell<Vec<plan::Leaf>> = const { Cell::new(Vec::new()) };
 }
 
-/// More are not expected, so that one huge structure does not make all later ones reserve for it.
+/// Room for more is not kept, so that one huge structure does not make all later ones reserve for it.
 const MOST_EXPECTED: usize = 4096;
 
 /// What a copy must come behind.
@@ -72,7 +72,7 @@ impl<'a> Survey<'a> {
             policy: options.policy,
             largest_gathered,
             largest_alike: if differ { 0 } else { largest_gathered },
-            leaves: Vec::with_capacity(LAST.get()),
+            leaves: ROOM.try_with(Cell::take).unwrap_or_default(),
             origins: SmallVec::new(),
             from_host: None,
             before: Predecessors::default(),
@@ -119,9 +119,8 @@ impl<'a> Survey<'a> {
     }
 
     /// What the copy must come behind.
-    pub(crate) fn into_predecessors(self) -> Predecessors {
-        LAST.set(self.leaves.len().min(MOST_EXPECTED));
-        self.before
+    pub(crate) fn take_predecessors(&mut self) -> Predecessors {
+        std::mem::take(&mut self.before)
     }
 
     /// Takes a tensor into account. Fails if its elements do not lie within `storage`: a structure that showed its tensors
@@ -246,6 +245,16 @@ impl<'a> Survey<'a> {
         let Some(strides) = layout.explicit_strides() else { return 0 };
         let next = u32::try_from(self.layouts.len() + 1).unwrap_or(u32::MAX);
         *self.layouts.entry((layout.shape().to_vec(), strides.to_vec())).or_insert(next)
+    }
+}
+
+impl Drop for Survey<'_> {
+    fn drop(&mut self) {
+        self.leaves.clear();
+        self.leaves.shrink_to(MOST_EXPECTED);
+        let room = std::mem::take(&mut self.leaves);
+        // Without it, at the end of a thread, the next one allocates.
+        let _ = ROOM.try_with(|kept| kept.set(room));
     }
 }
 

@@ -1,17 +1,26 @@
 //! The common case: small tensors of one source, aligned alike, none over the memory of another. They are placed in the
 //! order given, in one pass.
 
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 
 use super::{Chunk, Counts, Leaf, Place, Plan, RangeKey, Route, Rules};
+
+thread_local! {
+    /// For the next [`Seen`].
+    static SLOTS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+}
 
 /// The plan that the general way would come to; `None` if that must be asked.
 pub(super) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
     let Place::From(source) = leaves.first()?.place else { return None };
     let count = u32::try_from(leaves.len()).ok()?;
     let mut seen = Seen::among(leaves);
-    let mut packing = Packing::new(source, leaves.len());
-    for (number, leaf) in (0..count).zip(leaves) {
+    let mut routes = vec![Route::Empty; leaves.len()];
+    let mut ends = vec![0; leaves.len()];
+    let mut packing = Packing::new(source);
+    for (((number, leaf), route), end) in (0..count).zip(leaves).zip(&mut routes).zip(&mut ends) {
         let is_plain = leaf.place == Place::From(source)
             && leaf.bytes > 0
             && leaf.bytes <= rules.largest_packed
@@ -20,79 +29,68 @@ pub(super) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
         if !is_plain || leaf.range.is_some_and(|range| seen.may_contain(&range, number, leaves)) {
             return None;
         }
-        packing.add(leaf.bytes, rules)?;
+        (*route, *end) = packing.add(number, leaf.bytes, rules)?;
     }
-    packing.close(rules)?;
-    Some(packing.into_plan(count))
+    packing.close(count, rules)?;
+    Some(packing.into_plan(routes, ends))
 }
 
-/// A plan in the making.
+/// The chunks in the making.
 struct Packing {
     source: u16,
-    routes: Vec<Route>,
-    ends: Vec<usize>,
     chunks: SmallVec<[Chunk; 1]>,
-    /// Of the chunk that is filled: where it starts, its first leaf, and where its last one ends.
+    /// Of the chunk that is filled: its first leaf, where it starts, and where its last leaf ends.
+    first: u32,
     base: usize,
-    first: usize,
     end: usize,
-    alone: usize,
 }
 
 impl Packing {
-    fn new(source: u16, leaves: usize) -> Self {
-        Self {
-            source,
-            routes: Vec::with_capacity(leaves),
-            ends: Vec::with_capacity(leaves),
-            chunks: SmallVec::new(),
-            base: 0,
-            first: 0,
-            end: 0,
-            alone: 0,
-        }
+    fn new(source: u16) -> Self {
+        Self { source, chunks: SmallVec::new(), first: 0, base: 0, end: 0 }
     }
 
+    /// Places the next leaf: its route, and where it ends in the linear space.
     #[inline(always)]
-    fn add(&mut self, bytes: usize, rules: &Rules) -> Option<()> {
+    fn add(&mut self, number: u32, bytes: usize, rules: &Rules) -> Option<(Route, usize)> {
         let mut offset = rules.alignment.round_up(self.end)?;
         let mut end = offset.checked_add(bytes)?;
         if end > rules.largest_shared {
-            self.close(rules)?;
+            self.close(number, rules)?;
             (offset, end) = (0, bytes);
         }
         self.end = end;
-        self.ends.push(self.base.checked_add(end)?);
-        self.routes.push(Route::Packed { chunk: self.chunks.len() as u32, offset });
-        Some(())
+        Some((Route::Packed { chunk: self.chunks.len() as u32, offset }, self.base.checked_add(end)?))
     }
 
-    fn close(&mut self, rules: &Rules) -> Option<()> {
+    /// Ends the chunk in front of leaf `next`.
+    #[inline(never)]
+    fn close(&mut self, next: u32, rules: &Rules) -> Option<()> {
         let bytes = rules.granularity.round_up(self.end)?;
-        let order = self.first..self.ends.len();
-        if order.len() == 1 {
-            *self.routes.last_mut()? = Route::Alone { chunk: self.chunks.len() as u32, offset: 0 };
-            self.alone = self.alone.checked_add(1)?;
-        }
-        self.first = order.end;
+        let order = self.first as usize..next as usize;
         self.chunks.push(Chunk { source: self.source, bytes, base: self.base, order });
         self.base = Rules::BASE.round_up(self.base.checked_add(bytes)?)?;
-        self.end = 0;
+        (self.first, self.end) = (next, 0);
         Some(())
     }
 
-    fn into_plan(self, count: u32) -> Plan {
-        let counts = Counts {
-            packed: self.routes.len().saturating_sub(self.alone),
-            alone: self.alone,
-            ..Counts::default()
-        };
+    fn into_plan(self, mut routes: Vec<Route>, ends: Vec<usize>) -> Plan {
+        let mut alone = 0_usize;
+        for (number, chunk) in (0..).zip(&self.chunks) {
+            if chunk.order.len() == 1
+                && let Some(route) = routes.get_mut(chunk.order.start)
+            {
+                *route = Route::Alone { chunk: number, offset: 0 };
+                alone = alone.saturating_add(1);
+            }
+        }
+        let counts = Counts { packed: routes.len().saturating_sub(alone), alone, ..Counts::default() };
         Plan {
-            routes: self.routes,
+            order: (0..self.first).collect(),
             bytes: self.chunks.iter().map(|chunk| chunk.bytes).fold(0, usize::saturating_add),
             chunks: self.chunks,
-            order: (0..count).collect(),
-            ends: self.ends,
+            routes,
+            ends,
             counts,
         }
     }
@@ -108,15 +106,19 @@ struct Seen {
 impl Seen {
     /// Storages are at least so far apart, in powers of two.
     const GRANULE: u32 = 4;
+    /// So many are kept for the next plan.
+    const MOST_KEPT: usize = 8192;
     /// More steps are not made to find a range or a free place.
     const MOST_STEPS: usize = 16;
 
     fn among(leaves: &[Leaf]) -> Self {
-        let slots = match leaves.iter().any(|leaf| leaf.range.is_some()) {
+        let count = match leaves.iter().any(|leaf| leaf.range.is_some()) {
             true => leaves.len().saturating_mul(2).checked_next_power_of_two().unwrap_or(1),
             false => 1,
         };
-        Self { slots: vec![0; slots], mask: slots.saturating_sub(1) }
+        let mut slots = SLOTS.try_with(Cell::take).unwrap_or_default();
+        slots.resize(count, 0);
+        Self { slots, mask: count.saturating_sub(1) }
     }
 
     /// Whether an earlier leaf may have the same range; if none has, later ones will find this one.
@@ -143,6 +145,16 @@ impl Seen {
         const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
         let granule = range.storage.wrapping_add(range.offset) >> Self::GRANULE;
         granule.wrapping_add((granule & !self.mask).wrapping_mul(GOLDEN).rotate_right(usize::BITS / 2))
+    }
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        self.slots.clear();
+        self.slots.shrink_to(Self::MOST_KEPT);
+        let slots = std::mem::take(&mut self.slots);
+        // Without them, at the end of a thread, the next plan allocates.
+        let _ = SLOTS.try_with(|kept| kept.set(slots));
     }
 }
 
