@@ -7,6 +7,7 @@ use transship_core::{DeviceId, Error, Result};
 use wgpu::{BufferDescriptor, BufferUsages, PollType};
 
 use crate::counters::Counting;
+use crate::recycled::Recycled;
 use crate::scopes::{failed, scoped};
 use crate::timeline::Timeline;
 
@@ -33,13 +34,15 @@ pub(crate) struct Context {
     largest_buffer: usize,
     timeline: Arc<Timeline>,
     counting: Counting,
+    recycled: Recycled<wgpu::Buffer>,
 }
 
 impl Context {
     pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Arc<Self> {
-        let (timeline, counting) = (Timeline::new(id), Counting::default());
+        let (timeline, counting, recycled) = (Timeline::new(id), Counting::default(), Recycled::new());
         let largest_buffer = usize::try_from(device.limits().max_buffer_size).unwrap_or(usize::MAX);
-        let mut context = Self { id, device, queue, usages: USAGES, largest_buffer, timeline, counting };
+        let mut context =
+            Self { id, device, queue, usages: USAGES, largest_buffer, timeline, counting, recycled };
         // GL may refuse index buffers that are anything else as well.
         if context.create_buffer(4, USAGES | BufferUsages::INDEX, "device", false).is_ok() {
             context.usages |= BufferUsages::INDEX;
@@ -75,6 +78,18 @@ impl Context {
         &self.counting
     }
 
+    /// The large buffers that nobody uses any more.
+    pub(crate) fn recycled(&self) -> &Recycled<wgpu::Buffer> {
+        &self.recycled
+    }
+
+    /// Fails if the device is known to be lost; nothing is kept for it then.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.timeline.check().inspect_err(|_| {
+            self.recycled.trim();
+        })
+    }
+
     /// Whether both are the same. The handles of wgpu do not tell: they compare numbers that each `wgpu::Instance` counts
     /// for itself.
     pub(crate) fn is(&self, other: &Self) -> bool {
@@ -88,7 +103,7 @@ impl Context {
     /// Lets wgpu look at the queue and run the callbacks of what is done. Never blocks: it holds none of wgpu's locks
     /// longer than that takes.
     pub(crate) fn poll(&self) -> Result<()> {
-        self.timeline.check()?;
+        self.check()?;
         self.counting.driver_called(1);
         // wgpu panics here where the API below it reports a lost device.
         match catch_unwind(AssertUnwindSafe(|| self.device.poll(PollType::Poll))) {
@@ -96,7 +111,7 @@ impl Context {
             Ok(Err(error)) => self.timeline.lose(&error.to_string()),
             Err(panic) => self.timeline.lose(&format!("polling it panicked: {}", message(&*panic))),
         }
-        self.timeline.check()
+        self.check()
     }
 
     /// The error of `call`: on a lost device everything is invalid as well.
@@ -107,16 +122,17 @@ impl Context {
     /// Fails if the device is lost by now. wgpu tells that to nobody who submits something, and waiting for a submission,
     /// even for no time at all, panics in wgpu 30 if another thread polls in that moment; but nothing can be mapped any more.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        self.timeline.check()?;
+        self.check()?;
         self.counting.driver_called(1);
         let (buffer, error) = scoped(&self.device, || self.device.create_buffer(&PROBE));
         if error.is_none() && buffer.get_mapped_range(..).is_err() {
             self.timeline.lose("it maps nothing any more");
         }
-        self.timeline.check()
+        self.check()
     }
 
-    /// Creates a buffer of `bytes` bytes, which `kind` is for the words of an error.
+    /// Creates a buffer of `bytes` bytes, which `kind` is for the words of an error. If there is no memory left, what is kept
+    /// goes first.
     pub(crate) fn create_buffer(
         &self,
         bytes: usize,
@@ -124,7 +140,17 @@ impl Context {
         kind: &'static str,
         mapped_at_creation: bool,
     ) -> Result<wgpu::Buffer> {
-        self.timeline.check()?;
+        self.recycled.make_room(|| self.try_create_buffer(bytes, usage, kind, mapped_at_creation))
+    }
+
+    fn try_create_buffer(
+        &self,
+        bytes: usize,
+        usage: BufferUsages,
+        kind: &'static str,
+        mapped_at_creation: bool,
+    ) -> Result<wgpu::Buffer> {
+        self.check()?;
         let (device, limit) = (self.id, self.largest_buffer);
         if bytes > limit {
             return Err(Error::TooLarge { device, kind, requested: bytes, limit });

@@ -24,7 +24,7 @@ use crate::staging::{Block, WgpuStaging};
 ///
 /// The first error; nothing is in flight then.
 pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Result<Submission> {
-    context.timeline().check()?;
+    context.check()?;
     let mut batch = Batch::default();
     for op in ops {
         batch.add(context, op)?;
@@ -32,14 +32,14 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
     let (position, error) = batch.send(context);
     if let Some(error) = error {
         let error = context.explain("Queue::submit", &error);
-        context.timeline().check()?;
+        context.check()?;
         // Nothing of it runs, but its blocks are being mapped again.
         context.wait(position, None)?;
         return Err(error);
     }
     match batch.blocks.is_empty() {
         true => context.check_alive()?,
-        false => context.timeline().check()?,
+        false => context.check()?,
     }
     context.counting().submitted(&batch.moved);
     if !batch.landings.is_empty() {
@@ -253,7 +253,7 @@ impl Landing {
 fn place<'a>(context: &Context, buffer: &'a dyn Buffer, offset: usize) -> Result<Place<'a>> {
     let own = WgpuBuffer::of(buffer).filter(|buffer| buffer.context().is(context));
     let own = own.ok_or_else(|| context.unsupported("copy from or to a buffer of another device"))?;
-    let inner = own.buffer().ok_or_else(|| context.unsupported("copy from or to a buffer of no bytes"))?;
+    let inner = own.inner().ok_or_else(|| context.unsupported("copy from or to a buffer of no bytes"))?;
     Ok((inner, (own.offset() + offset) as u64))
 }
 

@@ -70,7 +70,7 @@ unsafe impl Backend for WgpuBackend {
     }
 
     fn counters(&self) -> Counters {
-        self.context.counting().read()
+        self.context.counting().read(self.context.recycled().bytes())
     }
 
     /// wgpu has one queue, and no priorities.
@@ -110,6 +110,10 @@ unsafe impl Backend for WgpuBackend {
     fn reaches(&self, other: &dyn Backend) -> bool {
         let other = (other as &dyn Any).downcast_ref::<Self>();
         other.is_some_and(|other| other.context.is(&self.context))
+    }
+
+    fn trim(&self) -> usize {
+        self.context.recycled().trim()
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -10,6 +10,10 @@
 //! A `wgpu::Device` has one queue, and all streams of it are that queue: what is submitted first comes first, the
 //! program's own submissions included. Work that reads a tensor may be submitted as soon as [`wgpu_view`] has returned,
 //! and sees what the copy has written.
+//!
+//! Buffers of 8 MiB and more are made up to an eighth larger, and kept for the next tensor of about that size once nobody
+//! uses them: at most 1 GiB of them, and with those in use at most twice what was ever in use at once. `Device::trim` gives
+//! them back. A buffer that [`wgpu_view`] has shown is never used again for another tensor, since the program may hold it.
 
 mod adapters;
 mod context;
@@ -20,6 +24,7 @@ mod driver;
 mod interop;
 mod memory;
 mod open;
+mod recycled;
 mod scopes;
 mod staging;
 mod stream;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use transship_core::backend::{Buffer, MemoryKind, Ticket, WriteWindow, keep_until};
@@ -10,6 +11,7 @@ use transship_core::{Error, Result};
 use wgpu::{BufferUsages, BufferViewMut};
 
 use crate::context::Context;
+use crate::recycled::rounded_size;
 use crate::scopes::scoped;
 use crate::stream::WgpuStream;
 
@@ -20,21 +22,36 @@ pub struct WgpuBuffer {
     /// Where it begins in `buffer`.
     offset: usize,
     bytes: usize,
-    /// Whether `counters` knows of it.
-    counted: bool,
+    origin: Origin,
+    /// Whether somebody outside of this crate was given the buffer, and may hold it for longer than this.
+    is_lent: AtomicBool,
     /// While it is mapped. A view keeps wgpu from unmapping the memory that its pointer goes to.
     open: Mutex<Option<BufferViewMut>>,
     context: Arc<Context>,
 }
 
+/// Where the memory comes from, and goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The program's, which `counters` knows nothing of.
+    Program,
+    /// wgpu's.
+    New,
+    /// [`Recycled`](crate::recycled::Recycled).
+    Recycled,
+}
+
 impl WgpuBuffer {
+    /// Uninitialised memory. A buffer that was used before still has the bytes of then, and may be larger.
     pub(crate) fn allocate(context: &Arc<Context>, bytes: usize) -> Result<Self> {
-        context.timeline().check()?;
-        let buffer = match bytes {
-            0 => None,
-            _ => Some(context.create_buffer(bytes, context.usages(), "device", false)?),
+        context.check()?;
+        let create = |size| context.create_buffer(size, context.usages(), "device", false);
+        let (buffer, origin) = match rounded_size(bytes, context.largest_buffer()) {
+            _ if bytes == 0 => (None, Origin::New),
+            Some(size) => (Some(context.recycled().take_or(size, || create(size))?), Origin::Recycled),
+            None => (Some(create(bytes)?), Origin::New),
         };
-        Ok(Self::new(context, buffer, bytes, None))
+        Ok(Self::new(context, buffer, bytes, origin, None))
     }
 
     /// Memory that the host writes first, or ordinary memory if there is no room for that.
@@ -46,31 +63,40 @@ impl WgpuBuffer {
         };
         let Ok(view) = buffer.get_mapped_range_mut(..) else {
             context.timeline().lose("a new buffer is not mapped");
-            context.timeline().check()?;
+            context.check()?;
             return Self::allocate(context, bytes);
         };
-        Ok(Self::new(context, Some(buffer), bytes, Some(view)))
+        Ok(Self::new(context, Some(buffer), bytes, Origin::New, Some(view)))
     }
 
     fn new(
         context: &Arc<Context>,
         buffer: Option<wgpu::Buffer>,
         bytes: usize,
+        origin: Origin,
         view: Option<BufferViewMut>,
     ) -> Self {
-        context.counting().device_allocated(bytes);
-        let open = Mutex::new(view);
-        Self { buffer, offset: 0, bytes, counted: true, open, context: context.clone() }
+        let (open, is_lent) = (Mutex::new(view), AtomicBool::new(false));
+        let new = Self { buffer, offset: 0, bytes, origin, is_lent, open, context: context.clone() };
+        context.counting().device_allocated(new.size());
+        new
     }
 
     /// Takes `bytes` bytes at `offset` of a buffer of the program, which has them.
     pub(crate) fn wrap(context: &Arc<Context>, buffer: wgpu::Buffer, offset: usize, bytes: usize) -> Self {
-        let open = Mutex::new(None);
-        Self { buffer: Some(buffer), offset, bytes, counted: false, open, context: context.clone() }
+        let (origin, is_lent, open) = (Origin::Program, AtomicBool::new(true), Mutex::new(None));
+        Self { buffer: Some(buffer), offset, bytes, origin, is_lent, open, context: context.clone() }
     }
 
-    /// The buffer; `None` where there are no bytes.
+    /// The buffer, which may be larger than this; `None` where there are no bytes. Whoever has asked may keep it: its memory
+    /// is not used again for other tensors.
     pub fn buffer(&self) -> Option<&wgpu::Buffer> {
+        self.is_lent.store(true, Ordering::Relaxed);
+        self.buffer.as_ref()
+    }
+
+    /// The buffer, for work that is submitted at once.
+    pub(crate) fn inner(&self) -> Option<&wgpu::Buffer> {
         self.buffer.as_ref()
     }
 
@@ -86,10 +112,16 @@ impl WgpuBuffer {
     pub(crate) fn of(buffer: &dyn Buffer) -> Option<&Self> {
         (buffer as &dyn Any).downcast_ref()
     }
+
+    /// Bytes of the whole buffer.
+    fn size(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| usize::try_from(buffer.size()).unwrap_or(usize::MAX))
+    }
 }
 
 // SAFETY: a buffer stays where it is until its last handle goes. wgpu keeps it until the submissions that use it are
-// done, whoever drops it; `release` keeps it for those that are not wgpu's.
+// done, whoever drops it; `release` keeps it for those that are not wgpu's. A buffer that is recycled was never lent and
+// cannot be mapped: nothing but the queue reaches its memory, and the next use comes behind the last one there.
 unsafe impl Buffer for WgpuBuffer {
     fn bytes(&self) -> usize {
         self.bytes
@@ -137,8 +169,13 @@ unsafe impl Buffer for WgpuBuffer {
 
 impl Drop for WgpuBuffer {
     fn drop(&mut self) {
-        if self.counted {
-            self.context.counting().device_freed(self.bytes);
+        let size = self.size();
+        if self.origin != Origin::Program {
+            self.context.counting().device_freed(size);
+        }
+        if self.origin == Origin::Recycled {
+            let (is_lent, is_lost) = (*self.is_lent.get_mut(), self.context.check().is_err());
+            self.context.recycled().put_back(size, self.buffer.take().filter(|_| !is_lent && !is_lost));
         }
     }
 }

@@ -56,7 +56,7 @@ impl WgpuStaging {
         let block = Block { context, state, buffer, direction, bytes };
         if direction == Direction::Upload && !block.open() {
             block.context.timeline().lose("a new staging block is not mapped");
-            block.context.timeline().check()?;
+            block.context.check()?;
         }
         Ok(Self(Arc::new(block)))
     }

@@ -37,7 +37,7 @@ impl WgpuStream {
 impl Context {
     /// Marks the point behind everything that anybody has submitted so far.
     pub(crate) fn record(&self) -> Result<u64> {
-        self.timeline().check()?;
+        self.check()?;
         let (position, signals) = self.timeline().issue(1);
         for signal in signals {
             self.counting().driver_called(1);
@@ -74,7 +74,7 @@ impl Context {
 
     pub(crate) fn reached(&self) -> Result<u64> {
         match self.timeline().is_idle() {
-            true => self.timeline().check()?,
+            true => self.check()?,
             false => self.poll()?,
         }
         Ok(self.timeline().reached())

@@ -12,8 +12,8 @@ use crate::stream::WgpuStream;
 /// The bytes of a tensor in a buffer.
 #[derive(Debug, Clone)]
 pub struct WgpuSlice {
-    /// The buffer, which other tensors may lie in as well. wgpu keeps its memory for as long as this, and until the
-    /// submissions that use it are done.
+    /// The buffer, which other tensors may lie in as well, and which may be larger than they need. wgpu keeps its memory for
+    /// as long as this, and until the submissions that use it are done; it is not used again for other tensors.
     pub buffer: wgpu::Buffer,
     /// Where the tensor begins, in bytes.
     pub offset: u64,

@@ -69,7 +69,7 @@ inventory::collect!(BuiltinDriver);
 ///    until the object is dropped or released, those of [`Buffer::window`] until it is closed as well, and no other live
 ///    object covers the same bytes.
 /// 4. Memory of a released or dropped [`Buffer`] is not handed out again before every ticket given to
-///    [`Buffer::release`] is reached.
+///    [`Buffer::release`] is reached, unless the host cannot reach it and the device orders every later use behind them.
 /// 5. No function blocks until a device has made progress, except those that say so.
 pub unsafe trait Backend: Any + Send + Sync {
     /// The name of the device.

@@ -6,6 +6,7 @@ mod lost;
 mod order;
 mod own_device;
 mod pools;
+mod recycled;
 mod sizes;
 mod stalls;
 mod views;
@@ -73,6 +74,15 @@ pub(crate) fn all() -> Vec<Case> {
         case!(pools::a_copy_up_in_a_steady_state),
         case!(pools::trim_gives_all_staging_back),
         case!(pools::copies_in_flight_stay_within_the_budget),
+        case!(recycled::the_next_copy_of_about_the_same_size_takes_the_same_memory),
+        case!(recycled::a_buffer_that_the_program_holds_is_left_alone),
+        case!(recycled::what_a_shader_still_reads_is_not_overwritten),
+        case!(recycled::what_a_copy_still_reads_is_not_overwritten),
+        case!(recycled::memory_of_before_does_not_show),
+        case!(recycled::trim_gives_it_back),
+        case!(recycled::small_buffers_go_at_once),
+        case!(recycled::a_device_holds_twice_what_was_in_use_at_the_most),
+        case!(recycled::nothing_is_kept_for_a_destroyed_device, may_leak: true),
         case!(stalls::starting_polling_and_dropping_do_not_wait_for_a_stalled_queue, tries: 5),
         case!(stalls::a_poll_of_the_program_that_waits_stalls_nobody, tries: 5),
         case!(stalls::submissions_of_the_program_are_not_stalled, tries: 5),
