@@ -7,18 +7,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendStream, Buffer, Counters, Direction, Limits, StreamPriority};
-use crate::copy::Completion;
+use crate::copy::{self, Completion};
 use crate::host::{HostBackend, HostStream};
 use crate::in_flight::Lane;
-use crate::options::LARGEST_BLOCK;
 use crate::pool::{Pool, PoolStatistics};
 use crate::registry;
 use crate::{DeviceId, Error, Result, Stream, workers};
-
-/// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
-const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
-/// Most pinned memory for results on the host, unless set otherwise, in bytes.
-const RESULT_BUDGET: usize = 256 << 20;
 
 /// An initialised device. Cloning it is cheap and names the same one; tensors keep their device alive.
 ///
@@ -102,8 +96,8 @@ impl Device {
     }
 
     fn assemble(backend: Arc<dyn Backend>, [up, down, between]: [Arc<Lane>; 3]) -> Self {
-        let staging = Pool::new(backend.clone(), STAGING_BUDGET);
-        let results = Pool::new(backend.clone(), RESULT_BUDGET);
+        let staging = Pool::for_staging(backend.clone());
+        let results = Pool::for_results(backend.clone());
         for lane in [&up, &down, &between] {
             staging.serve(lane);
             results.serve(lane);
@@ -172,11 +166,13 @@ impl Device {
     /// Out of memory, pinned or on the device.
     pub fn prepare(&self, bytes: usize) -> Result<()> {
         if !self.is_host() {
-            self.0.parts.staging.prepare(bytes, LARGEST_BLOCK, Direction::Upload)?;
+            let Parts { staging, results, .. } = &*self.0.parts;
+            let block = copy::staging_block(bytes, self, None);
+            staging.prepare(bytes, block, Direction::Upload)?;
             // Where staging is mapped, results come down through it into memory of their own.
             match self.limits().mapped_staging {
-                true => self.0.parts.staging.prepare(bytes, LARGEST_BLOCK, Direction::Download)?,
-                false => self.0.parts.results.prepare(bytes, usize::MAX, Direction::Download)?,
+                true => staging.prepare(bytes, block, Direction::Download)?,
+                false => results.prepare(bytes, usize::MAX, Direction::Download)?,
             }
         }
         self.allocate(bytes, self.up())?.release(&[]);

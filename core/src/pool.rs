@@ -2,22 +2,26 @@
 //!
 //! Blocks are taken in turn because a block that the copy engine has just read costs twice as much to write as one
 //! that it has not (7.3 against 15.8 us for 155 KB on an H200). Page-locking costs milliseconds, so blocks are only
-//! allocated where blocking is allowed, and kept.
+//! allocated where blocking is allowed, and kept: in a steady state, whatever the mix of sizes, none is (`stock.rs`).
 
 mod block;
+mod stock;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use stock::Stock;
+
 pub(crate) use block::{Block, host_side, is_pinned_for};
 
 use crate::backend::{Backend, Direction, Staging};
 use crate::copy::Landings;
 use crate::in_flight::Lane;
+use crate::options::LARGEST_BLOCK;
 use crate::{DeviceId, Error, Result, workers};
 
 /// The smallest block, in bytes.
@@ -26,6 +30,10 @@ pub(crate) const SMALLEST_BLOCK: usize = 64 << 10;
 const BLOCKS_IN_TURN: usize = 4;
 /// Classes up to this size are small, in bytes.
 const SMALL_CLASS: usize = 1 << 20;
+/// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
+const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
+/// Most pinned memory for results on the host, unless set otherwise, in bytes.
+const RESULT_BUDGET: usize = 256 << 20;
 
 /// The staging blocks of one device for one purpose.
 pub(crate) struct Pool {
@@ -38,13 +46,7 @@ pub(crate) struct Pool {
 }
 
 struct State {
-    idle: BTreeMap<Class, VecDeque<Box<dyn Staging>>>,
-    budget: usize,
-    held: usize,
-    idle_bytes: usize,
-    /// Held for ever: a broken stream never proved to be done with it.
-    leaked: usize,
-    high_water: usize,
+    stock: Stock<Box<dyn Staging>>,
     /// Who waits for a block, in order: nobody is served before them.
     queue: VecDeque<u64>,
     next_in_queue: u64,
@@ -61,20 +63,23 @@ pub struct PoolStatistics {
     pub idle: usize,
     /// The most it ever held.
     pub high_water: usize,
+    /// How many copies wait for a block, which is no number of bytes.
+    pub waiting: usize,
 }
 
 impl Pool {
-    pub(crate) fn new(backend: Arc<dyn Backend>, budget: usize) -> Arc<Self> {
-        let state = State {
-            idle: BTreeMap::new(),
-            budget,
-            held: 0,
-            idle_bytes: 0,
-            leaked: 0,
-            high_water: 0,
-            queue: VecDeque::new(),
-            next_in_queue: 0,
-        };
+    /// Blocks that copies go through.
+    pub(crate) fn for_staging(backend: Arc<dyn Backend>) -> Arc<Self> {
+        Self::new(backend, Stock::new(STAGING_BUDGET, true))
+    }
+
+    /// Blocks that results on the host lie in.
+    pub(crate) fn for_results(backend: Arc<dyn Backend>) -> Arc<Self> {
+        Self::new(backend, Stock::new(RESULT_BUDGET, false))
+    }
+
+    fn new(backend: Arc<dyn Backend>, stock: Stock<Box<dyn Staging>>) -> Arc<Self> {
+        let state = State { stock, queue: VecDeque::new(), next_in_queue: 0 };
         Arc::new(Self {
             backend: ManuallyDrop::new(backend),
             state: Mutex::new(state),
@@ -100,7 +105,8 @@ impl Pool {
         borrowers.push(Arc::downgrade(landings));
     }
 
-    /// An idle block of at least `bytes`, if there is one and nobody waits for one. Never allocates, never waits.
+    /// An idle block of at least `bytes`, if nobody waits for one: a larger one only if there is no room for a new one.
+    /// Never allocates, never waits.
     pub(crate) fn try_take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Option<Block> {
         self.try_take_as(bytes, direction, None)
     }
@@ -116,8 +122,7 @@ impl Pool {
         if !state.may_serve(waiting) {
             return None;
         }
-        let staging = state.idle.get_mut(&class)?.pop_front()?;
-        state.idle_bytes -= class.bytes;
+        let (class, staging) = state.stock.take(class)?;
         Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
     }
 
@@ -154,7 +159,7 @@ impl Pool {
         if class.bytes <= SMALL_CLASS {
             for _ in 1..BLOCKS_IN_TURN {
                 // Spare blocks are a matter of speed: without them the copy goes on all the same.
-                if !matches!(self.grow(class), Ok(Some(_spare))) {
+                if !self.state.lock().stock.grow(class) || self.allocate(class).is_err() {
                     break;
                 }
             }
@@ -166,7 +171,8 @@ impl Pool {
     pub(crate) fn take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Result<Block> {
         let class = Class::of(bytes, direction);
         self.check_hope(class.bytes)?;
-        if let Some(block) = self.take_at_once(class)? {
+        // While nobody waits there is no queue: many workers find an idle block each, or page-lock one, at the same time.
+        if let Some(block) = self.take_or_grow(bytes, direction)? {
             return Ok(block);
         }
         let waiting = InQueue::behind_all(self);
@@ -181,21 +187,12 @@ impl Pool {
         }
     }
 
-    /// While nobody waits there is no queue: many workers find an idle block each, or page-lock one, at the same time.
-    fn take_at_once(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
-        if let Some(block) = self.try_take(class.bytes, class.direction) {
-            return Ok(Some(block));
-        }
-        let nobody_waits = self.state.lock().may_serve(None);
-        match nobody_waits && class.bytes > SMALL_CLASS && self.reserve(class.bytes) {
-            true => self.allocate(class).map(Some),
-            false => Ok(None),
-        }
-    }
-
     /// Fails if a block of `class` bytes will never be within the budget.
     fn check_hope(&self, class: usize) -> Result<()> {
-        let State { budget, leaked, .. } = *self.state.lock();
+        let (budget, free) = {
+            let state = self.state.lock();
+            (state.stock.budget(), state.stock.hope())
+        };
         if class > budget {
             return Err(Error::TooLarge {
                 device: self.device(),
@@ -204,10 +201,9 @@ impl Pool {
                 limit: budget,
             });
         }
-        if class > budget.saturating_sub(leaked) {
-            let (device, free) = (self.device(), budget.saturating_sub(leaked));
+        if class > free {
             return Err(Error::OutOfMemory {
-                device,
+                device: self.device(),
                 kind: "staging",
                 requested: class,
                 free,
@@ -238,62 +234,56 @@ impl Pool {
 
     /// Frees idle blocks; returns how many bytes that were. May block in the driver.
     pub(crate) fn trim(&self) -> usize {
-        let mut state = self.state.lock();
-        let idle = std::mem::take(&mut state.idle);
-        let freed = std::mem::take(&mut state.idle_bytes);
-        drop(state);
-        drop(idle);
+        let idle = self.state.lock().stock.drain();
+        let freed = free(idle);
         // Only what is freed counts as free: the budget is a promise about pinned memory, not about intentions.
-        self.state.lock().held -= freed;
+        self.state.lock().stock.freed(freed);
         freed
     }
 
     /// Sets the budget, and has idle blocks above it freed by a worker.
     pub(crate) fn set_budget(self: &Arc<Self>, bytes: usize) {
-        let mut surplus = Vec::new();
-        let mut state = self.state.lock();
-        state.budget = bytes;
-        let mut excess = state.held.saturating_sub(bytes);
-        while excess > 0 {
-            let Some((class, staging)) = state.take_idle() else { break };
-            excess = excess.saturating_sub(class.bytes);
-            surplus.push(Surplus { staging: Some(staging), bytes: class.bytes, pool: self.clone() });
-        }
-        drop(state);
+        let surplus = self.state.lock().stock.set_budget(bytes);
         if !surplus.is_empty() {
-            workers::dispose(surplus);
+            let surplus = surplus.into_iter().map(|(class, staging)| self.surplus(class, staging));
+            workers::dispose(surplus.collect::<Vec<_>>());
         }
     }
 
     pub(crate) fn budget(&self) -> usize {
-        self.state.lock().budget
+        self.state.lock().stock.budget()
     }
 
     pub(crate) fn statistics(&self) -> PoolStatistics {
         let state = self.state.lock();
-        PoolStatistics {
-            budget: state.budget,
-            in_use: state.held - state.idle_bytes,
-            idle: state.idle_bytes,
-            high_water: state.high_water,
-        }
+        state.stock.statistics(state.queue.len())
     }
 
     fn device(&self) -> DeviceId {
         self.backend.device()
     }
 
-    /// Allocates one block within the budget. Idle blocks of other classes make room first.
+    /// Allocates one block within the budget, if need be in the place of idle ones.
     fn grow(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
-        match self.reserve(class.bytes) || (self.trim() > 0 && self.reserve(class.bytes)) {
+        let fits = self.state.lock().stock.grow(class);
+        match fits || self.make_room(class) {
             true => self.allocate(class).map(Some),
             false => Ok(None),
         }
     }
 
-    /// Allocates a block that is within the budget already.
+    /// Frees idle blocks in whose place there is room for one of `class`, and counts that.
+    fn make_room(&self, class: Class) -> bool {
+        let Some(victims) = self.state.lock().stock.make_room(class) else { return false };
+        let freed = free(victims);
+        let mut state = self.state.lock();
+        state.stock.freed(freed);
+        state.stock.grow(class)
+    }
+
+    /// Allocates a block that is counted already.
     fn allocate(self: &Arc<Self>, class: Class) -> Result<Block> {
-        let reserved = Reservation { pool: self, bytes: class.bytes };
+        let reserved = Reservation { pool: self, class };
         let allocate = || self.backend.allocate_staging(class.bytes, class.direction);
         let staging = match allocate() {
             // What lies idle may be what is missing.
@@ -302,16 +292,6 @@ impl Pool {
         };
         std::mem::forget(reserved);
         Ok(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
-    }
-
-    fn reserve(&self, bytes: usize) -> bool {
-        let mut state = self.state.lock();
-        let fits = state.held.checked_add(bytes).is_some_and(|held| held <= state.budget);
-        if fits {
-            state.held += bytes;
-            state.high_water = state.high_water.max(state.held);
-        }
-        fits
     }
 
     /// Blocks whose copies are done come back, if the driver says so.
@@ -351,7 +331,7 @@ impl Pool {
             }
         }
         let mut state = self.state.lock();
-        if state.idle.get(&class).is_none_or(VecDeque::is_empty) {
+        if !state.stock.could_take(class) {
             self.returned.wait_for(&mut state, PATIENCE);
         }
         Ok(())
@@ -362,18 +342,21 @@ impl Pool {
     }
 
     fn give_back(self: &Arc<Self>, staging: Box<dyn Staging>, class: Class) {
-        let mut state = self.state.lock();
-        let fits = state.held <= state.budget;
-        if fits {
-            state.idle.entry(class).or_default().push_back(staging);
-            state.idle_bytes += class.bytes;
-            drop(state);
-        } else {
-            drop(state);
-            workers::dispose(Surplus { staging: Some(staging), bytes: class.bytes, pool: self.clone() });
+        let kept = self.state.lock().stock.put(class, staging);
+        if let Err(staging) = kept {
+            workers::dispose(self.surplus(class, staging));
         }
         self.returned.notify_all();
     }
+
+    fn surplus(self: &Arc<Self>, class: Class, staging: Box<dyn Staging>) -> Surplus {
+        Surplus { staging: Some(staging), bytes: class.bytes, pool: self.clone() }
+    }
+}
+
+/// Frees blocks; returns how many bytes that were.
+fn free(blocks: Vec<(Class, Box<dyn Staging>)>) -> usize {
+    blocks.iter().map(|(class, _)| class.bytes).sum()
 }
 
 /// A place in the queue of a pool, left when it is dropped.
@@ -404,23 +387,11 @@ impl State {
     fn may_serve(&self, waiting: Option<&InQueue<'_>>) -> bool {
         self.queue.front().copied() == waiting.map(|place| place.number)
     }
-
-    /// The largest idle block.
-    fn take_idle(&mut self) -> Option<(Class, Box<dyn Staging>)> {
-        let mut last = self.idle.last_entry()?;
-        let (class, staging) = (*last.key(), last.get_mut().pop_front());
-        if last.get().is_empty() {
-            last.remove();
-        }
-        let staging = staging?;
-        self.idle_bytes -= class.bytes;
-        Some((class, staging))
-    }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let idle = std::mem::take(&mut self.state.get_mut().idle);
+        let idle = self.state.get_mut().stock.drain();
         // SAFETY: the field is not touched again.
         let backend = unsafe { ManuallyDrop::take(&mut self.backend) };
         // The backend must outlive its blocks, and the last reference to it may block when it goes.
@@ -438,26 +409,27 @@ struct Surplus {
 impl Drop for Surplus {
     fn drop(&mut self) {
         drop(self.staging.take());
-        self.pool.state.lock().held -= self.bytes;
+        self.pool.state.lock().stock.freed(self.bytes);
     }
 }
 
 struct Reservation<'a> {
     pool: &'a Pool,
-    bytes: usize,
+    class: Class,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.pool.state.lock().held -= self.bytes;
+        self.pool.state.lock().stock.cancel(self.class);
     }
 }
 
 /// What blocks are alike in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
-    bytes: usize,
+    // First, so that the larger classes of one direction come one behind the other.
     direction: Direction,
+    bytes: usize,
 }
 
 impl Class {

@@ -6,6 +6,7 @@
 //! Each [`Team`] has threads of its own: a device that never answers holds up nobody else.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,22 +80,30 @@ pub(crate) fn most_threads() -> usize {
 
 /// Runs `task` on a worker of `team`.
 pub(crate) fn run(team: Team, task: impl FnOnce() + Send + 'static) -> Result<()> {
+    run_all(team, std::iter::once(task))
+}
+
+/// Runs each of `tasks` on a worker of `team`; an error if there is none at all.
+pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
+    team: Team,
+    tasks: impl Iterator<Item = T>,
+) -> Result<()> {
     exit::prepare();
     let mut queues = QUEUES.lock();
     let queue = queues.entry(team).or_default();
-    if queue.idle <= queue.tasks.len() && queue.threads < most_threads() {
-        match thread::Builder::new().name("transship-worker".into()).spawn(move || work(team)) {
-            Ok(_) => queue.threads += 1,
-            Err(error) if queue.threads == 0 => {
-                queues.remove(&team);
-                return Err(Error::NoThread { reason: error.to_string() });
-            }
-            Err(_) => {}
-        }
+    let before = queue.tasks.len();
+    queue.tasks.extend(tasks.map(|task| -> Task { Box::new(task) }));
+    HANDOVERS.fetch_add((queue.tasks.len() - before) as u64, Ordering::Relaxed);
+    if let Err(error) = add_thread(queue, team)
+        && queue.threads == 0
+    {
+        let refused = queues.remove(&team);
+        drop(queues);
+        // Tasks own memory, whose drop may come back here.
+        drop(refused);
+        return Err(Error::NoThread { reason: error.to_string() });
     }
-    HANDOVERS.fetch_add(1, Ordering::Relaxed);
-    queue.tasks.push_back(Box::new(task));
-    queue.wake.notify_one();
+    wake_some(queues, team);
     Ok(())
 }
 
@@ -111,6 +120,26 @@ fn work(team: Team) {
     }
 }
 
+/// Starts a thread if there are more tasks than threads to do them.
+fn add_thread(queue: &mut Queue, team: Team) -> io::Result<()> {
+    if queue.idle < queue.tasks.len() && queue.threads < most_threads() {
+        thread::Builder::new().name("transship-worker".into()).spawn(move || work(team))?;
+        queue.threads += 1;
+    }
+    Ok(())
+}
+
+/// Wakes two threads if there is something to do for them, without the lock that they need. They wake others in turn:
+/// that takes some microseconds for each, and those of a caller are worth more.
+fn wake_some(mut queues: MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) {
+    let Some(queue) = queues.get_mut(&team) else { return };
+    let (wake, count) = (queue.wake.clone(), queue.tasks.len().min(queue.idle).min(2));
+    drop(queues);
+    for _ in 0..count {
+        wake.notify_one();
+    }
+}
+
 /// Waits for a task; `None` when there has been none for so long that the thread has left its team.
 fn next_task(team: Team) -> Option<Task> {
     let mut queues = QUEUES.lock();
@@ -119,6 +148,9 @@ fn next_task(team: Team) -> Option<Task> {
         let queue = queues.get_mut(&team)?;
         let stopped = STOPPED.load(Ordering::Acquire);
         if let Some(task) = queue.tasks.pop_front_if(|_| !stopped) {
+            // Without another thread this one does the rest.
+            let _ = add_thread(queue, team);
+            wake_some(queues, team);
             return Some(task);
         }
         if !patient {

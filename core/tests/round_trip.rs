@@ -6,7 +6,7 @@ mod support;
 
 use late_backend::LateConfig;
 use proptest::prelude::*;
-use support::{in_time, no_violations, with};
+use support::{bytes_of, in_time, late, no_violations, with};
 use transship_core::{
     BackgroundWork, CopyOptions, DType, Device, DeviceId, Tensor, Value, for_each_tensor, start_copy,
 };
@@ -186,4 +186,17 @@ fn aliases_still_share_memory_afterwards() {
     assert!(down[3].shares_memory_with(&down[0]));
     assert_eq!(down[1].to_bytes().unwrap(), down[0].narrow(0, 0, 10).unwrap().to_bytes().unwrap());
     no_violations(&late);
+}
+
+/// What the caller's thread carries is one piece; what workers carry is enough pieces for all of them.
+#[test]
+fn large_copies_go_in_about_64_pieces_and_small_ones_in_one() {
+    for (bytes, pieces) in [(1000, 1), (1 << 20, 1), (4 << 20, 16), (20 << 20, 40)] {
+        let (late, device) = late();
+        let copy = start_copy(Tensor::from(vec![5_u8; bytes]), &device, CopyOptions::default()).unwrap();
+        let (there, report) = copy.wait_with_report().unwrap();
+        assert_eq!(report.submissions, pieces, "{bytes} bytes");
+        assert_eq!(bytes_of(&there), vec![5; bytes]);
+        no_violations(&late);
+    }
 }

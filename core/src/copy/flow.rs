@@ -4,10 +4,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::copy::run::MOST_INLINE_BYTES;
 use crate::in_flight::Lane;
 use crate::options::{CopyOptions, LARGEST_BLOCK};
 use crate::plan::Plan;
 use crate::{Alignment, Device, DeviceId, Error, Result, Stream};
+
+/// A flow through staging blocks is cut into about so many units: all workers begin at once, and the link soon.
+const UNITS_OF_A_FLOW: usize = 64;
+/// What is smaller keeps the link waiting for the driver: 256 KiB cross it in 5 us, and submitting takes 1.5.
+const SMALLEST_UNIT: usize = 256 << 10;
+/// So many blocks fill the link, with 8 workers at it.
+const FULL_RING: usize = 16;
 
 /// Where leaves lie.
 #[derive(Clone)]
@@ -46,8 +54,10 @@ pub(crate) struct Flow {
     /// What the copies run on; for [`Way::OverHost`], the way up.
     pub(crate) lane: Arc<Lane>,
     pub(crate) on_callers_stream: bool,
-    /// The bytes are carried in pieces of at most this size.
-    pub(crate) unit: usize,
+    /// The bytes are carried in pieces of at most this size,
+    unit: usize,
+    /// and through staging blocks in pieces of at most this one.
+    staged_unit: usize,
 }
 
 impl Flow {
@@ -61,8 +71,9 @@ impl Flow {
         let mut flows = SmallVec::new();
         for (source, origin) in origins.iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
-            if plan.source_span(source) > 0 {
-                flows.push(Self::new(source, origin.clone(), target, options));
+            let span = plan.source_span(source);
+            if span > 0 {
+                flows.push(Self::new(source, span, origin.clone(), target, options));
             }
         }
         match &options.stream {
@@ -74,7 +85,7 @@ impl Flow {
         }
     }
 
-    fn new(source: u16, origin: Origin, target: &Device, options: &CopyOptions) -> Self {
+    fn new(source: u16, span: usize, origin: Origin, target: &Device, options: &CopyOptions) -> Self {
         let way = Way::between(&origin, target);
         let (device, own) = match (&way, &origin) {
             (Way::Download, Origin::Device(device)) => (device, device.down()),
@@ -87,10 +98,22 @@ impl Flow {
         };
         let lane = callers.as_ref().map_or(own, Stream::lane).clone();
         let pace = options.pace.unwrap_or(usize::MAX);
-        let unit = if matches!(way, Way::Direct) { pace } else { pace.min(largest_block(&origin, target)) };
         let granularity = origin.granularity().max(target.limits().copy_granularity);
-        let unit = (unit & !(granularity.bytes() - 1)).max(granularity.bytes());
-        Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit }
+        let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
+        let from = origin.device();
+        let whole = if matches!(way, Way::Direct) { usize::MAX } else { largest_block(budget(target, from)) };
+        let (unit, staged_unit) = (paced(whole), paced(staging_block(span, target, from)));
+        Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit, staged_unit }
+    }
+
+    /// The largest piece in which its bytes are carried; `pageable`: results on the host are ordinary memory.
+    pub(crate) fn unit(&self, pageable: bool) -> usize {
+        match &self.way {
+            Way::Download if pageable => self.staged_unit,
+            Way::Download if self.fills_at_once() => usize::MAX,
+            Way::Direct | Way::Download => self.unit,
+            Way::Fill | Way::Staged | Way::OverHost { .. } => self.staged_unit,
+        }
     }
 
     /// Whether its results must be filled by one submission, unless they are ordinary memory: a mapped block is used by
@@ -122,11 +145,32 @@ impl Flow {
     }
 }
 
-/// The largest staging block that the budgets of both ends allow.
-fn largest_block(origin: &Origin, target: &Device) -> usize {
-    let budget =
-        target.staging().budget().min(origin.device().map_or(usize::MAX, |device| device.staging().budget()));
-    budget.checked_ilog2().map_or(1, |log| 1 << log).min(LARGEST_BLOCK)
+/// The largest staging block for a flow of `span` bytes to `target`, which come from `source`, if not from the host.
+pub(crate) fn staging_block(span: usize, target: &Device, source: Option<&Device>) -> usize {
+    let ends = || [Some(target), source].into_iter().flatten();
+    let budget = budget(target, source);
+    // What the caller's thread carries is one piece; and where blocks are mapped, each takes a call of 10 us and more.
+    if span <= MOST_INLINE_BYTES || ends().any(|device| device.limits().mapped_staging) {
+        return largest_block(budget);
+    }
+    let largest = power_within(budget / FULL_RING).clamp(SMALLEST_UNIT, LARGEST_BLOCK);
+    let wanted = (span / UNITS_OF_A_FLOW).checked_next_power_of_two().unwrap_or(largest);
+    wanted.clamp(SMALLEST_UNIT, largest).min(largest_block(budget))
+}
+
+fn largest_block(budget: usize) -> usize {
+    power_within(budget).min(LARGEST_BLOCK)
+}
+
+/// What the staging blocks of both ends may have.
+fn budget(target: &Device, source: Option<&Device>) -> usize {
+    let of_source = source.map_or(usize::MAX, |device| device.staging().budget());
+    target.staging().budget().min(of_source)
+}
+
+/// The largest power of two up to `bytes`.
+fn power_within(bytes: usize) -> usize {
+    bytes.checked_ilog2().map_or(1, |log| 1 << log)
 }
 
 impl Way {

@@ -19,7 +19,7 @@ use crate::storage::poisoned;
 use crate::{Device, Error, Result, workers};
 
 /// Up to so many bytes the caller's thread writes at once: 100 us of one thread at 11 GB/s.
-const MOST_INLINE_BYTES: usize = 1 << 20;
+pub(crate) const MOST_INLINE_BYTES: usize = 1 << 20;
 /// Up to so many copies the caller's thread submits at once, at 1.2 us each.
 const MOST_INLINE_COPIES: usize = 64;
 
@@ -315,11 +315,12 @@ fn start_crew(job: Arc<Job>) -> Result<()> {
         completion,
         job: Mutex::new(Some(job)),
     });
-    for _ in 0..helpers {
-        let helper = crew.clone();
-        // Without another thread this one does all of it.
-        let _ = workers::run(team, move || helper.work());
-    }
+    let helper = || {
+        let crew = crew.clone();
+        move || crew.work()
+    };
+    // Without another thread this one does all of it.
+    let _ = workers::run_all(team, (0..helpers).map(|_| helper()));
     crew.work();
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(crate) fn units(job: &Job) -> SmallVec<[Unit; 1]> {
     for (index, flow) in job.flows.iter().enumerate() {
         let span = job.plan.source_span(flow.source);
         let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-        let unit = if flow.fills_at_once() && !pageable { span } else { flow.unit };
+        let unit = flow.unit(pageable);
         let mut start = 0;
         while start < span {
             let end = start.saturating_add(unit).min(span);
@@ -149,8 +149,14 @@ pub(crate) fn chunk_pieces<'a>(
     flow: &'a Flow,
     unit: &'a Unit,
 ) -> impl Iterator<Item = ChunkPiece> + 'a {
-    let chunks = job.plan.chunks().iter().enumerate().filter(|(_, chunk)| chunk.source == flow.source);
-    chunks.filter_map(move |(index, chunk)| {
+    let all = job.plan.chunks();
+    // Many units of many chunks: each unit finds its own.
+    let first = all.partition_point(|chunk| {
+        (chunk.source, chunk.base.saturating_add(chunk.bytes)) <= (flow.source, unit.start)
+    });
+    let within = all.iter().enumerate().skip(first);
+    let within = within.take_while(|(_, chunk)| chunk.source == flow.source && chunk.base < unit.end);
+    within.filter_map(move |(index, chunk)| {
         let linear = chunk.base.max(unit.start);
         let end = (chunk.base + chunk.bytes).min(unit.end);
         let bytes = end.checked_sub(linear).filter(|bytes| *bytes > 0)?;

@@ -58,7 +58,7 @@ impl Block {
     /// Counts it as lost for its pool: it is about to be leaked.
     pub(crate) fn give_up(&self) {
         if let Some(pool) = &self.pool {
-            pool.state.lock().leaked += self.class.bytes;
+            pool.state.lock().stock.give_up(self.class);
             pool.returned.notify_all();
         }
     }
