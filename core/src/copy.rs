@@ -1,6 +1,7 @@
 //! Starting a copy, carrying it out, and handing the structure out again.
 
 mod completion;
+mod crew;
 mod figures;
 mod flow;
 mod handle;

@@ -80,7 +80,7 @@ impl Drop for Kept {
 /// What one submission uses.
 #[derive(Default)]
 pub(crate) struct Keep {
-    pub(crate) block: Option<Block>,
+    pub(crate) blocks: SmallVec<[Block; 1]>,
     /// A block that somebody reads after the copy.
     pub(crate) shared_block: Option<Arc<Block>>,
     /// Room for the table of a kernel that makes all of the copies.
@@ -313,10 +313,10 @@ impl Keep {
     }
 
     fn leak(self: Arc<Self>) {
-        let blocks = [self.block.as_ref(), self.shared_block.as_deref(), self.table.as_ref()];
+        let others = [self.shared_block.as_deref(), self.table.as_ref()];
         let sources = self.sources.iter().flat_map(|leaves| leaves.iter().map(|leaf| &leaf.storage));
         let mut bytes = self.storages.iter().chain(sources).map(Storage::bytes).sum::<usize>();
-        for block in blocks.into_iter().flatten() {
+        for block in self.blocks.iter().chain(others.into_iter().flatten()) {
             block.give_up();
             bytes += block.bytes();
         }

@@ -2,13 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::backend::{BackendStream, Direction};
 use crate::copy::completion::Completion;
+use crate::copy::crew::Crew;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{HostResults, Job};
 use crate::copy::runs;
@@ -70,9 +69,8 @@ pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
     let units = units(job);
     let blocks = take_blocks(job, &units, diligence)?;
     for (unit, taken) in units.iter().zip(blocks) {
-        if let Err(error) = transfer::carry(job, unit, Supply::Taken(taken)) {
-            return Err(Refusal::Failed(error));
-        }
+        let outlet = &mut |filled| transfer::copy_up(job, smallvec![filled]);
+        transfer::carry(job, unit, Supply::Taken(taken), outlet)?;
     }
     job.close()?;
     job.completion.submitted();
@@ -283,18 +281,6 @@ fn table_inline(job: &Job, flow: &Flow) -> Option<usize> {
     transfer::table_bytes(job, flow).filter(|_| small)
 }
 
-/// The units of a copy, shared by the workers that carry them out.
-struct Crew {
-    units: SmallVec<[Unit; 1]>,
-    next: AtomicUsize,
-    left: AtomicUsize,
-    stopped: AtomicBool,
-    error: Mutex<Option<Error>>,
-    completion: Arc<Completion>,
-    /// Let go of before the copy counts as submitted: it owns the sources.
-    job: Mutex<Option<Arc<Job>>>,
-}
-
 fn start_crew(job: Arc<Job>) -> Result<()> {
     order_behind_predecessors(&job, true)?;
     job.allocate(HostResults::Grow)?;
@@ -306,15 +292,7 @@ fn start_crew(job: Arc<Job>) -> Result<()> {
         return Ok(());
     }
     let helpers = if job.pace.is_some() { 0 } else { units.len().min(workers::most_threads()) - 1 };
-    let crew = Arc::new(Crew {
-        next: AtomicUsize::new(0),
-        left: AtomicUsize::new(units.len()),
-        units,
-        stopped: AtomicBool::new(false),
-        error: Mutex::new(None),
-        completion,
-        job: Mutex::new(Some(job)),
-    });
+    let crew = Arc::new(Crew::new(job, units));
     let helper = || {
         let crew = crew.clone();
         move || crew.work()
@@ -325,60 +303,7 @@ fn start_crew(job: Arc<Job>) -> Result<()> {
     Ok(())
 }
 
-impl Crew {
-    fn work(&self) {
-        let mut unit = self.take();
-        if unit.is_none() {
-            return;
-        }
-        let mut job = self.job.lock().clone();
-        while let Some(current) = unit {
-            if let Some(job) = &job {
-                self.carry(job, current);
-            }
-            unit = self.take();
-            if unit.is_none() {
-                job = None;
-            }
-            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.conclude();
-            }
-        }
-    }
-
-    fn take(&self) -> Option<&Unit> {
-        self.units.get(self.next.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn carry(&self, job: &Job, unit: &Unit) {
-        if self.stopped.load(Ordering::Relaxed) || self.completion.is_abandoned() {
-            return;
-        }
-        let carried = catch_unwind(AssertUnwindSafe(|| transfer::carry(job, unit, Supply::Now)));
-        if let Err(error) = carried.unwrap_or_else(|panic| Err(panicked(&*panic))) {
-            self.stopped.store(true, Ordering::Relaxed);
-            self.error.lock().get_or_insert(error);
-        }
-    }
-
-    fn conclude(&self) {
-        let job = self.job.lock().take();
-        let mut error = self.error.lock().take();
-        if error.is_none() && !self.completion.is_abandoned() {
-            let close = || job.as_ref().map_or(Ok(()), |job| job.close());
-            let closed = catch_unwind(AssertUnwindSafe(close));
-            error = closed.unwrap_or_else(|panic| Err(panicked(&*panic))).err();
-        }
-        drop(job);
-        match error {
-            Some(error) => self.completion.fail(error),
-            None if self.completion.is_abandoned() => self.completion.fail(Error::Cancelled),
-            None => self.completion.submitted(),
-        }
-    }
-}
-
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
     let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
     Error::Panicked { message: message.unwrap_or_default() }

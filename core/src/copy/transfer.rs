@@ -47,8 +47,17 @@ pub(crate) fn table_bytes(job: &Job, flow: &Flow) -> Option<usize> {
         .then(|| runs::most(job, flow).saturating_mul(entry))
 }
 
-/// Carries one unit.
-pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply) -> Result<()> {
+/// A unit that lies in a block, which has room for it, and is to be copied up.
+pub(crate) struct Filled {
+    unit: Unit,
+    block: Block,
+}
+
+/// Takes blocks that are filled, to copy them up.
+pub(crate) type Outlet<'a> = &'a mut dyn FnMut(Filled) -> Result<()>;
+
+/// Carries one unit, as far as `outlet` if it goes up through a staging block.
+pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
     let (Some(flow), Some(destinations)) = (job.flows.get(unit.flow), job.destinations.get()) else {
         return Err(Error::NotReady);
     };
@@ -56,11 +65,62 @@ pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply) -> Result<()> {
     match &flow.way {
         Way::Fill => transfer.fill(),
         Way::Staged if destinations.are_open(flow) => transfer.fill(),
-        Way::Staged => transfer.stage_up(supply),
-        Way::Download if destinations.pageable && job.pinned => transfer.drain(supply),
+        Way::Staged => transfer.stage(supply, outlet),
+        Way::Download if destinations.pageable && job.pinned => transfer.drain(supply, outlet),
         Way::Direct | Way::Download => transfer.direct(supply),
-        Way::OverHost { down } => transfer.over_host(down),
+        Way::OverHost { down } => transfer.over_host(down, outlet),
     }
+}
+
+/// Copies blocks up that [`carry`] has filled for this job: one submission for each flow.
+pub(crate) fn copy_up(job: &Job, mut filled: SmallVec<[Filled; 1]>) -> Result<()> {
+    while let Some(flow) = filled.last().map(|last| last.unit.flow) {
+        let (now, later) = filled.into_iter().partition(|filled| filled.unit.flow == flow);
+        copy_up_one_flow(job, now)?;
+        filled = later;
+    }
+    Ok(())
+}
+
+/// One copy for each chunk that a block holds a part of.
+fn copy_up_one_flow(job: &Job, filled: SmallVec<[Filled; 1]>) -> Result<()> {
+    let Some(last) = filled.last().map(|last| last.unit) else { return Ok(()) };
+    let (Some(flow), Some(destinations)) = (job.flows.get(last.flow), job.destinations.get()) else {
+        return Err(Error::NotReady);
+    };
+    let mut pieces = SmallVec::<[BlockPiece; 2]>::new();
+    let mut keep = Keep::default();
+    for (block, filled) in filled.into_iter().enumerate() {
+        job.completion.figures.count_staged(filled.unit.bytes(), filled.block.staging().is_pinned());
+        for piece in chunk_pieces(job, flow, &filled.unit) {
+            keep.storages.extend(destinations.chunks.get(piece.chunk).cloned());
+            pieces.push(BlockPiece { block, offset: piece.linear - filled.unit.start, piece });
+        }
+        keep.blocks.push(filled.block);
+    }
+    // SAFETY: the pieces are cut out of chunks that the plan has sized, and each lies within its unit, which the block has
+    // room for (`Filled`).
+    let submission = unsafe {
+        Transfer { job, flow, destinations, unit: &last }.submit(&flow.lane, keep, |keep| {
+            let uploads = pieces.iter().zip(&keep.storages).filter_map(|(from, storage)| {
+                Some(CopyOp::Upload {
+                    from: keep.blocks.get(from.block)?.host_side(from.offset),
+                    to: storage.buffer(),
+                    to_offset: from.piece.chunk_offset,
+                    bytes: from.piece.bytes,
+                })
+            });
+            uploads.collect()
+        })
+    };
+    submission.map(|_| ())
+}
+
+/// A part of a chunk, and where it lies in which block.
+struct BlockPiece {
+    block: usize,
+    offset: usize,
+    piece: ChunkPiece,
 }
 
 struct Transfer<'a> {
@@ -92,24 +152,24 @@ impl Transfer<'_> {
         })
     }
 
-    /// Gathers into a staging block and copies that up, one copy for each chunk.
-    fn stage_up(&self, supply: Supply) -> Result<()> {
+    /// Gathers into a staging block.
+    fn stage(&self, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
         let block = match supply {
             Supply::Taken(taken) => taken.block.ok_or(Error::NotReady)?,
             Supply::Now if self.job.pinned => {
                 match self.take(self.job.target.staging(), Direction::Upload)? {
                     Some(block) => block,
-                    None => return self.carry_halves(),
+                    None => return self.carry_halves(outlet),
                 }
             }
             Supply::Now => Block::pageable(self.unit.bytes())?,
         };
         self.job.completion.figures.time(Phase::Stage, || self.write_block(&block, None))?;
-        self.copy_up(block)
+        outlet(Filled { unit: *self.unit, block })
     }
 
     /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
-    fn drain(&self, supply: Supply) -> Result<()> {
+    fn drain(&self, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
         let (job, flow, lane) = (self.job, self.flow, &self.flow.lane);
         let landing = |block| Landing::new(job, flow, self.destinations, self.unit, block);
         let source = flow.origin.device().ok_or(Error::NotReady)?;
@@ -123,7 +183,7 @@ impl Transfer<'_> {
             }
             Supply::Now => {
                 let Some(block) = self.take(source.staging(), Direction::Download)? else {
-                    return self.carry_halves();
+                    return self.carry_halves(outlet);
                 };
                 let landing = landing(self.copy_down(lane, block)?);
                 // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.
@@ -148,20 +208,20 @@ impl Transfer<'_> {
         }
     }
 
-    fn carry_halves(&self) -> Result<()> {
+    fn carry_halves(&self, outlet: Outlet<'_>) -> Result<()> {
         let halves = self.unit.halves(self.job.granularity).ok_or(Error::NotReady)?;
-        halves.iter().try_for_each(|half| carry(self.job, half, Supply::Now))
+        halves.iter().try_for_each(|half| carry(self.job, half, Supply::Now, outlet))
     }
 
-    /// Copies down into a block of the source, over into one of the target, and up.
-    fn over_host(&self, down: &Arc<Lane>) -> Result<()> {
+    /// Copies down into a block of the source, and over into one of the target.
+    fn over_host(&self, down: &Arc<Lane>, outlet: Outlet<'_>) -> Result<()> {
         let source = self.flow.origin.device().ok_or(Error::NotReady)?;
         let pair = take_pair(source.staging(), self.job.target.staging(), self.unit.bytes());
         let (below, above) = match pair {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
                 if self.unit.halves(self.job.granularity).is_some() =>
             {
-                return self.carry_halves();
+                return self.carry_halves(outlet);
             }
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
                 (Block::pageable(self.unit.bytes())?, Block::pageable(self.unit.bytes())?)
@@ -171,7 +231,7 @@ impl Transfer<'_> {
         let below = self.copy_down(down, below)?;
         self.job.completion.figures.time(Phase::Stage, || self.write_block(&above, Some(&below)))?;
         drop(below);
-        self.copy_up(above)
+        outlet(Filled { unit: *self.unit, block: above })
     }
 
     /// Copies without staging.
@@ -286,33 +346,6 @@ impl Transfer<'_> {
                 ops
             })
         }
-    }
-
-    /// Copies a filled block up, one copy for each chunk that it holds a part of.
-    fn copy_up(&self, block: Block) -> Result<()> {
-        self.job.completion.figures.count_staged(self.unit.bytes(), block.staging().is_pinned());
-        let pieces: SmallVec<[ChunkPiece; 2]> = chunk_pieces(self.job, self.flow, self.unit).collect();
-        let storages =
-            pieces.iter().filter_map(|piece| self.destinations.chunks.get(piece.chunk).cloned()).collect();
-        let keep = Keep { block: Some(block), storages, ..Keep::default() };
-        // SAFETY: the pieces are cut out of chunks that the plan has sized, and lie within the unit, which the block
-        // has room for.
-        let submission = unsafe {
-            self.submit(&self.flow.lane, keep, |keep| {
-                let Some(block) = &keep.block else { return Ops::new() };
-                pieces
-                    .iter()
-                    .zip(&keep.storages)
-                    .map(|(piece, storage)| CopyOp::Upload {
-                        from: block.host_side(piece.linear - self.unit.start),
-                        to: storage.buffer(),
-                        to_offset: piece.chunk_offset,
-                        bytes: piece.bytes,
-                    })
-                    .collect()
-            })
-        };
-        submission.map(|_| ())
     }
 
     /// Writes the unit into `block`: out of the leaves, or out of another block that holds the same unit.

@@ -13,6 +13,7 @@ use crate::plan::NumberedChunks;
 use crate::pool::SMALLEST_BLOCK;
 
 /// A range of the linear space of one flow.
+#[derive(Clone, Copy)]
 pub(crate) struct Unit {
     /// Index of the flow.
     pub(crate) flow: usize,
