@@ -167,6 +167,12 @@ pub unsafe trait Backend: Any + Send + Sync {
         unsafe { self.submit(ops, stream) }
     }
 
+    /// How many streams of a kind are worth while where many threads copy at once, each on one of its own; 1 where all
+    /// streams are one queue.
+    fn copy_streams(&self) -> usize {
+        1
+    }
+
     /// Whether this device can run [`CopyOp::Between`] from a buffer of `other` (which may be itself).
     fn reaches(&self, other: &dyn Backend) -> bool;
 

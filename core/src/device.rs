@@ -10,6 +10,7 @@ use crate::backend::{Backend, BackendStream, Buffer, Counters, Direction, Limits
 use crate::copy::{self, Completion};
 use crate::host::{HostBackend, HostStream};
 use crate::in_flight::Lane;
+use crate::lanes::Lanes;
 use crate::pool::{Pool, PoolStatistics};
 use crate::registry;
 use crate::{DeviceId, Error, Result, Stream, workers};
@@ -29,9 +30,9 @@ struct Inner {
 struct Parts {
     /// Copies that workers carry out.
     background: Mutex<Vec<Weak<Completion>>>,
-    up: Arc<Lane>,
-    down: Arc<Lane>,
-    between: Arc<Lane>,
+    up: Lanes,
+    down: Lanes,
+    between: Lanes,
     staging: Arc<Pool>,
     results: Arc<Pool>,
     backend: Arc<dyn Backend>,
@@ -61,8 +62,8 @@ impl Device {
         static HOST: OnceLock<Device> = OnceLock::new();
         let make = || {
             let backend: Arc<dyn Backend> = Arc::new(HostBackend::new());
-            let lane = || Lane::new(backend.clone(), Arc::new(HostStream::new()));
-            Self::assemble(backend.clone(), [lane(), lane(), lane()])
+            let lanes = || Lanes::single(Lane::new(backend.clone(), Arc::new(HostStream::new())));
+            Self::assemble(backend.clone(), [lanes(), lanes(), lanes()])
         };
         HOST.get_or_init(make).clone()
     }
@@ -89,16 +90,14 @@ impl Device {
     ///
     /// What the backend says while it creates its streams.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Result<Self> {
-        let lane =
-            || backend.create_stream(StreamPriority::Normal).map(|stream| Lane::new(backend.clone(), stream));
-        let lanes = [lane()?, lane()?, lane()?];
+        let lanes = [Lanes::new(&backend)?, Lanes::new(&backend)?, Lanes::new(&backend)?];
         Ok(Self::assemble(backend, lanes))
     }
 
-    fn assemble(backend: Arc<dyn Backend>, [up, down, between]: [Arc<Lane>; 3]) -> Self {
+    fn assemble(backend: Arc<dyn Backend>, [up, down, between]: [Lanes; 3]) -> Self {
         let staging = Pool::for_staging(backend.clone());
         let results = Pool::for_results(backend.clone());
-        for lane in [&up, &down, &between] {
+        for lane in [&up, &down, &between].into_iter().flat_map(Lanes::all) {
             staging.serve(lane);
             results.serve(lane);
         }
@@ -155,7 +154,7 @@ impl Device {
     /// What the driver says, errors of earlier asynchronous work included.
     pub fn synchronize(&self) -> Result<()> {
         self.0.parts.backend.synchronize()?;
-        self.lanes().into_iter().try_for_each(Lane::settle)
+        self.lanes().try_for_each(|lane| lane.settle())
     }
 
     /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
@@ -227,7 +226,7 @@ impl Device {
             // Its handle tells whether it has failed.
             let _ = copy.wait(None);
         }
-        self.lanes().into_iter().try_for_each(Lane::drain)?;
+        self.lanes().try_for_each(|lane| lane.drain())?;
         self.trim();
         Ok(())
     }
@@ -268,16 +267,19 @@ impl Device {
         }
     }
 
+    /// What copies of this thread to the device run on.
     pub(crate) fn up(&self) -> &Arc<Lane> {
-        &self.0.parts.up
+        self.lane_here(&self.0.parts.up)
     }
 
+    /// What copies of this thread from the device to the host run on.
     pub(crate) fn down(&self) -> &Arc<Lane> {
-        &self.0.parts.down
+        self.lane_here(&self.0.parts.down)
     }
 
+    /// What copies of this thread from devices to the device run on.
     pub(crate) fn between(&self) -> &Arc<Lane> {
-        &self.0.parts.between
+        self.lane_here(&self.0.parts.between)
     }
 
     pub(crate) fn staging(&self) -> &Arc<Pool> {
@@ -290,8 +292,7 @@ impl Device {
 
     pub(crate) fn lane_of(&self, stream: Arc<dyn BackendStream>) -> Arc<Lane> {
         let lane = Lane::new(self.0.parts.backend.clone(), stream);
-        self.0.parts.staging.serve(&lane);
-        self.0.parts.results.serve(&lane);
+        self.0.parts.introduce(&lane);
         lane
     }
 
@@ -299,8 +300,21 @@ impl Device {
         WeakDevice(Arc::downgrade(&self.0))
     }
 
-    fn lanes(&self) -> [&Lane; 3] {
-        [&self.0.parts.up, &self.0.parts.down, &self.0.parts.between]
+    fn lane_here<'a>(&'a self, lanes: &'a Lanes) -> &'a Arc<Lane> {
+        lanes.of_this_thread(self.backend(), |lane| self.0.parts.introduce(lane))
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        let Parts { up, down, between, .. } = &*self.0.parts;
+        [up, down, between].into_iter().flat_map(Lanes::all)
+    }
+}
+
+impl Parts {
+    /// Blocks of the device may be in flight on `lane` from now on.
+    fn introduce(&self, lane: &Arc<Lane>) {
+        self.staging.serve(lane);
+        self.results.serve(lane);
     }
 }
 

@@ -20,6 +20,7 @@ mod gather;
 mod host;
 mod host_memory;
 mod in_flight;
+mod lanes;
 mod layout;
 mod options;
 mod pool;
@@ -29,6 +30,7 @@ mod statistics;
 mod storage;
 mod stream;
 mod tensor;
+mod threads;
 mod tree;
 mod workers;
 

@@ -167,7 +167,7 @@ impl CopyOptions {
 
     /// Copies in order on `stream`, a stream of the device that runs the copy: the target, or the source where the
     /// target is the host. By default that is the [current stream](Stream::enter) of the device if there is one, else
-    /// a copy stream of its own.
+    /// a copy stream of the device's own, the same one for all copies of this thread in this direction.
     pub fn stream(mut self, stream: &Stream) -> Self {
         self.stream = Some(stream.clone());
         self

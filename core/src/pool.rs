@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
 
 use stock::Stock;
 
@@ -47,6 +48,8 @@ pub(crate) struct Pool {
 
 struct State {
     stock: Stock<Box<dyn Staging>>,
+    /// What somebody needed at once in vain.
+    short_of: Option<Class>,
     /// Who waits for a block, in order: nobody is served before them.
     queue: VecDeque<u64>,
     next_in_queue: u64,
@@ -79,7 +82,7 @@ impl Pool {
     }
 
     fn new(backend: Arc<dyn Backend>, stock: Stock<Box<dyn Staging>>) -> Arc<Self> {
-        let state = State { stock, queue: VecDeque::new(), next_in_queue: 0 };
+        let state = State { stock, short_of: None, queue: VecDeque::new(), next_in_queue: 0 };
         Arc::new(Self {
             backend: ManuallyDrop::new(backend),
             state: Mutex::new(state),
@@ -124,6 +127,12 @@ impl Pool {
         }
         let (class, staging) = state.stock.take(class)?;
         Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
+    }
+
+    /// Somebody needed a block at once in vain: there shall be one more, even if one comes back meanwhile. Else there would
+    /// be too few of them for ever.
+    pub(crate) fn note_shortage(&self, bytes: usize, direction: Direction) {
+        self.state.lock().short_of = Some(Class::of(bytes, direction));
     }
 
     /// An idle block of at least `bytes`, or a new one within the budget; `None` if the budget is used up or others wait
@@ -171,6 +180,9 @@ impl Pool {
     pub(crate) fn take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Result<Block> {
         let class = Class::of(bytes, direction);
         self.check_hope(class.bytes)?;
+        if let Some(block) = self.end_shortage(class)? {
+            return Ok(block);
+        }
         // While nobody waits there is no queue: many workers find an idle block each, or page-lock one, at the same time.
         if let Some(block) = self.take_or_grow(bytes, direction)? {
             return Ok(block);
@@ -185,6 +197,14 @@ impl Pool {
                 self.wait_for_return(class, &waiting)?;
             }
         }
+    }
+
+    fn end_shortage(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
+        let mut state = self.state.lock();
+        let short = state.short_of.take_if(|short| *short == class).is_some();
+        let grown = short && state.may_serve(None) && state.stock.grow(class);
+        drop(state);
+        grown.then(|| self.allocate(class)).transpose()
     }
 
     /// Fails if a block of `class` bytes will never be within the budget.
@@ -296,10 +316,7 @@ impl Pool {
 
     /// Blocks whose copies are done come back, if the driver says so.
     pub(crate) fn settle_lanes(&self) -> Result<()> {
-        for lane in self.live_lanes() {
-            lane.poll()?;
-        }
-        Ok(())
+        self.busy_lanes().iter().try_for_each(|lane| lane.poll())
     }
 
     /// Takes the blocks of copies that are done; whether there were some.
@@ -325,8 +342,10 @@ impl Pool {
             return Ok(());
         }
         drop(state);
-        for lane in self.live_lanes() {
-            if lane.wait_for_oldest(PATIENCE)? {
+        let lanes = self.busy_lanes();
+        let patience = PATIENCE / u32::try_from(lanes.len()).unwrap_or(u32::MAX).max(1);
+        for lane in lanes {
+            if lane.wait_for_oldest(patience)? {
                 return Ok(());
             }
         }
@@ -337,8 +356,12 @@ impl Pool {
         Ok(())
     }
 
-    fn live_lanes(&self) -> Vec<Arc<Lane>> {
-        self.lanes.lock().iter().filter_map(Weak::upgrade).collect()
+    /// The lanes that blocks may come back from.
+    fn busy_lanes(&self) -> SmallVec<[Arc<Lane>; 8]> {
+        let mut lanes: SmallVec<[_; 8]> = self.lanes.lock().iter().filter_map(Weak::upgrade).collect();
+        // Without the lock: what goes with the last reference to a lane may come back here.
+        lanes.retain(|lane| !lane.is_idle());
+        lanes
     }
 
     fn give_back(self: &Arc<Self>, staging: Box<dyn Staging>, class: Class) {

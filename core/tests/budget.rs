@@ -267,6 +267,26 @@ fn a_thousand_copies_share_one_block_and_all_come_to_their_end() {
     no_violations(&late);
 }
 
+/// catches: 74-shortage-not-ended
+#[test]
+fn a_copy_that_found_no_block_sees_to_it_that_there_is_one_more() {
+    let mut handed_over = 0;
+    for looks in 0..16 {
+        let (late, device) = late();
+        device.prepare(1000).unwrap();
+        let start = || start_copy(Tensor::from(vec![1_u8; 1000]), &device, options()).unwrap();
+        let first: Vec<_> = (0..4).map(|_| start()).collect();
+        let before = device.counters().staging_allocations;
+        // The blocks come back before this one has looked for them, while it looks, or when a worker does.
+        (0..looks).for_each(|_| drop(first[0].is_ready()));
+        let (_, report) = start().wait_with_report().unwrap();
+        assert_eq!(device.counters().staging_allocations > before, report.background, "{looks} looks");
+        handed_over += u32::from(report.background);
+        no_violations(&late);
+    }
+    assert!((2..16).contains(&handed_over), "{handed_over} copies of 16");
+}
+
 /// catches: 70-idle-blocks-freed-for-smaller-ones
 #[test]
 fn whatever_sizes_are_copied_in_turn_pinned_memory_is_allocated_at_first_only() {

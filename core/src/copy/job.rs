@@ -185,7 +185,7 @@ impl Job {
 
     fn make_destinations(&self, host_results: HostResults) -> Result<Option<Destinations>> {
         let fill = Some(self.completion.clone());
-        let target = (!self.target.is_host()).then(|| self.target.clone());
+        let target = || (!self.target.is_host()).then(|| self.target.clone());
         let mut chunks = SmallVec::new();
         let mut pageable = false;
         let mut open = SmallVec::new();
@@ -211,7 +211,7 @@ impl Job {
                     open.push(flow.source);
                 }
                 for buffer in buffers {
-                    let storage = Storage::new(buffer, target.clone(), fill.clone());
+                    let storage = Storage::new(buffer, target(), fill.clone());
                     if flow.on_callers_stream {
                         storage.record_stream(flow.lane.stream());
                     }
@@ -220,8 +220,10 @@ impl Job {
             }
         }
         let empty = if self.plan.routes().contains(&Route::Empty) {
-            let nothing = self.target.allocate(0, self.target.up())?;
-            Some(Storage::new(nothing, target, None))
+            // Workers have no lanes.
+            let lane = self.flows.first().map_or_else(|| self.target.up(), |flow| &flow.lane);
+            let nothing = self.target.allocate(0, lane)?;
+            Some(Storage::new(nothing, target(), None))
         } else {
             None
         };

@@ -265,7 +265,11 @@ fn take_block(
         Diligence::Quick => match pool.try_take(bytes, direction) {
             None => {
                 pool.settle_lanes()?;
-                Ok(pool.try_take(bytes, direction))
+                let block = pool.try_take(bytes, direction);
+                if block.is_none() {
+                    pool.note_shortage(bytes, direction);
+                }
+                Ok(block)
             }
             block => Ok(block),
         },

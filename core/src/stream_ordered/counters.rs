@@ -49,9 +49,15 @@ impl Counting {
     pub(super) fn submitted(&self, moved: &Moved) {
         self.submissions.fetch_add(1, Relaxed);
         self.copies.fetch_add(moved.copies as u64, Relaxed);
-        self.bytes_up.fetch_add(moved.up as u64, Relaxed);
-        self.bytes_down.fetch_add(moved.down as u64, Relaxed);
-        self.bytes_between.fetch_add(moved.between as u64, Relaxed);
+        let bytes = [
+            (&self.bytes_up, moved.up),
+            (&self.bytes_down, moved.down),
+            (&self.bytes_between, moved.between),
+        ];
+        // Many threads count here: what does not change is not written.
+        for (counter, bytes) in bytes.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            counter.fetch_add(bytes as u64, Relaxed);
+        }
     }
 
     pub(super) fn staging_allocated(&self, bytes: usize) {

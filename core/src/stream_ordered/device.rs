@@ -19,6 +19,9 @@ use crate::backend::{
 };
 use crate::{Alignment, DeviceId, Error, Result};
 
+/// Threads beyond so many share streams: a stream costs memory, and devices run few copies at once.
+const COPY_STREAMS: usize = 16;
+
 /// A device of a driver with streams, events and stream-ordered memory.
 pub struct OrderedBackend<A: Api> {
     gather: Option<Gather<A>>,
@@ -167,6 +170,10 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
             // SAFETY: as above.
             None => unsafe { copy::submit(self.context(), ops, stream.queue()) },
         }
+    }
+
+    fn copy_streams(&self) -> usize {
+        COPY_STREAMS
     }
 
     fn reaches(&self, other: &dyn Backend) -> bool {

@@ -120,6 +120,10 @@ unsafe impl Backend for Hooked {
         unsafe { self.device.submit_gathered(ops, table, stream) }
     }
 
+    fn copy_streams(&self) -> usize {
+        self.device.copy_streams()
+    }
+
     fn reaches(&self, other: &dyn Backend) -> bool {
         let other: &dyn Any = other;
         other.downcast_ref::<Self>().is_some_and(|other| self.device.reaches(&*other.device))

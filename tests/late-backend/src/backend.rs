@@ -239,6 +239,10 @@ unsafe impl Backend for LateBackend {
         self.enqueue(ops, captured, 1, stream)
     }
 
+    fn copy_streams(&self) -> usize {
+        self.instance.config.copy_streams
+    }
+
     fn reaches(&self, other: &dyn Backend) -> bool {
         let other: &dyn Any = other;
         other.downcast_ref::<Self>().is_some_and(|other| {

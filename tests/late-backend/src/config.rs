@@ -31,6 +31,8 @@ pub struct LateConfig {
     pub mapped_staging: bool,
     /// How many bytes of a table the kernel needs that makes many copies; without, there is no such kernel.
     pub gather: Option<usize>,
+    /// Over how many streams of a kind copies of different threads are spread.
+    pub copy_streams: usize,
     /// What a failing submit has done by then.
     pub submit_failure: SubmitFailure,
 }
@@ -61,6 +63,7 @@ impl LateConfig {
             largest_open: 0,
             mapped_staging: false,
             gather: None,
+            copy_streams: 4,
             submit_failure: SubmitFailure::BeforeAnything,
         }
     }

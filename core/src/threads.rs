@@ -1,0 +1,25 @@
+//! Numbers of threads, by which they keep out of each other's way: 0 for the first that asks, then one more for each.
+//!
+//! Threads that copy have numbers of their own: as many as there are streams, started together, share none.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static COPYING: AtomicUsize = AtomicUsize::new(0);
+static CALLING: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static NUMBER_COPYING: usize = COPYING.fetch_add(1, Ordering::Relaxed);
+    static NUMBER_CALLING: usize = CALLING.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The number of this thread among those that copy.
+#[inline]
+pub(crate) fn copying() -> usize {
+    NUMBER_COPYING.with(|number| *number)
+}
+
+/// The number of this thread among those that call drivers, ours included.
+#[inline]
+pub(crate) fn calling() -> usize {
+    NUMBER_CALLING.with(|number| *number)
+}
