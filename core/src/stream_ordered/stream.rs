@@ -12,8 +12,9 @@ use super::ring::Ring;
 use crate::backend::{BackendStream, StreamPriority, TimeMark};
 use crate::{DeviceId, Error, Result};
 
-/// How long a wait asks again and again before it sleeps: small copies are done within this.
-const SPIN: Duration = Duration::from_micros(200);
+/// How long a wait asks again and again before it sleeps, which ends up to 300 us late: 16 MiB from the host took 1.45 ms with
+/// 200 us of this on an H200 machine, and 1.13 ms with more.
+const SPIN: Duration = Duration::from_millis(1);
 /// How long a wait with a time-out sleeps between two questions, at first and at the most.
 const SHORTEST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_micros(500);
