@@ -11,7 +11,7 @@ use crate::{DType, Error, Result};
 /// Strides count elements and are never negative; 0 repeats an element. A layout knows whether it is contiguous (row-major,
 /// without gaps); strides that say nothing else, such as those of dimensions of size 1 or of a tensor without elements, are
 /// not kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     dtype: DType,
     shape: SmallVec<[usize; 4]>,
@@ -19,6 +19,18 @@ pub struct Layout {
     strides: Option<Box<[usize]>>,
     /// Kept instead of the number of elements: every copy asks for it.
     bytes: usize,
+}
+
+impl Clone for Layout {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self {
+            dtype: self.dtype,
+            shape: SmallVec::from_slice(&self.shape),
+            strides: self.strides.clone(),
+            bytes: self.bytes,
+        }
+    }
 }
 
 impl Layout {
