@@ -176,6 +176,13 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// Whether this device can run [`CopyOp::Between`] from a buffer of `other` (which may be itself).
     fn reaches(&self, other: &dyn Backend) -> bool;
 
+    /// Whether copies of this device read staging blocks of `other` (which may be itself) as they read their own, several
+    /// submissions at a time. One block then serves copies of the same bytes to all such devices.
+    fn reads_staging_of(&self, other: &dyn Backend) -> bool {
+        let _ = other;
+        false
+    }
+
     /// Gives idle device memory back to the driver; returns how many bytes. May block for milliseconds.
     fn trim(&self) -> usize {
         0
@@ -399,7 +406,8 @@ pub enum CopyOp<'a> {
 /// The end of a copy that lies in host memory.
 #[derive(Clone, Copy)]
 pub enum HostSide<'a> {
-    /// In a staging block of the device that runs the copy, at an offset in bytes.
+    /// In a staging block, at an offset in bytes: of the device that runs the copy, or for uploads of one whose blocks
+    /// it [reads](Backend::reads_staging_of).
     Staging(&'a dyn Staging, usize),
     /// In a buffer with a host pointer, at an offset in bytes.
     Buffer(&'a dyn Buffer, usize),

@@ -2,6 +2,7 @@
 
 mod completion;
 mod crew;
+mod fan_out;
 mod figures;
 mod flow;
 mod handle;
@@ -15,6 +16,7 @@ mod survey;
 mod transfer;
 mod unit;
 
+pub use fan_out::start_copy_to_all;
 pub use figures::CopyReport;
 pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};
 pub use start::start_copy;

@@ -81,7 +81,7 @@ impl Drop for Kept {
 #[derive(Default)]
 pub(crate) struct Keep {
     pub(crate) blocks: SmallVec<[Block; 1]>,
-    /// A block that somebody reads after the copy.
+    /// A block that others use as well: who reads it after the copy, or copies of the same bytes to other devices.
     pub(crate) shared_block: Option<Arc<Block>>,
     /// Room for the table of a kernel that makes all of the copies.
     pub(crate) table: Option<Block>,
@@ -160,6 +160,11 @@ impl Lane {
 
     pub(crate) fn stream(&self) -> &Arc<dyn BackendStream> {
         &self.stream
+    }
+
+    /// Whether its stream is one of this device.
+    pub(crate) fn is_of(&self, backend: &Arc<dyn Backend>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.backend), Arc::as_ptr(backend))
     }
 
     pub(crate) fn ticket(&self, position: u64) -> Ticket {
@@ -312,13 +317,19 @@ impl Keep {
         self.sources.as_ref()?.get(leaf).map(|leaf| leaf.storage.buffer())
     }
 
+    /// The block of this number that the copies read; where none is theirs alone, the one that others read as well.
+    pub(crate) fn staged(&self, number: usize) -> Option<&Block> {
+        self.blocks.get(number).or(self.shared_block.as_deref())
+    }
+
     fn leak(self: Arc<Self>) {
         let others = [self.shared_block.as_deref(), self.table.as_ref()];
         let sources = self.sources.iter().flat_map(|leaves| leaves.iter().map(|leaf| &leaf.storage));
         let mut bytes = self.storages.iter().chain(sources).map(Storage::bytes).sum::<usize>();
         for block in self.blocks.iter().chain(others.into_iter().flatten()) {
-            block.give_up();
-            bytes += block.bytes();
+            if block.give_up() {
+                bytes += block.bytes();
+            }
         }
         count_leak(bytes);
         std::mem::forget(self);

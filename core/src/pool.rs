@@ -9,6 +9,7 @@ mod stock;
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -126,7 +127,12 @@ impl Pool {
             return None;
         }
         let (class, staging) = state.stock.take(class)?;
-        Some(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
+        Some(Block {
+            staging: ManuallyDrop::new(staging),
+            class,
+            pool: Some(self.clone()),
+            given_up: AtomicBool::new(false),
+        })
     }
 
     /// Somebody needed a block at once in vain: there shall be one more, even if one comes back meanwhile. Else there would
@@ -311,12 +317,24 @@ impl Pool {
             result => result?,
         };
         std::mem::forget(reserved);
-        Ok(Block { staging: ManuallyDrop::new(staging), class, pool: Some(self.clone()) })
+        Ok(Block {
+            staging: ManuallyDrop::new(staging),
+            class,
+            pool: Some(self.clone()),
+            given_up: AtomicBool::new(false),
+        })
     }
 
-    /// Blocks whose copies are done come back, if the driver says so.
+    /// Blocks whose copies are done come back, if the driver says so. Another device that reads blocks of this one may be
+    /// broken, which is no failure of this one.
     pub(crate) fn settle_lanes(&self) -> Result<()> {
-        self.busy_lanes().iter().try_for_each(|lane| lane.poll())
+        for lane in self.busy_lanes() {
+            let polled = lane.poll();
+            if lane.is_of(&self.backend) {
+                polled?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes the blocks of copies that are done; whether there were some.
@@ -345,8 +363,10 @@ impl Pool {
         let lanes = self.busy_lanes();
         let patience = PATIENCE / u32::try_from(lanes.len()).unwrap_or(u32::MAX).max(1);
         for lane in lanes {
-            if lane.wait_for_oldest(patience)? {
-                return Ok(());
+            match lane.wait_for_oldest(patience) {
+                Ok(true) => return Ok(()),
+                Err(error) if lane.is_of(&self.backend) => return Err(error),
+                Ok(false) | Err(_) => {}
             }
         }
         let mut state = self.state.lock();

@@ -46,6 +46,7 @@ pub(crate) fn all() -> Vec<Backend> {
         Backend::simulated("late", &[], |config| config),
         Backend::simulated("late-far", &[], |config| LateConfig {
             peers: false,
+            shared_staging: false,
             seed: Some(7),
             gather: Some(24),
             copy_granularity: Alignment::of(4).expect("a power of two"),

@@ -3,6 +3,7 @@
 mod awaiting;
 mod dtypes;
 mod errors;
+mod fan_out;
 mod gathering;
 mod granules;
 mod lifetimes;
@@ -24,6 +25,7 @@ pub(crate) fn all() -> Vec<Case> {
         awaiting::cases,
         dtypes::cases,
         errors::cases,
+        fan_out::cases,
         gathering::cases,
         granules::cases,
         lifetimes::cases,

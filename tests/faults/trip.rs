@@ -3,7 +3,10 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use transship::{BackgroundWork, CopyOptions, Device, Error, Tensor, TimedWait, for_each_tensor, start_copy};
+use transship::{
+    BackgroundWork, CopyError, CopyHandle, CopyOptions, Device, Error, Tensor, TimedWait, for_each_tensor,
+    start_copy, start_copy_to_all,
+};
 
 use crate::detection;
 use crate::stand_in::StandIn;
@@ -18,6 +21,8 @@ pub(crate) enum Direction {
     Up,
     Down,
     Between,
+    /// To two devices at once.
+    ToBoth,
     /// A device is opened, copied to and closed.
     Opened,
 }
@@ -38,20 +43,23 @@ pub(crate) struct Trip {
 /// Where it goes, opened or not.
 pub(crate) enum Target {
     Open(Device),
+    Both([Device; 2]),
     Closed(usize),
 }
 
 impl Direction {
-    pub(crate) const ALL: [Self; 4] = [Self::Up, Self::Down, Self::Between, Self::Opened];
+    pub(crate) const ALL: [Self; 5] = [Self::Up, Self::Down, Self::Between, Self::ToBoth, Self::Opened];
 
     /// Opens what the copy needs, of the devices from `first` on, and warms nothing up: the first calls are part of what
     /// may fail.
     pub(crate) fn prepare(self, through: Through, first: usize) -> Trip {
-        let open = |ordinal| Target::Open(through.open(ordinal).unwrap());
+        let device = |ordinal| through.open(ordinal).unwrap();
+        let open = |ordinal| Target::Open(device(ordinal));
         let (source, target) = match self {
             Self::Up => (sources(), open(first)),
             Self::Down => (there(through, first), Target::Open(Device::host())),
             Self::Between => (there(through, first), open(first + 1)),
+            Self::ToBoth => (sources(), Target::Both([device(first), device(first + 1)])),
             Self::Opened => (sources(), Target::Closed(first)),
         };
         Trip { through, source, target }
@@ -78,25 +86,44 @@ impl Trip {
     }
 
     fn copy(self, background: BackgroundWork) -> Option<Ended> {
+        let options = CopyOptions::default().background(background);
         let target = match self.target {
             Target::Open(device) => device,
+            Target::Both(devices) => {
+                return match start_copy_to_all(self.source, &devices, options) {
+                    Ok(handles) => wait_for_all(handles),
+                    Err(failed) => Some(failure(failed, false)),
+                };
+            }
             Target::Closed(ordinal) => match self.through.open(ordinal) {
                 Ok(device) => device,
                 Err(error) => return Some(Ended::Failed { error, back: Some(self.source), started: false }),
             },
         };
-        let options = CopyOptions::default().background(background);
-        let started = start_copy(self.source, &target, options).map_err(|failed| (failed, false));
-        let waited = started.and_then(|handle| handle.wait_timeout(LONGEST).map_err(|failed| (failed, true)));
-        match waited {
-            Ok(TimedWait::Done(value)) => Some(Ended::Done(value)),
-            Ok(TimedWait::Pending(_)) => None,
-            Err((failed, started)) => {
-                let (error, back) = failed.into_parts();
-                Some(Ended::Failed { error, back, started })
-            }
+        match start_copy(self.source, &target, options) {
+            Ok(handle) => wait_for_all(vec![handle]),
+            Err(failed) => Some(failure(failed, false)),
         }
     }
+}
+
+/// The tensors of all one behind the other, or the failure of one; `None` if one does not come to its end.
+fn wait_for_all(handles: Vec<CopyHandle<Vec<Tensor>>>) -> Option<Ended> {
+    let mut copied = Vec::new();
+    let mut failed = None;
+    for handle in handles {
+        match handle.wait_timeout(LONGEST) {
+            Ok(TimedWait::Done(value)) => copied.extend(value),
+            Ok(TimedWait::Pending(_)) => return None,
+            Err(error) => failed = Some(failure(error, true)),
+        }
+    }
+    Some(failed.unwrap_or(Ended::Done(copied)))
+}
+
+fn failure(failed: CopyError<Vec<Tensor>>, started: bool) -> Ended {
+    let (error, back) = failed.into_parts();
+    Ended::Failed { error, back, started }
 }
 
 /// Tensors of several types on the host: three, or those of the headline where the environment asks for it.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::DeviceId;
 use crate::backend::Submission;
 
-/// What one copy did, and how long each phase took.
+/// What one copy did, and how long each phase took. What [`start_copy_to_all`](crate::start_copy_to_all) does once for
+/// several devices (traversal, plan, staging) counts in the first copy of those that share it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CopyReport {

@@ -77,6 +77,29 @@ impl Flow {
                 flows.push(Self::new(source, span, origin.clone(), target, options));
             }
         }
+        Self::checked(flows, target, options)
+    }
+
+    /// The ways of the same sources to another target.
+    pub(crate) fn all_to(
+        plan: &Plan,
+        flows: &[Self],
+        target: &Device,
+        options: &CopyOptions,
+    ) -> Result<SmallVec<[Self; 1]>> {
+        let again = |flow: &Self| {
+            let span = plan.source_span(flow.source);
+            Self::new(flow.source, span, flow.origin.clone(), target, options)
+        };
+        Self::checked(flows.iter().map(again).collect(), target, options)
+    }
+
+    /// Fails if the caller has named a stream and none of `flows` runs on it.
+    fn checked(
+        flows: SmallVec<[Self; 1]>,
+        target: &Device,
+        options: &CopyOptions,
+    ) -> Result<SmallVec<[Self; 1]>> {
         match &options.stream {
             Some(stream) if !flows.is_empty() && !flows.iter().any(|flow: &Self| flow.on_callers_stream) => {
                 let expected = flows.first().map_or(DeviceId::HOST, |flow| flow.runs_on(target).id());

@@ -221,7 +221,7 @@ impl<S: TensorTree> CopyHandle<S> {
         let value = self.job.take().and_then(|job| {
             job.report(&mut self.planned);
             let mut value = self.value.take()?;
-            leaves::restore(&mut value, job.leaves.iter().map(|leaf| leaf.storage.clone()));
+            job.give_back(&mut value);
             Some(value)
         });
         CopyError::new(error, value)

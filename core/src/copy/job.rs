@@ -1,5 +1,7 @@
 //! One copy, planned: what goes where, and by which way.
 
+mod sharing;
+
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
@@ -23,7 +25,8 @@ use crate::{Alignment, Device, Error, Result, Tensor};
 pub(crate) struct Job {
     /// Shared with what is in flight: one count for all sources.
     pub(crate) leaves: Arc<Vec<Leaf>>,
-    pub(crate) plan: Plan,
+    /// Shared with copies of the same leaves to other devices.
+    pub(crate) plan: Arc<Plan>,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     /// Offsets and sizes of copies are multiples of this.
     pub(crate) granularity: Alignment,
@@ -80,7 +83,7 @@ impl Job {
         };
         Ok(Self {
             leaves: Arc::new(leaves),
-            plan,
+            plan: Arc::new(plan),
             flows,
             granularity: survey.granularity(),
             target: target.clone(),

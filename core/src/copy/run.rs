@@ -94,7 +94,7 @@ pub(crate) fn in_background(job: Arc<Job>) -> Result<()> {
 }
 
 /// Refuses what is too much for the caller's thread.
-fn weigh(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
+pub(super) fn weigh(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
     let total = job.flows.iter().map(|flow| job.plan.source_span(flow.source)).fold(0, usize::saturating_add);
     if job.pace.is_some_and(|pace| total > pace) {
         return Err(Refusal::NeedsWorker("a paced copy waits for the device"));
@@ -122,7 +122,7 @@ fn weigh(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
 }
 
 /// Lets the copy run behind what it must come behind. `false` if that would block and may not.
-fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bool> {
+pub(super) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bool> {
     for copy in &job.before.of_residents {
         if !may_block && !copy.is_submitted() {
             return Ok(false);
@@ -200,7 +200,11 @@ pub(crate) fn wait_unless_same(
     if Arc::ptr_eq(stream, other) { Ok(()) } else { stream.wait_for(&**other, position) }
 }
 
-fn take_blocks(job: &Job, units: &[Unit], diligence: Diligence) -> Result<SmallVec<[Taken; 1]>, Refusal> {
+pub(super) fn take_blocks(
+    job: &Job,
+    units: &[Unit],
+    diligence: Diligence,
+) -> Result<SmallVec<[Taken; 1]>, Refusal> {
     let take = |unit: &Unit| {
         let (Some(flow), Some(destinations)) = (job.flows.get(unit.flow), job.destinations.get()) else {
             return Ok(Taken::default());

@@ -36,55 +36,80 @@ use crate::{CopyError, CopyOptions, Device, Error, TensorTree};
 /// # Ok::<(), transship_core::Error>(())
 /// ```
 pub fn start_copy<S: TensorTree>(
-    mut value: S,
+    value: S,
     to: &Device,
     options: CopyOptions,
 ) -> Result<CopyHandle<S>, CopyError<S>> {
     let completion = Completion::within(options.deadline);
-    let mut report = CopyReport::new(to.id());
-    let mut survey = match options.validate().and_then(|()| Survey::new(to, &options)) {
-        Ok(survey) => survey,
-        Err(error) => return Err(CopyError::new(error, Some(value))),
-    };
-    let started = Instant::now();
-    let leaves = match leaves::take(&mut value, &mut survey) {
-        Ok(leaves) => leaves,
-        Err(error) => return Err(CopyError::new(error, Some(value))),
-    };
-    let taken = Instant::now();
-    report.traverse = taken - started;
-    let job = match Job::new(leaves, survey, &options, completion.clone()) {
-        Ok(job) => Arc::new(job),
-        Err((error, leaves)) => {
-            leaves::restore(&mut value, leaves.into_iter().map(|leaf| leaf.storage));
-            return Err(CopyError::new(error, Some(value)));
-        }
-    };
-    report.plan = taken.elapsed();
-    report.leaves = job.leaves.len();
-    match launch(&job) {
+    let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
+    match launch(&job, |diligence| run::inline(&job, diligence), || run::in_background(job.clone())) {
         Ok(()) => Ok(CopyHandle::new(value, job, report)),
         Err(error) => {
-            completion.fail(error.clone());
-            leaves::restore(&mut value, job.leaves.iter().map(|leaf| leaf.storage.clone()));
+            job.completion.fail(error.clone());
+            job.give_back(&mut value);
             Err(CopyError::new(error, Some(value)))
         }
     }
 }
 
-fn launch(job: &Arc<Job>) -> Result<(), Error> {
+/// A structure whose tensors were taken out of it, and the copy that they were planned for.
+pub(crate) struct Prepared<S> {
+    pub(crate) value: S,
+    pub(crate) job: Arc<Job>,
+    pub(crate) report: CopyReport,
+}
+
+impl<S: TensorTree> Prepared<S> {
+    /// Takes and plans; submits nothing.
+    pub(crate) fn new(
+        mut value: S,
+        to: &Device,
+        options: &CopyOptions,
+        completion: Arc<Completion>,
+    ) -> Result<Self, CopyError<S>> {
+        let mut report = CopyReport::new(to.id());
+        let mut survey = match options.validate().and_then(|()| Survey::new(to, options)) {
+            Ok(survey) => survey,
+            Err(error) => return Err(CopyError::new(error, Some(value))),
+        };
+        let started = Instant::now();
+        let leaves = match leaves::take(&mut value, &mut survey) {
+            Ok(leaves) => leaves,
+            Err(error) => return Err(CopyError::new(error, Some(value))),
+        };
+        let taken = Instant::now();
+        report.traverse = taken - started;
+        let job = match Job::new(leaves, survey, options, completion) {
+            Ok(job) => Arc::new(job),
+            Err((error, leaves)) => {
+                leaves::restore(&mut value, leaves.into_iter().map(|leaf| leaf.storage));
+                return Err(CopyError::new(error, Some(value)));
+            }
+        };
+        report.plan = taken.elapsed();
+        report.leaves = job.leaves.len();
+        Ok(Self { value, job, report })
+    }
+}
+
+/// Carries `job`, and others that share its plan, out at once or by workers, as its options say.
+pub(crate) fn launch(
+    job: &Job,
+    inline: impl FnOnce(Diligence) -> Result<(), Refusal>,
+    in_background: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
     let diligence = match job.background {
-        BackgroundWork::Always if !job.is_trivial() => return run::in_background(job.clone()),
+        BackgroundWork::Always if !job.is_trivial() => return in_background(),
         BackgroundWork::Never => Diligence::Thorough,
         _ => Diligence::Quick,
     };
-    match run::inline(job, diligence) {
+    match inline(diligence) {
         Ok(()) => Ok(()),
         Err(Refusal::Failed(error)) => Err(error),
         Err(Refusal::NeedsWorker(reason)) if job.background == BackgroundWork::Never => {
             let requested = job.plan.chunks().iter().map(|chunk| chunk.bytes).sum();
             Err(Error::Busy { device: job.target.id(), requested, reason })
         }
-        Err(Refusal::NeedsWorker(_)) => run::in_background(job.clone()),
+        Err(Refusal::NeedsWorker(_)) => in_background(),
     }
 }

@@ -23,7 +23,7 @@ thread_local! {
 const MOST_EXPECTED: usize = 4096;
 
 /// What a copy must come behind.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Predecessors {
     /// Copies that fill its sources.
     pub(crate) of_sources: SmallVec<[Arc<Completion>; 1]>,

@@ -58,15 +58,12 @@ pub(crate) type Outlet<'a> = &'a mut dyn FnMut(Filled) -> Result<()>;
 
 /// Carries one unit, as far as `outlet` if it goes up through a staging block.
 pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
-    let (Some(flow), Some(destinations)) = (job.flows.get(unit.flow), job.destinations.get()) else {
-        return Err(Error::NotReady);
-    };
-    let transfer = Transfer { job, flow, destinations, unit };
-    match &flow.way {
+    let transfer = Transfer::of(job, unit)?;
+    match &transfer.flow.way {
         Way::Fill => transfer.fill(),
-        Way::Staged if destinations.are_open(flow) => transfer.fill(),
+        Way::Staged if transfer.destinations.are_open(transfer.flow) => transfer.fill(),
         Way::Staged => transfer.stage(supply, outlet),
-        Way::Download if destinations.pageable && job.pinned => transfer.drain(supply, outlet),
+        Way::Download if transfer.destinations.pageable && job.pinned => transfer.drain(supply, outlet),
         Way::Direct | Way::Download => transfer.direct(supply),
         Way::OverHost { down } => transfer.over_host(down, outlet),
     }
@@ -82,29 +79,57 @@ pub(crate) fn copy_up(job: &Job, mut filled: SmallVec<[Filled; 1]>) -> Result<()
     Ok(())
 }
 
+/// A [`Filled`] that several copies read, of jobs with the same plan.
+pub(crate) struct Shared {
+    unit: Unit,
+    block: Arc<Block>,
+}
+
+impl Filled {
+    /// For copies with the plan of `job`, which has filled it.
+    pub(crate) fn share(self, job: &Job) -> Shared {
+        let Self { unit, block } = self;
+        job.completion.figures.count_staged(unit.bytes(), block.staging().is_pinned());
+        Shared { unit, block: Arc::new(block) }
+    }
+}
+
+/// Copies a block up that others read as well.
+pub(crate) fn copy_up_shared(job: &Job, filled: &Shared) -> Result<()> {
+    let keep = Keep { shared_block: Some(filled.block.clone()), ..Keep::default() };
+    copy_units_up(job, &[filled.unit], keep)
+}
+
 /// One copy for each chunk that a block holds a part of.
 fn copy_up_one_flow(job: &Job, filled: SmallVec<[Filled; 1]>) -> Result<()> {
-    let Some(last) = filled.last().map(|last| last.unit) else { return Ok(()) };
-    let (Some(flow), Some(destinations)) = (job.flows.get(last.flow), job.destinations.get()) else {
-        return Err(Error::NotReady);
-    };
-    let mut pieces = SmallVec::<[BlockPiece; 2]>::new();
+    let mut units = SmallVec::<[Unit; 1]>::new();
     let mut keep = Keep::default();
-    for (block, filled) in filled.into_iter().enumerate() {
-        job.completion.figures.count_staged(filled.unit.bytes(), filled.block.staging().is_pinned());
-        for piece in chunk_pieces(job, flow, &filled.unit) {
-            keep.storages.extend(destinations.chunks.get(piece.chunk).cloned());
-            pieces.push(BlockPiece { block, offset: piece.linear - filled.unit.start, piece });
+    for Filled { unit, block } in filled {
+        job.completion.figures.count_staged(unit.bytes(), block.staging().is_pinned());
+        units.push(unit);
+        keep.blocks.push(block);
+    }
+    copy_units_up(job, &units, keep)
+}
+
+/// Copies units of one flow up, each out of the block of its number.
+fn copy_units_up(job: &Job, units: &[Unit], mut keep: Keep) -> Result<()> {
+    let Some(last) = units.last() else { return Ok(()) };
+    let transfer = Transfer::of(job, last)?;
+    let mut pieces = SmallVec::<[BlockPiece; 2]>::new();
+    for (block, unit) in units.iter().enumerate() {
+        for piece in chunk_pieces(job, transfer.flow, unit) {
+            keep.storages.extend(transfer.destinations.chunks.get(piece.chunk).cloned());
+            pieces.push(BlockPiece { block, offset: piece.linear - unit.start, piece });
         }
-        keep.blocks.push(filled.block);
     }
     // SAFETY: the pieces are cut out of chunks that the plan has sized, and each lies within its unit, which the block has
-    // room for (`Filled`).
+    // room for (`Filled`); a block of another device is one that this one reads (`Job::can_share_with`).
     let submission = unsafe {
-        Transfer { job, flow, destinations, unit: &last }.submit(&flow.lane, keep, |keep| {
+        transfer.submit(&transfer.flow.lane, keep, |keep| {
             let uploads = pieces.iter().zip(&keep.storages).filter_map(|(from, storage)| {
                 Some(CopyOp::Upload {
-                    from: keep.blocks.get(from.block)?.host_side(from.offset),
+                    from: keep.staged(from.block)?.host_side(from.offset),
                     to: storage.buffer(),
                     to_offset: from.piece.chunk_offset,
                     bytes: from.piece.bytes,
@@ -130,7 +155,14 @@ struct Transfer<'a> {
     unit: &'a Unit,
 }
 
-impl Transfer<'_> {
+impl<'a> Transfer<'a> {
+    fn of(job: &'a Job, unit: &'a Unit) -> Result<Self> {
+        match (job.flows.get(unit.flow), job.destinations.get()) {
+            (Some(flow), Some(destinations)) => Ok(Self { job, flow, destinations, unit }),
+            _ => Err(Error::NotReady),
+        }
+    }
+
     /// Writes the destination.
     fn fill(&self) -> Result<()> {
         self.job.completion.figures.time(Phase::Stage, || {

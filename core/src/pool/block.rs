@@ -4,6 +4,7 @@ use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Class, Pool};
 use crate::Result;
@@ -17,6 +18,7 @@ pub(crate) struct Block {
     pub(super) class: Class,
     /// `None` for ordinary memory, which is not pooled.
     pub(super) pool: Option<Arc<Pool>>,
+    pub(super) given_up: AtomicBool,
 }
 
 impl Block {
@@ -24,7 +26,7 @@ impl Block {
     pub(crate) fn pageable(bytes: usize) -> Result<Self> {
         let staging: Box<dyn Staging> = Box::new(Pageable(HostMemory::uninit(bytes)?));
         let class = Class { bytes, direction: Direction::Upload };
-        Ok(Self { staging: ManuallyDrop::new(staging), class, pool: None })
+        Ok(Self { staging: ManuallyDrop::new(staging), class, pool: None, given_up: AtomicBool::new(false) })
     }
 
     pub(crate) fn staging(&self) -> &dyn Staging {
@@ -55,12 +57,17 @@ impl Block {
         self.pool.as_ref().is_some_and(|pool| pool.backend.limits().mapped_staging)
     }
 
-    /// Counts it as lost for its pool: it is about to be leaked.
-    pub(crate) fn give_up(&self) {
+    /// Counts it as lost for its pool: it is about to be leaked. `false` if another copy that reads it has lost it
+    /// before.
+    pub(crate) fn give_up(&self) -> bool {
+        if self.given_up.swap(true, Ordering::Relaxed) {
+            return false;
+        }
         if let Some(pool) = &self.pool {
             pool.state.lock().stock.give_up(self.class);
             pool.returned.notify_all();
         }
+        true
     }
 
     /// The first `bytes` of the block as memory for a tensor on the host.

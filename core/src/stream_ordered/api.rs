@@ -143,7 +143,7 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Frees it; the driver may wait for the device.
     unsafe fn free(&self, address: u64) -> Result<()>;
 
-    /// Allocates page-locked host memory for copies in this direction.
+    /// Allocates page-locked host memory for copies in this direction, by any device of the driver.
     unsafe fn allocate_host(&self, bytes: usize, direction: Direction) -> Result<Option<NonNull<u8>>>;
 
     /// Frees it.

@@ -190,6 +190,10 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         reached
     }
 
+    fn reads_staging_of(&self, other: &dyn Backend) -> bool {
+        Self::of(other).is_some()
+    }
+
     fn trim(&self) -> usize {
         self.heap.trim()
     }

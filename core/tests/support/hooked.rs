@@ -15,6 +15,7 @@ type Hook<T> = Mutex<Option<Box<dyn FnOnce(T) + Send>>>;
 
 pub(crate) struct Hooked {
     device: Arc<dyn Backend>,
+    limits: Limits,
     before_allocate: Hook<()>,
     before_submit: Hook<()>,
     after_submit: Hook<u64>,
@@ -28,13 +29,25 @@ impl Hooked {
 
     /// `owner` is dropped with the device.
     pub(crate) fn with_owner(device: Arc<dyn Backend>, owner: impl Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::over(device, owner))
+    }
+
+    /// Buffers of it are no larger than that.
+    pub(crate) fn with_largest_buffer(device: Arc<dyn Backend>, largest_buffer: usize) -> Arc<Self> {
+        let mut hooked = Self::over(device, ());
+        hooked.limits.largest_buffer = largest_buffer;
+        Arc::new(hooked)
+    }
+
+    fn over(device: Arc<dyn Backend>, owner: impl Send + Sync + 'static) -> Self {
+        Self {
+            limits: device.limits().clone(),
             device,
             before_allocate: Hook::default(),
             before_submit: Hook::default(),
             after_submit: Hook::default(),
             _owner: Box::new(owner),
-        })
+        }
     }
 
     /// The next allocation of device memory runs `hook` first.
@@ -77,7 +90,7 @@ unsafe impl Backend for Hooked {
     }
 
     fn limits(&self) -> &Limits {
-        self.device.limits()
+        &self.limits
     }
 
     fn counters(&self) -> Counters {
@@ -127,6 +140,11 @@ unsafe impl Backend for Hooked {
     fn reaches(&self, other: &dyn Backend) -> bool {
         let other: &dyn Any = other;
         other.downcast_ref::<Self>().is_some_and(|other| self.device.reaches(&*other.device))
+    }
+
+    fn reads_staging_of(&self, other: &dyn Backend) -> bool {
+        let other: &dyn Any = other;
+        other.downcast_ref::<Self>().is_some_and(|other| self.device.reads_staging_of(&*other.device))
     }
 
     fn trim(&self) -> usize {

@@ -71,6 +71,12 @@ impl LateBackend {
         Self { instance, device, limits }
     }
 
+    /// Whether several copies of this device at a time read a staging block of another one of its driver, or its own.
+    pub(crate) fn reads_blocks_of(&self, device: usize) -> bool {
+        let config = &self.instance.config;
+        !config.mapped_staging && (device == self.device || config.shared_staging)
+    }
+
     fn stream<'a>(&self, stream: &'a dyn BackendStream) -> Result<&'a LateStream> {
         let stream = LateStream::of(stream, &self.instance).ok_or(Error::Unsupported {
             device: self.device(),
@@ -248,6 +254,13 @@ unsafe impl Backend for LateBackend {
         other.downcast_ref::<Self>().is_some_and(|other| {
             let same = Arc::ptr_eq(&self.instance, &other.instance);
             same && (self.device == other.device || self.instance.config.peers)
+        })
+    }
+
+    fn reads_staging_of(&self, other: &dyn Backend) -> bool {
+        let other: &dyn Any = other;
+        other.downcast_ref::<Self>().is_some_and(|other| {
+            Arc::ptr_eq(&self.instance, &other.instance) && self.reads_blocks_of(other.device)
         })
     }
 

@@ -58,7 +58,8 @@ pub struct CallRecord {
 pub(crate) struct Calls {
     pub(crate) log: Vec<CallRecord>,
     faults: Vec<(Call, usize)>,
-    broken: bool,
+    /// Every device if there is no name.
+    broken: Option<Option<DeviceId>>,
 }
 
 impl Calls {
@@ -87,16 +88,21 @@ impl Calls {
         self.faults.push((call, after));
     }
 
-    pub(crate) fn break_device(&mut self) {
-        self.broken = true;
+    pub(crate) fn break_device(&mut self, only: Option<DeviceId>) {
+        self.broken = Some(only);
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken
+        self.broken.is_some()
     }
 
     pub(crate) fn check_alive(&self, device: DeviceId) -> Result<()> {
-        if self.broken { Err(failure(device, "the device is broken".to_owned())) } else { Ok(()) }
+        match self.broken {
+            Some(only) if only.is_none_or(|only| only == device) => {
+                Err(failure(device, "the device is broken".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

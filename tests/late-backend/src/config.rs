@@ -11,6 +11,8 @@ pub struct LateConfig {
     pub devices: usize,
     /// Whether its devices reach each other.
     pub peers: bool,
+    /// Whether its devices read each other's staging blocks, unless those are mapped.
+    pub shared_staging: bool,
     /// Whether staging blocks are pinned.
     pub pinned: bool,
     /// How many looks at a stream it takes to make one operation run.
@@ -53,6 +55,7 @@ impl LateConfig {
             name,
             devices: 1,
             peers: true,
+            shared_staging: true,
             pinned: true,
             polls_per_op: 1,
             seed: None,

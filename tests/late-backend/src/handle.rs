@@ -77,7 +77,13 @@ impl LateHandle {
 
     /// Breaks the devices: every later call fails, waits that have begun fail, and what is in flight never ends.
     pub fn break_device(&self) {
-        self.0.change(|state| state.calls.break_device());
+        self.0.change(|state| state.calls.break_device(None));
+    }
+
+    /// As [`break_device`](Self::break_device), one of the devices only.
+    pub fn break_one(&self, ordinal: usize) {
+        let device = self.0.devices[ordinal];
+        self.0.change(|state| state.calls.break_device(Some(device)));
     }
 
     /// Breaches of the contract of the seam seen so far. A test ends with a check that there are none.

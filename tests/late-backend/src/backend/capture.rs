@@ -1,6 +1,7 @@
 //! Copies, as they are captured when they are submitted.
 
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use transship_core::Result;
@@ -50,7 +51,10 @@ impl LateBackend {
         if !ops.iter().all(is_kernels_work) {
             return Err("a copy that a kernel cannot make".to_owned());
         }
-        let block = self.own_block(table, false)?;
+        let block = self.usable_block(table, false)?;
+        if block.device != self.device {
+            return Err("a table in a staging block of another device".to_owned());
+        }
         let bytes = ops.len() * entry;
         inside(0, bytes, block.block.bytes())?;
         let start = block.block.at(0, bytes).ok_or("a table beyond the end of its block")?;
@@ -61,13 +65,13 @@ impl LateBackend {
         Ok(Op::Table { block: block.id, start: HostPointer(start), bytes, mark })
     }
 
-    /// A staging block of this device that may be used like that.
-    fn own_block<'a>(&self, block: &'a dyn Staging, writes: bool) -> Result<&'a LateStaging, String> {
+    /// A staging block that may be used like that: of this device, or of one whose blocks it reads.
+    fn usable_block<'a>(&self, block: &'a dyn Staging, writes: bool) -> Result<&'a LateStaging, String> {
         let any: &dyn Any = block;
         let block = any
             .downcast_ref::<LateStaging>()
-            .filter(|block| std::sync::Arc::ptr_eq(&block.instance, &self.instance))
-            .filter(|block| block.device == self.device)
+            .filter(|block| Arc::ptr_eq(&block.instance, &self.instance))
+            .filter(|block| block.device == self.device || (!writes && self.reads_blocks_of(block.device)))
             .ok_or("a copy of a staging block of another device")?;
         if self.instance.config.mapped_staging {
             self.check_mapped(block, writes)?;
@@ -85,7 +89,7 @@ impl LateBackend {
         let any: &dyn Any = buffer;
         let buffer = any
             .downcast_ref::<LateBuffer>()
-            .filter(|buffer| std::sync::Arc::ptr_eq(&buffer.instance, &self.instance))
+            .filter(|buffer| Arc::ptr_eq(&buffer.instance, &self.instance))
             .filter(|buffer| buffer.device == self.device || peers)
             .ok_or("a copy of a buffer that the device does not reach")?;
         inside(offset, bytes, buffer.bytes)?;
@@ -108,7 +112,7 @@ impl LateBackend {
             }
             HostSide::Staging(block, offset) => {
                 inside(offset, bytes, block.bytes())?;
-                let block = self.own_block(block, writes)?;
+                let block = self.usable_block(block, writes)?;
                 let start =
                     HostPointer(block.block.at(offset, bytes).ok_or("a copy beyond the end of a block")?);
                 Ok(End::Staging { block: block.id, start })
