@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use transship::{Device, Error, Tensor, TensorTree};
+use transship::{CopyOptions, Device, Error, Tensor, TensorTree, start_copy_to_all};
 
 use super::Work;
 use crate::Result;
@@ -70,7 +70,12 @@ fn to_both<S: TensorTree + Clone + 'static>(
     let devices = both(bed)?;
     let targets = devices.map(|device| Target::new(bed, device));
     let way = "start_copy to each, until both wait() return";
-    let mut contenders = vec![Contender::new(Kind::Ours, way, ToBoth { targets, copied: None })];
+    let options = bed.options(devices[0]);
+    let at_once = ToAll { devices: devices.map(Device::clone), options, copied: None };
+    let mut contenders = vec![
+        Contender::new(Kind::Ours, "start_copy_to_all, until both wait() return", at_once),
+        Contender::new(Kind::Ours, way, ToBoth { targets, copied: None }),
+    ];
     contenders.extend(rivals::to_both(devices, row.bytes)?);
     row.lines = series(bed.effort(seconds), contenders, |seed| {
         let mut inputs = inputs(seed)?;
@@ -84,6 +89,28 @@ fn to_both<S: TensorTree + Clone + 'static>(
 
 fn both(bed: &Bed) -> Result<[&Device; 2]> {
     Ok([&bed.device, bed.second.as_ref().ok_or("no second device was named")?])
+}
+
+struct ToAll<S> {
+    devices: [Device; 2],
+    options: CopyOptions,
+    copied: Option<(S, S)>,
+}
+
+impl<S: TensorTree + Clone> Method<S> for ToAll<S> {
+    fn run(&mut self, input: &Input<S>) -> Result<Duration> {
+        self.copied = None;
+        let value = input.value.clone();
+        let started = Instant::now();
+        let copies = start_copy_to_all(value, &self.devices, self.options.clone()).map_err(Error::from)?;
+        let [first, second] = copies.try_into().map_err(|_| "a copy for each device")?;
+        self.copied = Some((first.wait().map_err(Error::from)?, second.wait().map_err(Error::from)?));
+        Ok(started.elapsed())
+    }
+
+    fn is_right(&mut self, expected: &[Tensor]) -> Result<bool> {
+        are_copies(self.copied.take(), expected)
+    }
 }
 
 struct ToBoth<S> {
@@ -103,8 +130,12 @@ impl<S: TensorTree + Clone> Method<S> for ToBoth<S> {
     }
 
     fn is_right(&mut self, expected: &[Tensor]) -> Result<bool> {
-        let (one, other) = self.copied.take().ok_or("nothing was copied")?;
-        let (first, second) = expected.split_at(expected.len() / 2);
-        Ok(ours::is_copy(one, first)? && ours::is_copy(other, second)?)
+        are_copies(self.copied.take(), expected)
     }
+}
+
+fn are_copies<S: TensorTree>(copied: Option<(S, S)>, expected: &[Tensor]) -> Result<bool> {
+    let (one, other) = copied.ok_or("nothing was copied")?;
+    let (first, second) = expected.split_at(expected.len() / 2);
+    Ok(ours::is_copy(one, first)? && ours::is_copy(other, second)?)
 }
