@@ -55,7 +55,7 @@ pub(crate) struct Flow {
     /// What the copies run on; for [`Way::OverHost`], the way up.
     pub(crate) lane: Arc<Lane>,
     pub(crate) on_callers_stream: bool,
-    /// The bytes are carried in pieces of at most this size,
+    /// The bytes are carried in pieces of at most this size: whole, unless the copy is paced,
     unit: usize,
     /// and through staging blocks in pieces of at most this one.
     staged_unit: usize,
@@ -125,8 +125,7 @@ impl Flow {
         let granularity = origin.granularity().max(target.limits().copy_granularity);
         let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
         let from = origin.device();
-        let whole = if matches!(way, Way::Direct) { usize::MAX } else { largest_block(budget(target, from)) };
-        let (unit, staged_unit) = (paced(whole), paced(staging_block(span, target, from)));
+        let (unit, staged_unit) = (paced(usize::MAX), paced(staging_block(span, target, from)));
         Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit, staged_unit }
     }
 
