@@ -98,7 +98,9 @@ fn a_consumer_that_is_not_told() -> Outcome {
     let stall = Stall::on(&bench.device, bench.raw.handle);
     let options = CopyOptions::default().stream(&producer);
     let copied = start_copy(Tensor::from(numbers(COUNT, 1)), &bench.device, options)?.wait_on(&producer)?;
-    let read = Reader::submit(&copied, &consumer)?.bytes()?;
+    let reader = Reader::submit(&copied, &consumer)?;
+    let read = reader.bytes()?;
+    // Freeing pinned memory, that of the reader, would wait for all streams.
     stall.release();
     producer.synchronize()?;
     if read == bytes_of(1) { Ok(()) } else { Err(TOO_EARLY.into()) }
@@ -212,7 +214,7 @@ impl Reader {
         Ok(self.stream.backend_stream().reached()? >= self.position)
     }
 
-    fn bytes(self) -> Result<Vec<u8>, Error> {
+    fn bytes(&self) -> Result<Vec<u8>, Error> {
         assert!(self.stream.backend_stream().wait(self.position, None)?);
         let start = self.block.contents().unwrap();
         // SAFETY: the block has room for so many bytes, and the copy into it is done.
