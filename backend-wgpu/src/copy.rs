@@ -162,8 +162,7 @@ impl<'a> Batch<'a> {
         }
         let to =
             to.destination().ok_or_else(|| context.unsupported("write to a host range that is read-only"))?;
-        let landing =
-            Landing { block: WgpuStaging::allocate(context, bytes, Direction::Download)?, to, bytes };
+        let landing = Landing { block: WgpuStaging::landing(context, bytes)?, to, bytes };
         let block = self.block(context, &landing.block, Direction::Download)?;
         self.landings.push(landing);
         Ok(Command::Down { from, block, offset: 0, bytes: bytes as u64 })

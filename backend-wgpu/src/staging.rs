@@ -21,6 +21,8 @@ pub(crate) struct Block {
     buffer: wgpu::Buffer,
     direction: Direction,
     bytes: usize,
+    /// Whether it counts as staging memory.
+    counted: bool,
 }
 
 /// Whether the host has access. A view keeps wgpu from unmapping the memory that its pointer goes to.
@@ -33,6 +35,17 @@ enum State {
 
 impl WgpuStaging {
     pub(crate) fn allocate(context: &Arc<Context>, bytes: usize, direction: Direction) -> Result<Self> {
+        let block = Self::create(context, bytes, direction, true)?;
+        context.counting().staging_allocated(bytes);
+        Ok(block)
+    }
+
+    /// For bytes on their way into ordinary memory, which have no other way: it goes with the submission, and is in no budget.
+    pub(crate) fn landing(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        Self::create(context, bytes, Direction::Download, false)
+    }
+
+    fn create(context: &Arc<Context>, bytes: usize, direction: Direction, counted: bool) -> Result<Self> {
         let size = bytes.max(1).checked_next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT as usize);
         let too_large = || Error::TooLarge {
             device: context.id(),
@@ -51,9 +64,8 @@ impl WgpuStaging {
                 context.create_buffer(size, usage, "staging", false)?
             }
         };
-        context.counting().staging_allocated(bytes);
         let (context, state) = (context.clone(), Mutex::new(State::Away));
-        let block = Block { context, state, buffer, direction, bytes };
+        let block = Block { context, state, buffer, direction, bytes, counted };
         if direction == Direction::Upload && !block.open() {
             block.context.timeline().lose("a new staging block is not mapped");
             block.context.check()?;
@@ -160,6 +172,8 @@ unsafe impl Staging for WgpuStaging {
 
 impl Drop for WgpuStaging {
     fn drop(&mut self) {
-        self.0.context.counting().staging_freed(self.0.bytes);
+        if self.0.counted {
+            self.0.context.counting().staging_freed(self.0.bytes);
+        }
     }
 }

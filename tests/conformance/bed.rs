@@ -51,6 +51,18 @@ impl Bed {
         Ok(Device::from_backend(self.device.backend().clone())?)
     }
 
+    /// The same with devices whose pools and copy streams no other case uses, for cases that say which way a copy takes.
+    pub(crate) fn alone(&self) -> Result<Self, Failed> {
+        let second = self.second.as_ref().map(|second| Device::from_backend(second.backend().clone()));
+        Ok(Self {
+            device: self.private()?,
+            host: self.host.clone(),
+            second: second.transpose()?,
+            late: self.late.clone(),
+            random: Mutex::new(Random::new(self.random().next())),
+        })
+    }
+
     /// Options under which every tensor is copied: on the host all of them are there already.
     pub(crate) fn options(&self) -> CopyOptions {
         let always = self.device.is_host();

@@ -43,6 +43,7 @@ fn check(bed: &Bed, report: &CopyReport, places: u64, others: u64) {
 }
 
 fn down(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
     for _ in 0..3 {
         let (expected, there) = scattered(bed, small(bed, 40))?;
         let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
@@ -53,6 +54,7 @@ fn down(bed: &Bed) -> Result<(), Failed> {
 }
 
 fn down_beside_large_ones(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
     let mut tensors = small(bed, 20);
     tensors.insert(7, bed.bytes((100 << 10) + 1));
     tensors.push(bed.bytes(1 << 20));
@@ -64,6 +66,7 @@ fn down_beside_large_ones(bed: &Bed) -> Result<(), Failed> {
 }
 
 fn few_down(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
     let (expected, there) = scattered(bed, small(bed, 3))?;
     let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
     assert_eq!((report.gathered, report.copies), (0, 3), "{report}");
@@ -72,6 +75,7 @@ fn few_down(bed: &Bed) -> Result<(), Failed> {
 }
 
 fn thousands_down(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
     let (expected, there) = scattered(bed, small(bed, 5000))?;
     let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
     assert!(bed.device.limits().gather.is_none() || report.gathered == 5000, "{report}");
@@ -80,6 +84,7 @@ fn thousands_down(bed: &Bed) -> Result<(), Failed> {
 }
 
 fn down_to_ordinary_memory(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
     let device = bed.private()?;
     device.set_result_budget(64 << 10)?;
     let mut tensors: Vec<Tensor> = (0..30).map(|_| bed.bytes(5001)).collect();
@@ -106,6 +111,7 @@ fn odd_places_down(bed: &Bed) -> Result<(), Failed> {
 }
 
 fn on_the_device(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
     let (expected, there) = scattered(bed, small(bed, 40))?;
     let always = bed.options().policy(CopyPolicy::Always);
     let (packed, report) = bed.copy(there, &bed.device, always)?;
@@ -115,6 +121,7 @@ fn on_the_device(bed: &Bed) -> Result<(), Failed> {
 }
 
 fn to_another_device(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
     let (expected, there) = scattered(bed, small(bed, 40))?;
     // The table needs a block of this size, which a small copy takes only where one is idle.
     bed.copy(small(bed, 40), bed.second()?, bed.options())?;
