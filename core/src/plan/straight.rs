@@ -234,7 +234,9 @@ mod tests {
 
     #[test]
     fn leaves_that_lie_in_order_are_all_told_apart() {
+        let fewer = if cfg!(miri) { 20 } else { 1 };
         for (count, pitch) in [(528, 304), (10_000, 304), (1_000, 65_536), (1_000, 1 << 20), (20_000, 16)] {
+            let count = count / fewer;
             let leaf = |number: usize| Leaf {
                 bytes: 64,
                 alignment: Alignment::ONE,
