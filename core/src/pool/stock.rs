@@ -307,7 +307,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) as usize % limit
         };
-        for _ in 0..300 {
+        for _ in 0..if cfg!(miri) { 3 } else { 300 } {
             let mut stock = Stock::new([1, 3, 8, 64][below(4)] * MIB, below(2) == 0);
             // A larger one in each direction can be more than there is room for.
             let largest = stock.budget() / 4;
