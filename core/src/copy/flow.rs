@@ -55,7 +55,7 @@ pub(crate) struct Flow {
     /// What the copies run on; for [`Way::OverHost`], the way up.
     pub(crate) lane: Arc<Lane>,
     pub(crate) on_callers_stream: bool,
-    /// The bytes are carried in pieces of at most this size: whole, unless the copy is paced,
+    /// The bytes are carried in pieces of at most this size: whole, unless the copy is paced or has very many places,
     unit: usize,
     /// and through staging blocks in pieces of at most this one.
     staged_unit: usize,
@@ -72,9 +72,8 @@ impl Flow {
         let mut flows = SmallVec::new();
         for (source, origin) in origins.iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
-            let span = plan.source_span(source);
-            if span > 0 {
-                flows.push(Self::new(source, span, origin.clone(), target, options));
+            if plan.source_span(source) > 0 {
+                flows.push(Self::new(plan, source, origin.clone(), target, options));
             }
         }
         Self::checked(flows, target, options)
@@ -87,10 +86,7 @@ impl Flow {
         target: &Device,
         options: &CopyOptions,
     ) -> Result<SmallVec<[Self; 1]>> {
-        let again = |flow: &Self| {
-            let span = plan.source_span(flow.source);
-            Self::new(flow.source, span, flow.origin.clone(), target, options)
-        };
+        let again = |flow: &Self| Self::new(plan, flow.source, flow.origin.clone(), target, options);
         Self::checked(flows.iter().map(again).collect(), target, options)
     }
 
@@ -109,7 +105,7 @@ impl Flow {
         }
     }
 
-    fn new(source: u16, span: usize, origin: Origin, target: &Device, options: &CopyOptions) -> Self {
+    fn new(plan: &Plan, source: u16, origin: Origin, target: &Device, options: &CopyOptions) -> Self {
         let way = Way::between(&origin, target);
         let (device, own) = match (&way, &origin) {
             (Way::Download, Origin::Device(device)) => (device, device.down()),
@@ -125,7 +121,12 @@ impl Flow {
         let granularity = origin.granularity().max(target.limits().copy_granularity);
         let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
         let from = origin.device();
-        let (unit, staged_unit) = (paced(usize::MAX), paced(staging_block(span, target, from)));
+        // A kernel that makes all copies has a table of them, which must be had as a block.
+        let leaves = plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
+        let table = from.and(device.limits().gather).map_or(0, |entry| leaves.saturating_mul(entry));
+        let largest = largest_block(budget(target, from));
+        let unit = paced(if table <= largest { usize::MAX } else { largest });
+        let staged_unit = paced(staging_block(plan.source_span(source), target, from));
         Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit, staged_unit }
     }
 

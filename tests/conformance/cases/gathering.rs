@@ -14,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(down_beside_large_ones).needs(OwnMemory),
         case!(few_down).needs(OwnMemory),
         case!(thousands_down).needs(OwnMemory),
+        case!(thousands_down_with_little_staging).needs(OwnMemory),
         case!(down_to_ordinary_memory).needs(OwnMemory),
         case!(odd_places_down).needs(OwnMemory),
         case!(on_the_device).needs(OwnMemory),
@@ -79,6 +80,17 @@ fn thousands_down(bed: &Bed) -> Result<(), Failed> {
     let (expected, there) = scattered(bed, small(bed, 5000))?;
     let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
     assert!(bed.device.limits().gather.is_none() || report.gathered == 5000, "{report}");
+    assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+/// The table of all places is larger than the budget: smaller ones are made, as far as a block is idle.
+fn thousands_down_with_little_staging(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    bed.device.set_staging_budget(64 << 10)?;
+    let (expected, there) = scattered(bed, small(bed, 5000))?;
+    let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
+    assert!(bed.device.limits().gather.is_none() || report.gathered > 0, "{report}");
     assert_same(&expected, &Contents::of_all(&mut back));
     Ok(())
 }
