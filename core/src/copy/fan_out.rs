@@ -22,7 +22,8 @@ use crate::{CopyError, CopyOptions, Device, Error, Result, TensorTree};
 /// taken, planned and gathered into staging memory once for all devices of one driver that read each other's staging.
 /// Each further device costs an allocation, a submission and a clone of the structure without its tensors.
 ///
-/// The handles are independent: dropping or cancelling one, or a failure of its device, leaves the others alone. Sources
+/// The handles are independent: dropping or cancelling one, or a failure of its device, leaves the others alone; but what
+/// is still to be staged fails with the device whose staging memory serves them, the first that could allocate. Sources
 /// are let go of when all handles are waited for or gone. In the [reports](CopyHandle::report) what was done once counts
 /// in the first copy of those that share it.
 ///
