@@ -15,7 +15,7 @@ use late_backend::{Call, LateConfig, LateHandle, SubmitFailure};
 use support::{Drops, bytes_of, eventually, in_time, late, no_violations, on, with};
 use transship_core::backend::StreamPriority;
 use transship_core::{
-    BackgroundWork, CopyError, CopyOptions, Device, Error, Stop, Tensor, TensorTree, TimedWait, Visitor,
+    BackgroundWork, CopyError, CopyOptions, DType, Device, Error, Stop, Tensor, TensorTree, TimedWait, Visitor,
     start_copy, statistics,
 };
 
@@ -129,23 +129,29 @@ fn a_submission_that_fails_gives_the_structure_back() {
     }
 }
 
+/// Two ways, through a staging block and past it, are two submissions at least, whoever makes them and in which order.
 #[test]
 fn what_was_submitted_before_the_failure_stays_owned() {
     for when in MODES {
         let (late, device) = late();
         device.prepare(1 << 20).unwrap();
+        let mut pinned = Tensor::empty_pinned(&[16], DType::U8, &device).unwrap();
+        pinned.as_mut_bytes().unwrap().fill(4);
         late.stall();
-        // Three units, the last of which fails.
-        late.fail_next(Call::Submit, 2);
-        let tree = vec![Tensor::from(vec![3_u8; 9 << 20])];
+        late.fail_next(Call::Submit, 1);
+        let tree = vec![Tensor::from(vec![3_u8; 9 << 20]), pinned];
         let failed = match start_copy(tree, &device, options(when)) {
             Err(failed) => failed,
             Ok(handle) => in_time(move || handle.wait()).unwrap_err(),
         };
         assert!(failed.to_string().contains("told to fail"), "{failed}");
-        assert_eq!(bytes(&failed.into_value().unwrap())[0], vec![3; 9 << 20]);
+        let back = failed.into_value().unwrap();
+        assert_eq!(bytes(&back), [vec![3; 9 << 20], vec![4; 16]]);
+        drop(back);
         late.release();
-        eventually("the rest is let go of", || device.staging_statistics().in_use == 0);
+        eventually("the rest is let go of", || {
+            device.counters().device_bytes == 0 && device.staging_statistics().in_use == 0
+        });
         no_violations(&late);
     }
 }
