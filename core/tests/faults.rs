@@ -15,8 +15,8 @@ use late_backend::{Call, LateConfig, LateHandle, SubmitFailure};
 use support::{Drops, bytes_of, eventually, in_time, late, no_violations, on, with};
 use transship_core::backend::StreamPriority;
 use transship_core::{
-    BackgroundWork, CopyError, CopyOptions, DType, Device, Error, Stop, Tensor, TensorTree, TimedWait, Visitor,
-    start_copy, statistics,
+    BackgroundWork, CopyError, CopyOptions, DType, Device, Error, Stop, Tensor, TensorTree, TimedWait,
+    Visitor, start_copy, statistics,
 };
 
 const MODES: [BackgroundWork; 3] = [BackgroundWork::Auto, BackgroundWork::Always, BackgroundWork::Never];

@@ -265,7 +265,7 @@ unsafe impl Backend for LateBackend {
     }
 
     fn trim(&self) -> usize {
-        let mut state = self.instance.lock();
+        let mut state = self.instance.admit();
         state.calls.note(Call::Trim, true);
         let freed = std::mem::take(&mut state.hoards[self.device]);
         state.counters[self.device].device_bytes -= freed as u64;

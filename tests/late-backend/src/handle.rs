@@ -75,6 +75,21 @@ impl LateHandle {
         self.0.change(|state| state.calls.fail_next(call, after));
     }
 
+    /// Lets `after` calls of other threads than this one go on, and holds the next one up until [`let_go`](Self::let_go).
+    pub fn hold(&self, after: usize) {
+        self.0.change(|state| state.calls.hold(after));
+    }
+
+    /// Whether a call is being held up.
+    pub fn is_holding(&self) -> bool {
+        self.0.lock().calls.is_holding()
+    }
+
+    /// Holds no call up any more.
+    pub fn let_go(&self) {
+        self.0.change(|state| state.calls.let_go());
+    }
+
     /// Breaks the devices: every later call fails, waits that have begun fail, and what is in flight never ends.
     pub fn break_device(&self) {
         self.0.change(|state| state.calls.break_device(None));

@@ -105,10 +105,21 @@ impl Instance {
 
     /// Notes a call on a device, fails it if that was asked for, and goes on under the lock.
     pub(crate) fn enter(&self, call: Call, blocking: bool, device: usize) -> Result<MutexGuard<'_, State>> {
-        let mut state = self.lock();
+        let mut state = self.admit();
         state.calls.enter(call, blocking, self.devices[device])?;
         state.counters[device].driver_calls += 1;
         Ok(state)
+    }
+
+    /// The state, for a call that is being made: the one that is to be held up waits here.
+    pub(crate) fn admit(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.calls.holds() {
+            while state.calls.is_holding() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        state
     }
 
     /// Changes the state and wakes whoever waits for it to change.
@@ -161,7 +172,7 @@ impl Instance {
     }
 
     pub(crate) fn drop_staging(&self, device: usize, id: u64, bytes: usize) {
-        let mut state = self.lock();
+        let mut state = self.admit();
         state.calls.note(Call::DropStaging, true);
         state.staging.remove(&id);
         state.counters[device].staging_bytes -= bytes as u64;
@@ -176,7 +187,7 @@ impl Instance {
                 None => foreign.push(ticket.clone()),
             }
         }
-        let mut state = self.lock();
+        let mut state = self.admit();
         state.calls.note(Call::Release, false);
         state.retired.push(Retired { life, own, foreign });
         drop(state);

@@ -3,6 +3,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use late_backend::{Call, LateConfig, LateHandle, SubmitFailure};
@@ -337,6 +338,25 @@ fn calls_fail_on_demand_once() {
     bench.late.fail_next(Call::Query, 0);
     assert!(bench.stream.reached().is_err());
     assert!(bench.stream.reached().is_ok());
+}
+
+#[test]
+fn a_call_is_held_up_on_demand() {
+    let bench = Bench::new();
+    bench.late.hold(1);
+    assert!(bench.stream.reached().is_ok(), "those of this thread go on");
+    let (late, device, stream) = (bench.late.clone(), bench.device.clone(), bench.stream.clone());
+    let others = thread::spawn(move || {
+        let first = stream.reached().is_ok() && !late.is_holding();
+        (first, device.allocate(1, &*stream).is_ok())
+    });
+    while !bench.late.is_holding() {
+        thread::yield_now();
+    }
+    assert!(!others.is_finished() && bench.stream.reached().is_ok());
+    bench.late.let_go();
+    assert_eq!(others.join().unwrap(), (true, true));
+    assert!(!bench.late.is_holding());
 }
 
 #[test]
