@@ -1,5 +1,7 @@
 //! A copy is given up while another thread is in the middle of a call of its device, for each of these calls: nothing waits
 //! for that call, and nothing is lost, freed early or left behind.
+//!
+//! catches: 01-entry-popped-after-submit, 11-drop-waits
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

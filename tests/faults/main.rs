@@ -1,5 +1,5 @@
-//! The fault sweep: for every n, the n-th call of the driver fails, and a small copy comes to an end all the same. And what the
-//! driver says of the budgets.
+//! For every n: the n-th call of the driver fails, and a small copy comes to an end all the same; or it is held up, and the copy
+//! is given up meanwhile. And what the driver says of the budgets.
 //!
 //! It needs the stand-in for libcuda: `cargo run -p driver-sim -- cargo test --features cuda --test faults`, or `hip` for the
 //! HIP backend over it. Without it every case is shown as ignored, or fails where `TRANSSHIP_REQUIRE` names `cuda-sim` or
@@ -10,9 +10,11 @@
 mod budget;
 #[path = "../../examples/common/detection.rs"]
 mod detection;
+mod left;
 #[path = "../support/required.rs"]
 mod required;
 mod stand_in;
+mod stop;
 mod sweep;
 mod through;
 mod trip;
@@ -24,6 +26,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use transship::BackgroundWork;
 
 use crate::stand_in::StandIn;
+use crate::stop::{End, Stop};
 use crate::sweep::{Fault, Sweep};
 use crate::through::Through;
 use crate::trip::Direction;
@@ -54,6 +57,13 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
                     let run = move |stand_in: &StandIn| sweep.run(stand_in);
                     trials.push(trial(sweep.to_string(), through, run, arguments));
                 }
+            }
+        }
+        for direction in Stop::DIRECTIONS {
+            for end in End::ALL {
+                let stop = Stop { through, direction, end };
+                let run = move |stand_in: &StandIn| stop.run(stand_in);
+                trials.push(trial(stop.to_string(), through, run, arguments));
             }
         }
         for direction in [Direction::Up, Direction::Down, Direction::Between] {

@@ -1,11 +1,10 @@
 //! For every n: the n-th call fails, the copy ends, nothing is left behind that was not counted, and others go on.
 
 use std::fmt;
-use std::ops::Range;
-use std::time::{Duration, Instant};
 
 use transship::{BackgroundWork, Error};
 
+use crate::left::{Left, eventually};
 use crate::stand_in::StandIn;
 use crate::through::Through;
 use crate::trip::{self, Direction, Ended};
@@ -41,16 +40,6 @@ pub(crate) struct Sweep {
     pub(crate) direction: Direction,
     pub(crate) background: BackgroundWork,
     pub(crate) fault: Fault,
-}
-
-/// How many contexts, handles and allocations are open.
-#[derive(Debug, Clone, Copy)]
-struct Open([u64; 3]);
-
-impl Open {
-    fn is_at_most(self, most: [u64; 3]) -> bool {
-        self.0.iter().zip(most).all(|(open, most)| *open <= most)
-    }
 }
 
 impl Fault {
@@ -104,12 +93,12 @@ impl Sweep {
         let trip = self.direction.prepare(self.through, first);
         stand_in.tell(&format!("faults {}@{number}={}", self.through.calls(), self.fault.word()));
         let ended = self.check_end(trip.run(self.background)?)?;
-        let devices = first..first + 3;
+        let left_on_them = || Left::on(self.through, &(first..first + 3), stand_in);
         let refused = || GIVES_BACK.iter().map(|call| stand_in.ask(&format!("fired:{call}"))).sum::<u64>();
         let counted = || transship::statistics().leaks > leaks;
-        if !eventually(|| self.open_on(&devices, stand_in).is_at_most([0, refused(), 0]) || counted()) {
+        if !eventually(|| left_on_them().is_at_most([0, refused(), 0]) || counted()) {
             stand_in.tell("list");
-            let left = self.open_on(&devices, stand_in);
+            let left = left_on_them();
             return Err(format!(
                 "left behind and not counted: {left:?}, {} handles of which may be",
                 refused()
@@ -119,27 +108,16 @@ impl Sweep {
         // What was given up stays open; every n has devices of its own.
         stand_in.tell("excuse");
         stand_in.tell("faults");
-        let left = self.open_on(&devices, stand_in);
+        let left = left_on_them();
         trip::works(self.through, if self.fault.lasts() { first + 2 } else { first });
         // No call of this n may be counted as one of the next.
-        if !eventually(|| self.open_on(&devices, stand_in).is_at_most(left.0)) {
-            return Err(format!(
-                "another copy leaves something behind: {:?}",
-                self.open_on(&devices, stand_in)
-            ));
+        if !eventually(|| left_on_them().is_at_most(left.0)) {
+            return Err(format!("another copy leaves something behind: {:?}", left_on_them()));
         }
         match stand_in.ask("violations") - violations {
             0 => Ok(fired.then_some(ended)),
             count => Err(format!("{count} violations")),
         }
-    }
-
-    /// What is open on these devices, and what contexts have left behind there.
-    fn open_on(self, devices: &Range<usize>, stand_in: &StandIn) -> Open {
-        let sum =
-            |figure: &str| devices.clone().map(|device| stand_in.ask(&format!("{figure}:{device}"))).sum();
-        let contexts = if self.through.closes_contexts() { sum("contexts") } else { 0 };
-        Open([contexts, sum("handles"), sum("blocks")])
     }
 
     /// What is done is right, and what has failed says so; tensors on devices go, the faults still in force.
@@ -183,17 +161,6 @@ pub(crate) fn check_error(error: &Error) -> Result<(), String> {
         | Error::CopyFailed { .. } => Ok(()),
         other => Err(format!("an error of another kind: {other:?}")),
     }
-}
-
-fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > Duration::from_secs(5) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
 }
 
 impl fmt::Display for Sweep {

@@ -13,7 +13,7 @@ use crate::stand_in::StandIn;
 use crate::through::Through;
 
 /// Longer than any copy takes, on any machine.
-const LONGEST: Duration = Duration::from_secs(20);
+pub(crate) const LONGEST: Duration = Duration::from_secs(20);
 
 /// Where a copy goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,23 +85,26 @@ impl Trip {
         }
     }
 
-    fn copy(self, background: BackgroundWork) -> Option<Ended> {
+    /// Starts it: a handle for each device that it goes to.
+    pub(crate) fn start(
+        self,
+        background: BackgroundWork,
+    ) -> Result<Vec<CopyHandle<Vec<Tensor>>>, CopyError<Vec<Tensor>>> {
         let options = CopyOptions::default().background(background);
         let target = match self.target {
             Target::Open(device) => device,
-            Target::Both(devices) => {
-                return match start_copy_to_all(self.source, &devices, options) {
-                    Ok(handles) => wait_for_all(handles),
-                    Err(failed) => Some(failure(failed, false)),
-                };
-            }
+            Target::Both(devices) => return start_copy_to_all(self.source, &devices, options),
             Target::Closed(ordinal) => match self.through.open(ordinal) {
                 Ok(device) => device,
-                Err(error) => return Some(Ended::Failed { error, back: Some(self.source), started: false }),
+                Err(error) => return Err(CopyError::new(error, Some(self.source))),
             },
         };
-        match start_copy(self.source, &target, options) {
-            Ok(handle) => wait_for_all(vec![handle]),
+        Ok(vec![start_copy(self.source, &target, options)?])
+    }
+
+    fn copy(self, background: BackgroundWork) -> Option<Ended> {
+        match self.start(background) {
+            Ok(handles) => wait_for_all(handles),
             Err(failed) => Some(failure(failed, false)),
         }
     }

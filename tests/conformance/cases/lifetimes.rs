@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Waker};
 
 use libtest_mimic::Failed;
-use transship::{BackgroundWork, DType, Tensor, start_copy};
+use tokio::runtime::Runtime;
+use transship::{BackgroundWork, CopyHandle, DType, Tensor, start_copy};
 
 use crate::backends::Need::Streams;
 use crate::bed::{Bed, eventually};
@@ -20,6 +21,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(drop_after_a_poll),
         case!(forgotten_handles).forgets(),
         case!(aborted_task),
+        case!(task_that_loses_a_race),
+        case!(task_that_panics),
+        case!(runtime_that_shuts_down),
         case!(result_outlives_every_device_handle),
         case!(device_goes_with_copies_open),
         case!(device_goes_with_dropped_copies_in_flight),
@@ -82,17 +86,55 @@ fn forgotten_handles(bed: &Bed) -> Result<(), Failed> {
 }
 
 fn aborted_task(bed: &Bed) -> Result<(), Failed> {
+    given_up_by_its_task(bed, |runtime, handle, stands_still| {
+        let task = runtime.spawn(handle);
+        task.abort();
+        let ended = runtime.block_on(task);
+        assert!(!stands_still || ended.is_err_and(|error| error.is_cancelled()), "the device stands still");
+    })
+}
+
+fn task_that_loses_a_race(bed: &Bed) -> Result<(), Failed> {
+    given_up_by_its_task(bed, |runtime, handle, stands_still| {
+        let copied = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                copied = handle => Some(copied),
+                () = tokio::task::yield_now() => None,
+            }
+        });
+        assert!(!stands_still || copied.is_none(), "the device stands still");
+    })
+}
+
+fn task_that_panics(bed: &Bed) -> Result<(), Failed> {
+    given_up_by_its_task(bed, |runtime, mut handle, _| {
+        let task = runtime.spawn(async move {
+            drop(futures::poll!(Pin::new(&mut handle)));
+            std::panic::resume_unwind(Box::new("of the task"));
+        });
+        assert!(runtime.block_on(task).is_err_and(|error| error.is_panic()));
+    })
+}
+
+fn runtime_that_shuts_down(bed: &Bed) -> Result<(), Failed> {
+    given_up_by_its_task(bed, |runtime, handle, _| drop(runtime.spawn(handle)))
+}
+
+/// A task has the only handle to a copy, and then its runtime goes.
+fn given_up_by_its_task(
+    bed: &Bed,
+    give_up: impl FnOnce(&Runtime, CopyHandle<(Tensor, Tensor)>, bool),
+) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
     let held = bed.hold();
     let (sent, watch) = watched(5000)?;
     let handle = start_copy((sent, bed.bytes(2 << 20)), &bed.device, bed.options())?;
-    let task = runtime.spawn(handle);
-    task.abort();
-    let ended = runtime.block_on(task);
-    assert!(!held.holds() || ended.is_err_and(|error| error.is_cancelled()), "the device stands still");
+    give_up(&runtime, handle, held.holds());
+    runtime.shutdown_background();
     drop(held);
     bed.still_works()?;
-    eventually("the source of an aborted copy is let go of", || watch.upgrade().is_none())
+    eventually("the source is let go of", || watch.upgrade().is_none())
 }
 
 /// A tensor keeps its device alive.

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use crate::faults::Faults;
+use crate::hold::Hold;
 use crate::random::Random;
 use crate::sim::{Device, enter};
 use crate::{capture, context};
@@ -25,6 +26,14 @@ pub unsafe fn control(command: *const c_char) -> i64 {
             Ok(faults) => sim.faults = faults,
             Err(_) => return UNKNOWN,
         },
+        "hold" => match rest.parse() {
+            Ok(after) => sim.hold = Hold::behind(after),
+            Err(_) => return UNKNOWN,
+        },
+        "go" => {
+            sim.hold = Hold::default();
+            sim.notify();
+        }
         "seed" => match rest.parse() {
             Ok(seed) => {
                 sim.settings.seed = seed;
@@ -45,7 +54,7 @@ pub unsafe fn control(command: *const c_char) -> i64 {
     0
 }
 
-/// A figure by its name, or -1 if there is none of it: those of the counters, `violations`, `devices`, `fired`, and
+/// A figure by its name, or -1 if there is none of it: those of the counters, `violations`, `devices`, `held`, `fired`, and
 /// `fired:cuInit` for calls of that name; of the calling thread `stack` and `capture-mode`; and of the first device `open:0`, `contexts:0`, `handles:0`, `blocks:0`.
 ///
 /// # Safety
@@ -58,6 +67,7 @@ pub unsafe fn query(name: *const c_char) -> i64 {
     let figure = match name {
         "violations" => Some(sim.violations.len() as u64),
         "devices" => Some(sim.devices.len() as u64),
+        "held" => Some(u64::from(sim.hold.is_on())),
         "fired" => Some(sim.faults.fired),
         "stack" => Some(context::depth() as u64),
         "capture-mode" => Some(capture::mode() as u64),

@@ -14,6 +14,7 @@ mod event;
 mod failure;
 mod faults;
 mod graph;
+mod hold;
 mod kernels;
 mod launch;
 mod memory;

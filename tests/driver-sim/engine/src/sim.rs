@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::failure::Failure;
 use crate::faults::{Fault, Faults};
 use crate::graph::{Graph, Module};
+use crate::hold::Hold;
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::random::Random;
@@ -53,6 +54,7 @@ pub struct State {
     pub(crate) graphs: BTreeMap<u64, Graph>,
     pub(crate) memory: Memory,
     pub(crate) faults: Faults,
+    pub(crate) hold: Hold,
     pub(crate) counters: Counters,
     pub(crate) violations: Vec<String>,
     /// The call that is being answered.
@@ -75,6 +77,9 @@ pub(crate) enum Kind {
     Module,
     Graph,
 }
+
+/// Whoever waits looks again after so long.
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 /// Below the kind lies a number that grows with each handle.
 const KIND_SHIFT: u32 = 40;
@@ -103,6 +108,7 @@ pub fn call<R>(name: &'static str, body: impl FnOnce(&mut Sim) -> Result<R, Fail
     let mut sim = enter();
     sim.call = name;
     sim.counters.count(name);
+    sim.hold_up();
     if IN_HOST_FUNCTION.get() {
         sim.violation("called from within a function that runs on a stream".to_owned());
         return Err(Failure::NotPermitted);
@@ -156,6 +162,7 @@ impl State {
             graphs: BTreeMap::new(),
             memory: Memory::new(settings.seed),
             faults: Faults::parse(&settings.faults)?,
+            hold: Hold::default(),
             counters: Counters::default(),
             violations: Vec::new(),
             call: "",
@@ -258,6 +265,15 @@ impl Sim {
     /// Wakes everybody who waits.
     pub(crate) fn notify(&self) {
         self.shared.moved.notify_all();
+    }
+
+    /// Waits here if this is the call to hold up.
+    fn hold_up(&mut self) {
+        if self.hold.meets() {
+            while self.hold.is_on() {
+                self.wait(LONGEST_LOOK);
+            }
+        }
     }
 
     /// Does what a rule says of this call; why the call fails, if it does.

@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(a_late_failure_shows_when_the_work_runs, Ends::Well),
         case!(a_lost_device_cannot_be_opened, Ends::Well),
         case!(a_device_that_hangs_answers_not_ready, Ends::Well, "DRIVER_SIM_LEAKS" = "allow"),
+        case!(a_call_is_held_up_until_it_may_go_on, Ends::Well),
         case!(devices_can_be_added, Ends::Well),
         case!(a_pop_that_fails_has_popped, Ends::Well),
         case!(what_is_open_is_counted, Ends::Well),
@@ -127,6 +128,22 @@ fn a_device_that_hangs_answers_not_ready() {
     for _ in 0..1000 {
         assert!(!must("query", |sim| sim.query_stream(bench.first)));
     }
+}
+
+fn a_call_is_held_up_until_it_may_go_on() {
+    let bench = Bench::new();
+    let count = || call("count", |sim| sim.device_count()).is_ok();
+    assert_eq!(tell(c"hold 1"), 0);
+    assert!(count(), "calls of this thread go on");
+    let other = std::thread::spawn(move || (count(), ask(c"held"), count()));
+    while ask(c"held") == 0 {
+        std::thread::yield_now();
+    }
+    assert!(count() && !other.is_finished());
+    assert_eq!(tell(c"go"), 0);
+    assert_eq!(other.join().unwrap(), (true, 0, true));
+    assert_eq!((ask(c"held"), tell(c"hold soon")), (0, -1));
+    bench.close();
 }
 
 fn devices_can_be_added() {
