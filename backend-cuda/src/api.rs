@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 
 use cudarc::driver::sys::{self, CUpointer_attribute_enum as PointerAttribute, CUresult};
-use transship_core::backend::{Direction, MemoryKind, StreamPriority};
+use transship_core::backend::{MemoryKind, StreamPriority};
 use transship_core::stream_ordered::{Api, EventKind, is_code};
 use transship_core::{Alignment, DeviceId, Error, Result};
 
@@ -250,7 +250,7 @@ unsafe impl Api for Cuda {
     }
 
     /// Cached by the processor in both directions: write-combined memory is no faster to upload from, and slow to read.
-    unsafe fn allocate_host(&self, bytes: usize, _: Direction) -> Result<Option<NonNull<u8>>> {
+    unsafe fn allocate_host(&self, bytes: usize) -> Result<Option<NonNull<u8>>> {
         let mut start = std::ptr::null_mut::<c_void>();
         // SAFETY: the context is current (caller); the address is written to a local.
         unsafe { self.calls().allocate_host(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)? };

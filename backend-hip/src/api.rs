@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 
 use hip_sys::hiprt::{self, hipPointer_attribute as PointerAttribute};
-use transship_core::backend::{Direction, MemoryKind, StreamPriority};
+use transship_core::backend::{MemoryKind, StreamPriority};
 use transship_core::stream_ordered::{Api, EventKind, is_code};
 use transship_core::{Alignment, DeviceId, Error, Result};
 
@@ -259,7 +259,7 @@ unsafe impl Api for Hip {
     /// Known to every device, and coherent in both directions: kernels read tables there and write results, which the other
     /// side must see once the event is reached; that does not flush the caches of devices by itself. Copy engines do not
     /// care. Never write-combined: results are read by the host.
-    unsafe fn allocate_host(&self, bytes: usize, _: Direction) -> Result<Option<NonNull<u8>>> {
+    unsafe fn allocate_host(&self, bytes: usize) -> Result<Option<NonNull<u8>>> {
         let mut start = std::ptr::null_mut::<c_void>();
         // SAFETY: the device is current (caller); the address is written to a local.
         unsafe { self.calls().allocate_host(&mut start, bytes, HOST_FLAGS)? };

@@ -109,8 +109,9 @@ pub unsafe trait Backend: Any + Send + Sync {
         self.allocate(bytes, stream)
     }
 
-    /// Allocates a staging block that copies of this device in one direction may use asynchronously (pinned, where
-    /// the device knows that). Expensive; it may block for milliseconds. So may dropping it.
+    /// Allocates a staging block that copies of this device may use asynchronously (pinned, where the device knows that): in
+    /// both directions, or in this one only where staging is mapped ([`Limits::mapped_staging`]). Expensive; it may block for
+    /// milliseconds. So may dropping it.
     ///
     /// # Errors
     ///
@@ -311,10 +312,10 @@ pub unsafe trait Staging: Any + Send + Sync {
     /// Whether copies from and to it are asynchronous.
     fn is_pinned(&self) -> bool;
 
-    /// Where the host writes; `None` while it may not (a block that is not mapped), or if the block is for downloads only.
+    /// Where the host writes; `None` while it may not (a block that is not mapped), or if the block is a mapped one for downloads.
     fn window(&self) -> Option<WriteWindow>;
 
-    /// Where the host reads what a reached copy has written; `None` while it may not, or if the block is for uploads only.
+    /// Where the host reads what a reached copy has written; `None` while it may not, or if the block is a mapped one for uploads.
     fn contents(&self) -> Option<NonNull<u8>>;
 }
 

@@ -121,7 +121,7 @@ impl Pool {
         direction: Direction,
         waiting: Option<&InQueue<'_>>,
     ) -> Option<Block> {
-        let class = Class::of(bytes, direction);
+        let class = self.class(bytes, direction);
         let mut state = self.state.lock();
         if !state.may_serve(waiting) {
             return None;
@@ -138,7 +138,7 @@ impl Pool {
     /// Somebody needed a block at once in vain: there shall be one more, even if one comes back meanwhile. Else there would
     /// be too few of them for ever.
     pub(crate) fn note_shortage(&self, bytes: usize, direction: Direction) {
-        self.state.lock().short_of = Some(Class::of(bytes, direction));
+        self.state.lock().short_of = Some(self.class(bytes, direction));
     }
 
     /// An idle block of at least `bytes`, or a new one within the budget; `None` if the budget is used up or others wait
@@ -167,7 +167,7 @@ impl Pool {
         if let Some(block) = self.try_take_as(bytes, direction, waiting) {
             return Ok(Some(block));
         }
-        let class = Class::of(bytes, direction);
+        let class = self.class(bytes, direction);
         let Some(block) = self.grow(class)? else {
             return Ok(None);
         };
@@ -184,7 +184,7 @@ impl Pool {
 
     /// As [`take_or_grow`](Self::take_or_grow), but waits in a queue for other copies to give a block back. For workers.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Result<Block> {
-        let class = Class::of(bytes, direction);
+        let class = self.class(bytes, direction);
         self.check_hope(class.bytes)?;
         if let Some(block) = self.end_shortage(class)? {
             return Ok(block);
@@ -287,6 +287,15 @@ impl Pool {
 
     fn device(&self) -> DeviceId {
         self.backend.device()
+    }
+
+    /// The class that serves `bytes`. Only mapped blocks have a direction; others serve both, so that what one direction has
+    /// grown is there for the other.
+    fn class(&self, bytes: usize, direction: Direction) -> Class {
+        match self.backend.limits().mapped_staging {
+            true => Class::of(bytes, direction),
+            false => Class::of(bytes, Direction::Upload),
+        }
     }
 
     /// Allocates one block within the budget, if need be in the place of idle ones.

@@ -325,6 +325,22 @@ fn whatever_sizes_are_copied_in_turn_pinned_memory_is_allocated_at_first_only() 
     no_violations(&late);
 }
 
+/// Else what one direction has grown would lie idle for the other, which would have half of the budget left.
+///
+/// catches: 76-blocks-for-one-direction
+#[test]
+fn what_went_up_through_blocks_comes_down_through_the_same() {
+    let (late, device) = late();
+    device.set_result_budget(64 << 10).unwrap();
+    let there = on(&device, &[5; 150_000]);
+    let allocated = device.counters().staging_allocations;
+    let (back, report) = start_copy(there, &Device::host(), options()).unwrap().wait_with_report().unwrap();
+    assert_eq!((report.pageable_result_bytes, report.pinned_staging_bytes), (150_000, 150_000), "{report}");
+    assert_eq!(device.counters().staging_allocations, allocated);
+    assert_eq!(back.to_bytes().unwrap(), [5; 150_000]);
+    no_violations(&late);
+}
+
 /// A large block needs the whole budget at once; small copies that come later must not take it away piece by piece.
 #[test]
 fn small_copies_do_not_starve_a_large_one() {

@@ -6,7 +6,7 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::{Direction, MemoryKind, StreamPriority};
+use crate::backend::{MemoryKind, StreamPriority};
 use crate::{Alignment, DeviceId, Error, Result};
 
 /// The calls of a driver for one device, which the object holds open. None of them waits for a device, except those called
@@ -143,8 +143,8 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Frees it; the driver may wait for the device.
     unsafe fn free(&self, address: u64) -> Result<()>;
 
-    /// Allocates page-locked host memory for copies in this direction, by any device of the driver.
-    unsafe fn allocate_host(&self, bytes: usize, direction: Direction) -> Result<Option<NonNull<u8>>>;
+    /// Allocates page-locked host memory for copies in both directions, by any device of the driver.
+    unsafe fn allocate_host(&self, bytes: usize) -> Result<Option<NonNull<u8>>>;
 
     /// Frees it.
     unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()>;

@@ -7,7 +7,7 @@ use super::context::{Context, Current};
 use super::copy::{bytes_of, places};
 use super::counters::Moved;
 use super::stream::Queue;
-use crate::backend::{CopyOp, Direction, Staging, count_leak};
+use crate::backend::{CopyOp, Staging, count_leak};
 use crate::{Error, Result};
 
 /// A copy, as the kernel's table has it.
@@ -41,7 +41,7 @@ impl<A: Api> Gather<A> {
         let Some(kernel) = (unsafe { driver.load_gather()? }) else { return Ok(None) };
         let gather = Self { kernel, context: context.clone() };
         // SAFETY: as above.
-        let table = unsafe { driver.allocate_host(GatherEntry::BYTES, Direction::Upload)? };
+        let table = unsafe { driver.allocate_host(GatherEntry::BYTES)? };
         let Some(table) = table else { return Ok(None) };
         // SAFETY: the table has room for the entry, which copies nothing; the stream is alive and of this device; the table is
         // freed behind the launch, or not at all.

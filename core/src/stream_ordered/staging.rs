@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::api::Api;
 use super::context::{Context, Current};
-use crate::backend::{Direction, Staging, WriteWindow, count_leak};
+use crate::backend::{Staging, WriteWindow, count_leak};
 use crate::{Error, Result};
 
 /// Page-locked host memory, cached by the processor (never write-combined), known to every device of the driver.
@@ -21,17 +21,17 @@ unsafe impl<A: Api> Send for PinnedStaging<A> {}
 unsafe impl<A: Api> Sync for PinnedStaging<A> {}
 
 impl<A: Api> PinnedStaging<A> {
-    pub(super) fn allocate(context: &Arc<Context<A>>, bytes: usize, direction: Direction) -> Result<Self> {
+    pub(super) fn allocate(context: &Arc<Context<A>>, bytes: usize) -> Result<Self> {
         let start = match bytes {
             0 => NonNull::dangling(),
-            _ => page_locked(context, bytes, direction)?,
+            _ => page_locked(context, bytes)?,
         };
         context.counting().staging_allocated(bytes);
         Ok(Self { context: context.clone(), start, bytes })
     }
 }
 
-fn page_locked<A: Api>(context: &Context<A>, bytes: usize, direction: Direction) -> Result<NonNull<u8>> {
+fn page_locked<A: Api>(context: &Context<A>, bytes: usize) -> Result<NonNull<u8>> {
     let (device, kind, requested) = (context.id(), "staging", bytes);
     if isize::try_from(bytes).is_err() {
         return Err(Error::TooLarge { device, kind, requested, limit: isize::MAX.unsigned_abs() });
@@ -39,7 +39,7 @@ fn page_locked<A: Api>(context: &Context<A>, bytes: usize, direction: Direction)
     let out_of_memory = || Error::OutOfMemory { device, kind, requested, free: 0, total: 0 };
     let driver = context.enter()?;
     // SAFETY: the device is current.
-    match unsafe { driver.allocate_host(bytes, direction) } {
+    match unsafe { driver.allocate_host(bytes) } {
         Ok(start) => start.ok_or_else(out_of_memory),
         Err(error) if driver.is_out_of_memory(&error) => Err(out_of_memory()),
         Err(error) => Err(error),
