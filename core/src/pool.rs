@@ -54,10 +54,13 @@ struct State {
     /// Who waits for a block, in order: nobody is served before them.
     queue: VecDeque<u64>,
     next_in_queue: u64,
+    /// How often ordinary memory took the place of a block.
+    fallbacks: u64,
 }
 
 /// What a pool holds, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolStatistics {
     /// The most it may hold.
     pub budget: usize,
@@ -69,6 +72,9 @@ pub struct PoolStatistics {
     pub high_water: usize,
     /// How many copies wait for a block, which is no number of bytes.
     pub waiting: usize,
+    /// How often ordinary memory took the place of a block, because it would have been above the budget or could not be
+    /// page-locked.
+    pub fallbacks: u64,
 }
 
 impl Pool {
@@ -83,7 +89,7 @@ impl Pool {
     }
 
     fn new(backend: Arc<dyn Backend>, stock: Stock<Box<dyn Staging>>) -> Arc<Self> {
-        let state = State { stock, short_of: None, queue: VecDeque::new(), next_in_queue: 0 };
+        let state = State { stock, short_of: None, queue: VecDeque::new(), next_in_queue: 0, fallbacks: 0 };
         Arc::new(Self {
             backend: ManuallyDrop::new(backend),
             state: Mutex::new(state),
@@ -239,6 +245,16 @@ impl Pool {
         Ok(())
     }
 
+    /// Ordinary memory in the place of a block that cannot be had.
+    pub(crate) fn fall_back(&self, bytes: usize) -> Result<Block> {
+        self.note_fallback();
+        Block::pageable(bytes)
+    }
+
+    pub(crate) fn note_fallback(&self) {
+        self.state.lock().fallbacks += 1;
+    }
+
     /// Allocates blocks until `bytes` in blocks of at most `largest` are idle, as far as the budget goes.
     pub(crate) fn prepare(
         self: &Arc<Self>,
@@ -282,7 +298,7 @@ impl Pool {
 
     pub(crate) fn statistics(&self) -> PoolStatistics {
         let state = self.state.lock();
-        state.stock.statistics(state.queue.len())
+        PoolStatistics { waiting: state.queue.len(), fallbacks: state.fallbacks, ..state.stock.statistics() }
     }
 
     fn device(&self) -> DeviceId {

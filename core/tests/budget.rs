@@ -117,6 +117,8 @@ fn results_above_their_cap_are_ordinary_memory_and_the_report_says_so() {
     let refused = Tensor::empty_pinned(&[200_000], DType::U8, &device).unwrap_err();
     assert!(matches!(refused, Error::Busy { .. }), "{refused}");
 
+    assert_eq!(device.result_statistics().fallbacks, 1);
+
     drop(first);
     let (third, report) = down(&source);
     assert_eq!((third.memory_kind().unwrap(), report.pageable_result_bytes), (MemoryKind::Pinned, 0));
@@ -228,11 +230,14 @@ fn large_blocks_that_cannot_be_pinned_become_smaller_ones() {
 fn where_nothing_can_be_pinned_copies_go_through_ordinary_memory_and_the_report_says_so() {
     for background in [BackgroundWork::Auto, BackgroundWork::Always, BackgroundWork::Never] {
         let (late, device) = short_of_pinned_memory(1000);
+        let mut fallbacks = 0;
         for bytes in [100, 3_000_000] {
             let options = || options().background(background);
             let up = start_copy(Tensor::from(vec![7_u8; bytes]), &device, options()).unwrap();
             let (tensor, report) = in_time(move || up.wait_with_report()).unwrap();
             assert_eq!((report.pinned_staging_bytes, report.pageable_staging_bytes), (0, bytes as u64));
+            assert!(device.staging_statistics().fallbacks > fallbacks, "{report:?}");
+            fallbacks = device.staging_statistics().fallbacks;
             let down = start_copy(tensor, &Device::host(), self::options()).unwrap();
             let (back, report) = in_time(move || down.wait_with_report()).unwrap();
             assert_eq!(report.pageable_result_bytes, bytes as u64);

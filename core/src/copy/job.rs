@@ -276,6 +276,7 @@ impl Job {
             let Some(flow) = self.flows.iter().find(|flow| flow.source == chunk.source) else { continue };
             let Some(pool) = flow.origin.device().map(Device::results) else { continue };
             if chunk.bytes > pool.budget() {
+                pool.note_fallback();
                 return Ok(Some(HostBlocks::Pageable));
             }
             let block = match host_results {
@@ -288,7 +289,10 @@ impl Job {
             };
             match block {
                 Some(block) => blocks.push(block.into_buffer(chunk.bytes)),
-                None => return Ok(Some(HostBlocks::Pageable)),
+                None => {
+                    pool.note_fallback();
+                    return Ok(Some(HostBlocks::Pageable));
+                }
             }
         }
         Ok(Some(HostBlocks::Pinned(blocks)))

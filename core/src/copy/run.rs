@@ -217,7 +217,7 @@ pub(super) fn take_blocks(
                 Some(match block {
                     // Nothing can be pinned: copies from ordinary memory block, which nobody else may do here.
                     Err(Refusal::Failed(Error::OutOfMemory { .. } | Error::TooLarge { .. })) => {
-                        Block::pageable(unit.bytes())?
+                        job.target.staging().fall_back(unit.bytes())?
                     }
                     block => block?,
                 })

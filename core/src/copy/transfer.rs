@@ -20,7 +20,7 @@ use crate::gather::gather;
 use crate::in_flight::{Keep, Lane, Ops, Storages};
 use crate::pool::{Block, Pool, host_side};
 use crate::storage::Storage;
-use crate::{Error, Result};
+use crate::{Device, Error, Result};
 
 /// Where the blocks of a unit come from.
 pub(crate) enum Supply {
@@ -234,7 +234,7 @@ impl<'a> Transfer<'a> {
                 Ok(None)
             }
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
-                Block::pageable(self.unit.bytes()).map(Some)
+                pool.fall_back(self.unit.bytes()).map(Some)
             }
             block => block.map(Some),
         }
@@ -256,7 +256,8 @@ impl<'a> Transfer<'a> {
                 return self.carry_halves(outlet);
             }
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
-                (Block::pageable(self.unit.bytes())?, Block::pageable(self.unit.bytes())?)
+                let fall_back = |device: &Device| device.staging().fall_back(self.unit.bytes());
+                (fall_back(source)?, fall_back(&self.job.target)?)
             }
             pair => pair?,
         };

@@ -139,13 +139,14 @@ impl<T> Stock<T> {
         self.budget.saturating_sub(self.leaked)
     }
 
-    pub(super) fn statistics(&self, waiting: usize) -> PoolStatistics {
+    /// Its part of the statistics.
+    pub(super) fn statistics(&self) -> PoolStatistics {
         PoolStatistics {
             budget: self.budget,
             in_use: self.held - self.idle_bytes,
             idle: self.idle_bytes,
             high_water: self.high_water,
-            waiting,
+            ..PoolStatistics::default()
         }
     }
 
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(use_at_once(&mut stock, up(MIB), 4), 4);
         let in_use = stock.take(up(MIB)).unwrap();
         assert_eq!(obtain(&mut stock, up(4 * MIB)), None);
-        assert_eq!(stock.statistics(0).idle, 3 * MIB);
+        assert_eq!(stock.statistics().idle, 3 * MIB);
         stock.put(in_use.0, ()).unwrap();
         assert_eq!(obtain(&mut stock, up(4 * MIB)).unwrap(), (up(4 * MIB), true));
     }
@@ -323,7 +324,7 @@ mod tests {
             };
             let calm = (0..100).find(|_| round(&mut stock) == 0);
             assert!(calm.is_some() && round(&mut stock) == 0, "{} MiB: {mix:?}", stock.budget() / MIB);
-            assert!(stock.statistics(0).high_water <= stock.budget());
+            assert!(stock.statistics().high_water <= stock.budget());
         }
     }
 }
