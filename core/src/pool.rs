@@ -211,10 +211,11 @@ impl Pool {
         }
     }
 
+    /// One more block of a class that there was too little of. The first ones are allocated as always.
     fn end_shortage(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
         let mut state = self.state.lock();
         let short = state.short_of.take_if(|short| *short == class).is_some();
-        let grown = short && state.may_serve(None) && state.stock.grow(class);
+        let grown = short && state.may_serve(None) && state.stock.has(class) && state.stock.grow(class);
         drop(state);
         grown.then(|| self.allocate(class)).transpose()
     }

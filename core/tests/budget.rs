@@ -330,6 +330,19 @@ fn whatever_sizes_are_copied_in_turn_pinned_memory_is_allocated_at_first_only() 
     no_violations(&late);
 }
 
+/// A block that the device has just read costs twice as much to write as one that it has not.
+///
+/// catches: 77-one-block-instead-of-several-in-turn
+#[test]
+fn the_first_small_copy_allocates_blocks_to_take_in_turn() {
+    let (late, device) = late();
+    for copy in 0..6 {
+        drop(on(&device, &[copy; 150_000]));
+    }
+    assert_eq!(device.counters().staging_allocations, 4);
+    no_violations(&late);
+}
+
 /// Else what one direction has grown would lie idle for the other, which would have half of the budget left.
 ///
 /// catches: 76-blocks-for-one-direction

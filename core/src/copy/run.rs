@@ -251,7 +251,10 @@ fn table(job: &Job, flow: &Flow, diligence: Diligence) -> Result<Option<Block>, 
     };
     let Some(bytes) = bytes else { return Ok(None) };
     let block = take_block(flow.read_by(&job.target), bytes, Direction::Upload, diligence)?;
-    match block.is_none() && runs::count(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES {
+    // A worker grows one, which the next copy finds.
+    let hands_over =
+        || diligence == Diligence::Quick || runs::count(job, flow, MOST_INLINE_COPIES) > MOST_INLINE_COPIES;
+    match block.is_none() && hands_over() {
         true => Err(Refusal::NeedsWorker("no block is free for the table of a kernel")),
         false => Ok(block),
     }

@@ -150,6 +150,11 @@ impl<T> Stock<T> {
         }
     }
 
+    /// Whether there are blocks of `class`, in use or idle.
+    pub(super) fn has(&self, class: Class) -> bool {
+        self.blocks.get(&class).is_some_and(|count| *count > 0)
+    }
+
     fn serving(&self, class: Class) -> Option<Class> {
         if self.has_idle(class) {
             return Some(class);
