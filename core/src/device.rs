@@ -2,9 +2,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, OnceLock, Weak};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 
 use crate::backend::{Backend, BackendStream, Buffer, Counters, Direction, Limits, StreamPriority};
 use crate::copy::{self, Completion};
@@ -13,6 +11,7 @@ use crate::in_flight::Lane;
 use crate::lanes::Lanes;
 use crate::pool::{Pool, PoolStatistics};
 use crate::registry;
+use crate::sync::{Mutex, OnceLock, statics};
 use crate::{DeviceId, Error, Result, Stream, workers};
 
 /// An initialised device. Cloning it is cheap and names the same one; tensors keep their device alive.
@@ -59,7 +58,9 @@ impl Device {
 
     /// The host: ordinary memory, no driver.
     pub fn host() -> Self {
-        static HOST: OnceLock<Device> = OnceLock::new();
+        statics! {
+            static HOST: OnceLock<Device> = OnceLock::new();
+        }
         let make = || {
             let backend: Arc<dyn Backend> = Arc::new(HostBackend::new());
             let lanes = || Lanes::single(Lane::new(backend.clone(), Arc::new(HostStream::new())));

@@ -19,8 +19,8 @@ unsafe extern "C" {
 /// by whoever starts such a thread: drivers that are loaded by then clean up behind this.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
-    // Miri has no such function.
-    if !cfg!(miri) {
+    // Miri has no such function, and an execution of the model is no process.
+    if !cfg!(any(miri, shuttle)) {
         ONCE.call_once(|| {
             // SAFETY: the handler is a function of this program, and does not unwind. Where it cannot be registered, the
             // end is as it would be without it.
@@ -29,9 +29,14 @@ pub(crate) fn prepare() {
     }
 }
 
+/// Whether nothing is in flight and no thread of this crate has anything to do.
+pub(crate) fn is_idle() -> bool {
+    reactor::is_idle() && workers::are_idle()
+}
+
 extern "C" fn settle() {
     // What is in flight comes to its end, and what it holds goes, as far as the devices answer.
-    wait_until(PATIENCE, || reactor::is_idle() && workers::are_idle());
+    wait_until(PATIENCE, is_idle);
     reactor::stop();
     workers::stop();
     wait_until(PATIENCE / 10, || reactor::is_at_rest() && workers::are_at_rest());

@@ -7,10 +7,8 @@
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, ReentrantMutex};
 use smallvec::SmallVec;
 
 use crate::Result;
@@ -19,9 +17,13 @@ use crate::copy::Leaf;
 use crate::pool::Block;
 use crate::reactor::{self, Watch};
 use crate::storage::Storage;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, ReentrantMutex, statics};
 
-static LEAKS: AtomicU64 = AtomicU64::new(0);
-static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
+statics! {
+    static LEAKS: AtomicU64 = AtomicU64::new(0);
+    static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Counts memory that was given up because nothing proves that the device is done with it; see
 /// [`Statistics::leaks`](crate::Statistics::leaks).

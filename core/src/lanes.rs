@@ -1,10 +1,11 @@
 //! The streams that copies of one kind run on: copies of one thread always on the same, in order; those of different
 //! threads beside each other, on streams that they need not share, as long as there are enough.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::backend::{Backend, StreamPriority};
 use crate::in_flight::Lane;
+use crate::sync::OnceLock;
 use crate::{Result, threads};
 
 /// Lanes of a device, of which all but the first are created when a thread first needs its own.

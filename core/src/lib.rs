@@ -29,6 +29,12 @@ mod registry;
 mod statistics;
 mod storage;
 mod stream;
+#[cfg(not(shuttle))]
+mod sync;
+// For simulated devices, whose locks must be those of the model as well.
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub mod sync;
 mod tensor;
 mod threads;
 mod tree;

@@ -9,11 +9,9 @@ mod stock;
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use stock::Stock;
@@ -24,6 +22,8 @@ use crate::backend::{Backend, Direction, Staging};
 use crate::copy::Landings;
 use crate::in_flight::Lane;
 use crate::options::LARGEST_BLOCK;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::{Condvar, Mutex};
 use crate::{DeviceId, Error, Result, workers};
 
 /// The smallest block, in bytes.

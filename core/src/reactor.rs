@@ -3,15 +3,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use crate::copy::Completion;
 use crate::in_flight::{Kept, Lane};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Instant, Mutex, statics, thread};
 use crate::{Error, Result, exit};
 
 /// After the last event the thread keeps asking for so long before it starts to sleep.
@@ -19,17 +18,19 @@ const EAGER: Duration = Duration::from_micros(200);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-static REACTOR: Reactor = Reactor {
-    state: Mutex::new(State {
-        arrived: Vec::new(),
-        running: false,
-        parked: false,
-        idle: false,
-        stopped: false,
-    }),
-    wake: Condvar::new(),
-};
-static WAKES: AtomicU64 = AtomicU64::new(0);
+statics! {
+    static REACTOR: Reactor = Reactor {
+        state: Mutex::new(State {
+            arrived: Vec::new(),
+            running: false,
+            parked: false,
+            idle: false,
+            stopped: false,
+        }),
+        wake: Condvar::new(),
+    };
+    static WAKES: AtomicU64 = AtomicU64::new(0);
+}
 
 struct Reactor {
     state: Mutex<State>,

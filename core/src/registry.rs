@@ -1,13 +1,12 @@
 //! The drivers of this program and the devices that are open.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use crate::backend::{BuiltinDriver, Driver};
 use crate::device::WeakDevice;
 use crate::host::HostDriver;
+use crate::sync::{Mutex, OnceLock, statics};
 use crate::{Device, DeviceId, Error, Result};
 
 /// What is known of a driver without initialising a device.
@@ -83,7 +82,9 @@ struct Registry {
 }
 
 fn registry() -> &'static Registry {
-    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    statics! {
+        static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    }
     REGISTRY.get_or_init(|| {
         let host: Arc<dyn Driver> = Arc::new(HostDriver);
         let builtin = inventory::iter::<BuiltinDriver>.into_iter().map(|make| (make.0)());

@@ -3,13 +3,13 @@
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::copy::Completion;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Device, DeviceId, Error, Result};
 
 /// Shared ownership of one piece of memory. Cloning it shares the memory.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::backend::{BackendStream, Ticket, TimeMark};
 use crate::in_flight::Lane;
+use crate::sync::thread_local;
 use crate::{Device, DeviceId, Result};
 
 /// An ordered queue of work of one device. Cloning it names the same stream.
@@ -98,8 +99,8 @@ impl Stream {
 
     /// The current stream of `device` on this thread, if one was entered.
     pub fn current(device: &Device) -> Option<Self> {
-        CURRENT.with_borrow(|current| {
-            current.iter().rev().find_map(|(_, entered)| match entered {
+        CURRENT.with(|current| {
+            current.borrow().iter().rev().find_map(|(_, entered)| match entered {
                 Entered::Stream(stream) if stream.device.same_as(device) => Some(stream.clone()),
                 _ => None,
             })
@@ -159,8 +160,8 @@ impl Device {
 
     /// The current device of this thread: the one entered last, else the host.
     pub fn current() -> Self {
-        let entered = CURRENT.with_borrow(|current| {
-            current.iter().rev().find_map(|(_, entered)| match entered {
+        let entered = CURRENT.with(|current| {
+            current.borrow().iter().rev().find_map(|(_, entered)| match entered {
                 Entered::Device(device) => Some(device.clone()),
                 Entered::Stream(_) => None,
             })
@@ -186,7 +187,8 @@ thread_local! {
 
 impl Scope {
     fn new(entered: Entered) -> Self {
-        let number = CURRENT.with_borrow_mut(|current| {
+        let number = CURRENT.with(|current| {
+            let mut current = current.borrow_mut();
             let number = current.last().map_or(0, |(last, _)| last + 1);
             current.push((number, entered));
             number

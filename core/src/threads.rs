@@ -2,10 +2,13 @@
 //!
 //! Threads that copy have numbers of their own: as many as there are streams, started together, share none.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{statics, thread_local};
 
-static COPYING: AtomicUsize = AtomicUsize::new(0);
-static CALLING: AtomicUsize = AtomicUsize::new(0);
+statics! {
+    static COPYING: AtomicUsize = AtomicUsize::new(0);
+    static CALLING: AtomicUsize = AtomicUsize::new(0);
+}
 
 thread_local! {
     static NUMBER_COPYING: usize = COPYING.fetch_add(1, Ordering::Relaxed);

@@ -9,13 +9,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, statics, thread};
 use crate::{Error, Result, exit};
 
 /// More threads do not fill pinned blocks faster: 8 reach 51 of 55 GB/s on an H200 machine.
@@ -25,9 +24,11 @@ const RETIREMENT: Duration = Duration::from_secs(10);
 
 type Task = Box<dyn FnOnce() + Send>;
 
-static QUEUES: Mutex<FxHashMap<Team, Queue>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-static STOPPED: AtomicBool = AtomicBool::new(false);
-static HANDOVERS: AtomicU64 = AtomicU64::new(0);
+statics! {
+    static QUEUES: Mutex<FxHashMap<Team, Queue>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static STOPPED: AtomicBool = AtomicBool::new(false);
+    static HANDOVERS: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Threads that share their work, named by the objects that the work may have to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,16 +2,16 @@
 //! of them owns what is in flight.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use crate::copy::figures::Figures;
 use crate::in_flight::Lane;
 use crate::reactor::{self, Watch};
+use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use crate::{Error, Result};
 
 const RUNNING: u8 = 0;
@@ -227,7 +227,7 @@ impl Completion {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    fn attend(self: &Arc<Self>, mut inner: parking_lot::MutexGuard<'_, Inner>) -> Result<()> {
+    fn attend(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
         inner.unattended = true;
         let watchable = match self.state.load(Ordering::Acquire) {
             SUBMITTED => true,

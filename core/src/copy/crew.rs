@@ -3,9 +3,7 @@
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::copy::completion::Completion;
@@ -13,6 +11,8 @@ use crate::copy::job::Job;
 use crate::copy::run::panicked;
 use crate::copy::transfer::{self, Filled, Supply};
 use crate::copy::unit::Unit;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::{Error, Result};
 
 /// The units of a copy, shared by the workers that carry them out.

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use smallvec::SmallVec;
@@ -15,6 +15,7 @@ use crate::copy::figures::CopyReport;
 use crate::copy::job::Job;
 use crate::copy::{leaves, run};
 use crate::storage::Storage;
+use crate::sync::{Instant, hint};
 use crate::{CopyError, Error, Result, Stream, TensorTree};
 
 /// The first poll of a handle looks for so long whether the copy is done: a small one takes about 12 us, and waking a
@@ -278,7 +279,7 @@ impl<S> CopyHandle<S> {
             if begin.elapsed() > SPIN_IN_POLL {
                 return Ok(false);
             }
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
     }
 }

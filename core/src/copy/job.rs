@@ -2,7 +2,7 @@
 
 mod sharing;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -17,6 +17,7 @@ use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
 use crate::plan::{Counts, Plan, PlanOptions, Route};
 use crate::storage::Storage;
+use crate::sync::OnceLock;
 use crate::workers::Team;
 use crate::{Alignment, Device, Error, Result, Tensor};
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::copy::completion::Completion;
@@ -12,6 +11,7 @@ use crate::copy::job::{Destinations, Job};
 use crate::copy::unit::{ChunkPiece, Unit, chunk_pieces};
 use crate::pool::Block;
 use crate::storage::Storage;
+use crate::sync::Mutex;
 use crate::{Error, Result};
 
 /// What of a copy must still be put into ordinary memory. Its handle does that, or whoever waits for the blocks: a handle that

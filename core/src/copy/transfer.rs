@@ -23,6 +23,7 @@ use crate::storage::Storage;
 use crate::{Device, Error, Result};
 
 /// Where the blocks of a unit come from.
+#[cfg_attr(shuttle, expect(clippy::large_enum_variant, reason = "the locks of the model are larger"))]
 pub(crate) enum Supply {
     /// They were taken before, as far as they are needed; nothing may be waited for.
     Taken(Taken),

@@ -4,13 +4,13 @@ use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Class, Pool};
 use crate::Result;
 use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
 use crate::host_memory::HostMemory;
 use crate::in_flight::keep_until;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A staging block in use; dropping it gives it back to its pool.
 pub(crate) struct Block {

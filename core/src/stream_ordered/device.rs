@@ -3,8 +3,6 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use super::api::Api;
 use super::context::Context;
 use super::copy;
@@ -17,6 +15,7 @@ use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
     Submission,
 };
+use crate::sync::Mutex;
 use crate::{Alignment, DeviceId, Error, Result};
 
 /// Threads beyond so many share streams: a stream costs memory, and devices run few copies at once.

@@ -2,13 +2,13 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::api::Api;
 use super::context::{Context, Current};
 use super::pool::Pool;
 use super::stream::{OrderedStream, Queue};
 use crate::backend::{StreamPriority, Ticket, count_leak};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Error, Result};
 
 /// The memory of one device. Buffers hold it, and with it the context.

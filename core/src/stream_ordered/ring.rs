@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use super::api::{Api, EventKind};
 use super::context::{Context, Current};
 use super::event::Event;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, Result};
 
 /// Positions of a stream, each with an event until it is reached. In a steady state no event is created: reached ones

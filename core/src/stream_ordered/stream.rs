@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::api::{Api, EventKind};
 use super::context::{Context, Current};
@@ -10,6 +10,7 @@ use super::event::Event;
 use super::mark::Mark;
 use super::ring::Ring;
 use crate::backend::{BackendStream, StreamPriority, TimeMark};
+use crate::sync::{Instant, hint, thread};
 use crate::{DeviceId, Error, Result};
 
 /// How long a wait asks again and again before it sleeps, which ends up to 300 us late: 16 MiB from the host took 1.45 ms with
@@ -199,7 +200,7 @@ impl<A: Api> Queue<A> {
             if Instant::now() >= until {
                 return Ok(false);
             }
-            std::hint::spin_loop();
+            hint::spin_loop();
         }
     }
 
@@ -210,7 +211,7 @@ impl<A: Api> Queue<A> {
             if left.is_zero() {
                 return Ok(self.reached()? >= position);
             }
-            std::thread::sleep(nap.min(left));
+            thread::sleep(nap.min(left));
             if self.reached()? >= position {
                 return Ok(true);
             }

@@ -1,7 +1,7 @@
 //! What a test holds: the strings of the simulated devices.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use transship_core::Result;
 use transship_core::backend::{Backend, BackendStream, Driver};
@@ -11,6 +11,7 @@ use crate::calls::{Call, CallRecord};
 use crate::config::LateConfig;
 use crate::instance::{Instance, Stall};
 use crate::stream::LateStream;
+use crate::sync::Instant;
 
 /// Pulls the strings of one simulated driver. Cloning it gives another hold of the same.
 #[derive(Clone)]

@@ -3,8 +3,7 @@
 mod run;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use transship_core::backend::{Counters, Direction, Ticket};
 use transship_core::{DeviceId, Error, Result};
@@ -14,6 +13,7 @@ use crate::config::LateConfig;
 use crate::memory::{Block, Life};
 use crate::queue::{Op, Queue};
 use crate::stream::LateStream;
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 
 /// One simulated driver.
 pub(crate) struct Instance {
@@ -100,7 +100,7 @@ impl Instance {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Notes a call on a device, fails it if that was asked for, and goes on under the lock.
@@ -116,7 +116,7 @@ impl Instance {
         let mut state = self.lock();
         if state.calls.holds() {
             while state.calls.is_holding() {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut state);
             }
         }
         state

@@ -29,6 +29,7 @@ mod instance;
 mod memory;
 mod queue;
 mod stream;
+mod sync;
 
 use transship_core::Result;
 

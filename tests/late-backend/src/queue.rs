@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+
+use crate::sync::Instant;
 
 /// One stream: operations that have not run, in order.
 #[derive(Default)]

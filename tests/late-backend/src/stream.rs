@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use transship_core::backend::{BackendStream, TimeMark};
 use transship_core::{DeviceId, Error, Result};
@@ -10,6 +10,7 @@ use transship_core::{DeviceId, Error, Result};
 use crate::calls::Call;
 use crate::instance::Instance;
 use crate::queue::Op;
+use crate::sync::Instant;
 
 /// A stream of a simulated device.
 pub(crate) struct LateStream {

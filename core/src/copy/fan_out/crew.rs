@@ -1,9 +1,7 @@
 //! The workers that carry a group of copies out.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::group::{Group, caught};
@@ -12,6 +10,8 @@ use crate::copy::job::Job;
 use crate::copy::run;
 use crate::copy::transfer::Supply;
 use crate::copy::unit::{Unit, units};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::{Error, Result, workers};
 
 /// As [`run::in_background`].

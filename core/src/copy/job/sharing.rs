@@ -1,6 +1,6 @@
 //! Copies of the same leaves to several devices: planned once, staged once.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::Job;
 use crate::backend::Limits;
@@ -8,6 +8,7 @@ use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Origin, Way};
 use crate::copy::leaves;
 use crate::options::CopyOptions;
+use crate::sync::OnceLock;
 use crate::workers::Team;
 use crate::{Device, Result, TensorTree};
 

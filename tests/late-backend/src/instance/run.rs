@@ -1,13 +1,13 @@
 //! Running operations, one at a time, and only when somebody looks.
 
 use std::ptr::NonNull;
-use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use transship_core::Result;
 
 use crate::instance::{Instance, Stall, State};
 use crate::queue::{End, Op};
+use crate::sync::Instant;
 
 impl Instance {
     /// One look at a stream: runs one operation at most, and says how far the stream has come.
@@ -50,10 +50,10 @@ impl Instance {
             };
             let nap =
                 deadline.into_iter().chain(stalled_until).min().map(|end| end.saturating_duration_since(now));
-            state = match nap {
-                Some(nap) => self.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
+            match nap {
+                Some(nap) => drop(self.changed.wait_for(&mut state, nap)),
+                None => self.changed.wait(&mut state),
+            }
         }
     }
 }
