@@ -283,8 +283,9 @@ impl Completion {
     fn is_in_time(&self) -> Result<()> {
         match &self.deadline {
             Some(deadline) if deadline.at <= Instant::now() => {
-                self.abandoned.store(true, Ordering::Relaxed);
+                // In this order: workers who find it abandoned say that it was cancelled.
                 self.fail(Error::DeadlineExceeded { limit: deadline.limit });
+                self.abandoned.store(true, Ordering::Relaxed);
                 // It may have ended otherwise in this moment.
                 if self.is_done_cached() { Ok(()) } else { Err(self.error()) }
             }
