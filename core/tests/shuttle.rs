@@ -160,6 +160,8 @@ fn nobody_who_waits_for_a_block_is_forgotten() {
 }
 
 /// While a worker waits for the only block nobody else gets it.
+///
+/// catches: 95-queue-jumped
 #[test]
 fn who_waits_for_a_block_is_served_first() {
     explore(1500, || {
@@ -185,6 +187,8 @@ fn who_waits_for_a_block_is_served_first() {
 }
 
 /// Two workers wait for a block. The first of them gets the next one, which its device then keeps from the second.
+///
+/// catches: 92-worker-leaves-its-tasks, 94-last-in-the-queue-first
 #[test]
 fn who_waits_for_a_block_is_served_in_order() {
     explore(1500, || {
@@ -294,6 +298,8 @@ fn end_of(copy: CopyHandle<Tensor>, expected: &[u8], may_fail: bool) {
 }
 
 /// Who carries the last unit of a copy concludes it, and nobody else does.
+///
+/// catches: 91-submitter-leaves-without-a-look
 #[test]
 fn a_crew_concludes_its_copy_once() {
     explore(1500, || {
@@ -326,6 +332,8 @@ fn a_crew_of_two_copies_concludes_each_once() {
 }
 
 /// Whoever sees a copy done finds its sources free, although somebody else is just letting go of them.
+///
+/// catches: 90-published-before-release
 #[test]
 fn sources_are_free_when_the_copy_is_done() {
     explore(1500, || {
@@ -347,6 +355,8 @@ fn sources_are_free_when_the_copy_is_done() {
 }
 
 /// A copy ends in time or fails, whichever comes first; not both, and not neither.
+///
+/// catches: 93-reactor-parks-without-a-look
 #[test]
 fn a_deadline_is_met_or_missed() {
     explore(1500, || {
