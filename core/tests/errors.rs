@@ -16,7 +16,7 @@ use late_backend::{Call, LateConfig, LateHandle};
 use support::{in_time, late, on, two, with};
 use transship_core::backend::{Backend, Driver, MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
-    BackgroundWork, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, Result, Stop, Tensor,
+    Alignment, BackgroundWork, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, Result, Stop, Tensor,
     TensorTree, Value, Visitor, register_driver, start_copy,
 };
 
@@ -132,6 +132,8 @@ fn options_say_what_they_forbid() {
     let alignment = options().packed_alignment(12).validate().unwrap_err();
     says(&alignment, "InvalidOption", &["packed_alignment", "12", "a power of two"]);
     says(&copy(bytes(8), &device, options().paced(1)), "InvalidOption", &["paced", "1", "at least 4096"]);
+    let coarse = copy(bytes(8), &device, options().packed_alignment(512));
+    says(&coarse, "InvalidOption", &["packed_alignment", "512", "aligned less", "Device::limits"]);
 
     let (_, other) = support::late();
     let foreign = other.create_stream(StreamPriority::Normal).unwrap();
@@ -168,6 +170,19 @@ fn devices_say_what_they_cannot_do() {
     // SAFETY: the device refuses memory that it has not allocated.
     let raw = unsafe { Tensor::from_raw(memory, Box::new(()), &[8], DType::U8, &device) };
     says(&raw.unwrap_err(), "InvalidMemory", &["8 bytes", "0x0", "no such memory"]);
+}
+
+#[test]
+fn devices_with_other_limits_say_so() {
+    let four = Alignment::of(4).unwrap();
+    let (_, device) =
+        with(LateConfig { copy_granularity: four, mapped_staging: true, ..LateConfig::new("late") });
+    let pinned = Tensor::empty_pinned(&[8], DType::U8, &device).unwrap_err();
+    says(&pinned, "Unsupported", &["late:0", "lend page-locked memory"]);
+    let memory = RawMemory { address: 64, bytes: 6, kind: MemoryKind::Device };
+    // SAFETY: memory that ends inside of a granule is refused before anybody looks at it.
+    let raw = unsafe { Tensor::from_raw(memory, Box::new(()), &[6], DType::U8, &device) };
+    says(&raw.unwrap_err(), "InvalidMemory", &["6 bytes", "0x40", "granules of 4 bytes"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use hooked::Hooked;
 use late_backend::{Call, LateConfig, LateHandle, SubmitFailure};
 use support::{Drops, bytes_of, eventually, in_time, late, no_violations, on, with};
-use transship_core::backend::StreamPriority;
+use transship_core::backend::{StreamPriority, Ticket, keep_until};
 use transship_core::{
     BackgroundWork, CopyError, CopyOptions, DType, Device, Error, Stop, Tensor, TensorTree, TimedWait,
     Visitor, start_copy, statistics,
@@ -204,6 +204,75 @@ fn blocks_that_were_leaked_are_not_waited_for() {
     let copy = start_copy(sources(), &device, CopyOptions::default()).unwrap();
     let (_, report) = in_time(move || copy.wait_with_report()).unwrap();
     assert_eq!((report.pinned_staging_bytes, report.pageable_staging_bytes > 0), (0, true), "{report:?}");
+}
+
+/// The device breaks between the allocation and the submission: nobody knows what of it was submitted.
+#[test]
+fn a_submission_on_a_device_that_breaks_is_leaked_and_gives_the_structure_back() {
+    let _turn = one_at_a_time();
+    let late = LateHandle::new(LateConfig::new("late")).unwrap();
+    let backend = Hooked::new(late.backend(0));
+    let device = Device::from_backend(backend.clone()).unwrap();
+    device.prepare(64).unwrap();
+    let before = statistics();
+    let breaking = late.clone();
+    backend.before_next_submit(move || breaking.break_device());
+    let failed = copy(sources(), &device, options(BackgroundWork::Auto)).unwrap_err();
+    assert!(matches!(failed.error(), Error::Driver { .. }), "{failed}");
+    assert_eq!(bytes(&failed.into_value().unwrap()), [vec![1; 8], vec![2; 24]]);
+
+    let leaked = statistics();
+    assert_eq!(leaked.leaks - before.leaks, 1);
+    assert!(leaked.leaked_bytes - before.leaked_bytes >= 8 + 24, "the results, and the block");
+    assert!(device.staging_statistics().in_use > 0, "the block may still be read");
+    assert_eq!(device.counters().device_bytes, 8 + 24, "the results may still be written");
+}
+
+/// The last owner of a tensor goes while work of the program uses it, on a stream that will never tell.
+#[test]
+fn memory_in_use_on_a_stream_that_broke_is_leaked_and_counted() {
+    let _turn = one_at_a_time();
+    let (late, device) = late();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    let tensor = on(&device, &[7; 48]);
+    tensor.record_stream(&stream).unwrap();
+    late.break_device();
+    let before = statistics();
+    drop(tensor);
+    let leaked = statistics();
+    assert_eq!((leaked.leaks - before.leaks, leaked.leaked_bytes - before.leaked_bytes), (1, 48));
+    assert_eq!(device.counters().device_bytes, 48, "a kernel may still read it");
+}
+
+#[test]
+fn memory_behind_a_ticket_is_given_back_when_it_is_reached_and_leaked_where_it_never_is() {
+    let _turn = one_at_a_time();
+    for breaks in [false, true] {
+        let (late, device) = late();
+        let stream = device.create_stream(StreamPriority::Normal).unwrap();
+        let backend = stream.backend_stream();
+        let memory = device.backend().allocate(48, &**backend).unwrap();
+        late.stall();
+        let copy = start_copy(sources(), &device, CopyOptions::default().stream(&stream)).unwrap();
+        let others = device.counters().device_bytes - 48;
+        let ticket = Ticket { stream: backend.clone(), position: backend.record().unwrap() };
+        let before = statistics();
+        keep_until(memory, &[ticket]);
+        assert_eq!(device.counters().device_bytes, others + 48, "the stream has not come there");
+        if breaks {
+            late.break_device();
+            eventually("it is leaked", || statistics().leaked_bytes - before.leaked_bytes >= 48);
+            assert!(device.counters().device_bytes >= 48);
+        } else {
+            late.release();
+            drop(in_time(move || copy.wait()).unwrap());
+            // The simulated device frees when it is asked.
+            let asked = || backend.reached().is_ok();
+            eventually("it is given back", || asked() && device.counters().device_bytes == 0);
+            assert_eq!(statistics().leaks, before.leaks);
+            no_violations(&late);
+        }
+    }
 }
 
 #[test]

@@ -4,10 +4,14 @@
 
 mod support;
 
+use std::time::Duration;
+
 use late_backend::LateConfig;
 use support::{Drops, Kernel, PATIENCE, bytes_of, eventually, late, no_violations, on, two, with};
 use transship_core::backend::{StreamPriority, Ticket};
-use transship_core::{CopyOptions, CopyPolicy, DType, Device, Error, Stream, Tensor, start_copy};
+use transship_core::{
+    BackgroundWork, CopyOptions, CopyPolicy, DType, Device, Error, Stream, Tensor, TimedWait, start_copy,
+};
 
 const SEEDS: std::ops::Range<u64> = 0..12;
 
@@ -221,4 +225,31 @@ fn pinned_memory_that_a_stream_uses_is_not_given_out_again() {
     late.release();
     eventually("the block comes back", || device.result_statistics().in_use == 0);
     no_violations(&late);
+}
+
+/// The device cannot wait for a stream of another driver: a worker does, and where there may be none, the caller hears of it.
+#[test]
+fn a_source_in_use_on_a_stream_of_another_driver_is_waited_for() {
+    let (_, device) = late();
+    let source = on(&device, &[5; 40]);
+    let (other, others) = late();
+    let stream = others.create_stream(StreamPriority::Normal).unwrap();
+    other.stall();
+    let working = start_copy(batch(), &others, options().stream(&stream)).unwrap();
+    source.record_stream(&stream).unwrap();
+
+    let never = options().background(BackgroundWork::Never);
+    let refused = start_copy(source.clone(), &Device::host(), never).unwrap_err();
+    let why = "a source is still being filled";
+    assert!(matches!(refused.error(), Error::Busy { reason, .. } if *reason == why), "{refused}");
+    assert!(refused.into_value().is_some());
+
+    let waiting = start_copy(source, &Device::host(), options()).unwrap();
+    let TimedWait::Pending(waiting) = waiting.wait_timeout(Duration::from_millis(20)).unwrap() else {
+        panic!("the stream has not come there");
+    };
+    other.release();
+    assert_eq!(waiting.wait().unwrap().to_bytes().unwrap(), [5; 40]);
+    drop(working.wait().unwrap());
+    no_violations(&other);
 }
