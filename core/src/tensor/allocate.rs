@@ -99,8 +99,8 @@ impl Tensor {
     /// # Safety
     ///
     /// `memory` must be valid for reads by `device` (by the host, for kinds of host memory) until `owner` is dropped,
-    /// initialised where it is host memory, and nobody may write to it while a tensor over it exists, except in order of
-    /// a stream that the tensor was [handed to](Self::record_stream).
+    /// initialised where it is host memory, and nobody may write to it while a tensor over it exists; to memory of a device, in
+    /// order of a stream that the tensor was [handed to](Self::record_stream). Host memory is read at any time.
     ///
     /// # Errors
     ///
