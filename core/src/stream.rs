@@ -49,7 +49,7 @@ impl Stream {
     /// # Errors
     ///
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the event is of another driver, or what the driver says.
-    pub fn wait(&self, event: &Event) -> Result<()> {
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.lane.stream().wait_for(&*event.ticket.stream, event.ticket.position)
     }
 
@@ -57,9 +57,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// As [`wait_event`](Self::wait_event).
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
-        self.wait(&other.record()?)
+        self.wait_event(&other.record()?)
     }
 
     /// Whether everything submitted so far is done.

@@ -27,7 +27,7 @@ pub(crate) fn every_call(also: impl Fn(&str)) -> Outcome {
     errors(&device, &same)?;
     let event = stream.record()?;
     same("record");
-    stream.wait(&event)?;
+    stream.wait_event(&event)?;
     same("wait of a stream");
     let mark = stream.mark_time()?;
     same("mark_time");

@@ -278,7 +278,7 @@ impl Worker {
         let other = self.arena.places[index].create_stream(StreamPriority::High).unwrap();
         let event = other.record().unwrap();
         self.streams[index].wait_stream(&other).unwrap();
-        self.streams[index].wait(&event).unwrap();
+        self.streams[index].wait_event(&event).unwrap();
         if self.below(4) == 0 {
             self.streams[index].synchronize().unwrap();
             assert!(event.is_reached().unwrap(), "a stream has passed what it waits for");

@@ -210,7 +210,7 @@ fn host_target_has_no_stream_to_wait_on(bed: &Bed) -> Result<(), Failed> {
 fn events(bed: &Bed) -> Result<(), Failed> {
     let (one, other) = (stream(bed)?, stream(bed)?);
     let event = one.record()?;
-    other.wait(&event)?;
+    other.wait_event(&event)?;
     other.wait_stream(&one)?;
     assert!(event.wait(None)? && event.is_reached()?);
     other.synchronize()?;
