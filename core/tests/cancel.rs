@@ -56,7 +56,8 @@ fn what_is_not_submitted_yet_is_not_submitted_any_more() {
     let back = value.expect("the structure comes back");
     assert_eq!(back.address().unwrap(), address);
     late.release();
-    eventually("the worker is done with it", || device.staging_statistics().in_use == 0);
+    // Waits for the worker.
+    device.shutdown().unwrap();
     assert_eq!(submissions(&late), 1);
     assert_eq!(back.to_bytes().unwrap(), vec![7; 5 * 4096]);
     all_is_given_back(&late, &device);
