@@ -22,6 +22,6 @@ pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};
 pub use start::start_copy;
 
 pub(crate) use completion::Completion;
-pub(crate) use flow::staging_block;
+pub(crate) use flow::staging_block_up;
 pub(crate) use landing::Landings;
 pub(crate) use leaves::Leaf;

@@ -167,7 +167,7 @@ impl Device {
     pub fn prepare(&self, bytes: usize) -> Result<()> {
         if !self.is_host() {
             let Parts { staging, results, .. } = &*self.0.parts;
-            let block = copy::staging_block(bytes, self, None);
+            let block = copy::staging_block_up(bytes, self);
             staging.prepare(bytes, block, Direction::Upload)?;
             // Where staging is mapped, results come down through it into memory of their own.
             match self.limits().mapped_staging {

@@ -121,12 +121,13 @@ impl Flow {
         let granularity = origin.granularity().max(target.limits().copy_granularity);
         let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
         let from = origin.device();
+        let budget = budget(target, from);
         // A kernel that makes all copies has a table of them, which must be had as a block.
-        let leaves = plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
-        let table = from.and(device.limits().gather).map_or(0, |entry| leaves.saturating_mul(entry));
-        let largest = largest_block(budget(target, from));
+        let leaves = || plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
+        let table = from.and(device.limits().gather).map_or(0, |entry| leaves().saturating_mul(entry));
+        let largest = largest_block(budget);
         let unit = paced(if table <= largest { usize::MAX } else { largest });
-        let staged_unit = paced(staging_block(plan.source_span(source), target, from));
+        let staged_unit = paced(staging_block(plan.source_span(source), budget, target, from));
         Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit, staged_unit }
     }
 
@@ -169,10 +170,15 @@ impl Flow {
     }
 }
 
-/// The largest staging block for a flow of `span` bytes to `target`, which come from `source`, if not from the host.
-pub(crate) fn staging_block(span: usize, target: &Device, source: Option<&Device>) -> usize {
+/// The largest staging block for `span` bytes that come up to `target` from the host.
+pub(crate) fn staging_block_up(span: usize, target: &Device) -> usize {
+    staging_block(span, budget(target, None), target, None)
+}
+
+/// The largest staging block within `budget` for a flow of `span` bytes to `target`, which come from `source`, if not from the
+/// host.
+fn staging_block(span: usize, budget: usize, target: &Device, source: Option<&Device>) -> usize {
     let ends = || [Some(target), source].into_iter().flatten();
-    let budget = budget(target, source);
     // What the caller's thread carries is one piece; and where blocks are mapped, each takes a call of 10 us and more.
     if span <= MOST_INLINE_BYTES || ends().any(|device| device.limits().mapped_staging) {
         return largest_block(budget);
