@@ -363,6 +363,13 @@ impl Pool {
         Ok(())
     }
 
+    /// What its device says, if it is broken.
+    fn failure(&self) -> Option<Error> {
+        let lanes: SmallVec<[_; 8]> = self.lanes.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut own = lanes.iter().filter(|lane| lane.is_of(&self.backend));
+        own.find_map(|lane| lane.stream().reached().err())
+    }
+
     /// Takes the blocks of copies that are done; whether there were some.
     fn settle_borrowers(&self) -> bool {
         let mut borrowers = std::mem::take(&mut *self.borrowers.lock());

@@ -90,18 +90,27 @@ fn a_handle_is_forgotten() {
             std::mem::forget(copy);
             trip.late.let_go();
             trip.devices.iter().for_each(still_works);
+            no_violations(&trip.late);
         });
     }
 }
 
-/// The end of a copy whose device breaks is an error, or it was done before.
+/// The end of a copy whose device breaks is an error that says so, or it was done before. Later ones fail at once.
 #[test]
 fn the_device_breaks() {
     for way in WAYS {
         for_every_call(way, |trip, copy| {
             trip.late.break_device();
             trip.late.let_go();
-            let _ = in_time(move || copy.wait().map(drop));
+            for copy in std::iter::once(copy).chain(trip.other) {
+                if let Err(failed) = in_time(move || copy.wait()) {
+                    assert!(failed.to_string().contains("the device is broken"), "{failed}");
+                }
+            }
+            let [one, _] = &trip.devices;
+            let later = start_copy(Tensor::from(vec![1_u8]), one, options());
+            assert!(in_time(move || later.and_then(CopyHandle::wait)).is_err());
+            no_violations(&trip.late);
         });
     }
 }
@@ -163,7 +172,7 @@ impl Trip {
         };
         let tree: Vec<Tensor> = contents.iter().map(source).collect();
         let sources = if from_host { tree.len() } else { 0 };
-        let options = CopyOptions::default().background(BackgroundWork::Always);
+        let options = options();
         late.hold(calls);
         let mut copies = match way {
             Way::Up | Way::LargeUp => vec![start_copy(tree, &one, options).unwrap()],
@@ -209,6 +218,10 @@ impl Trip {
         }
         no_violations(&self.late);
     }
+}
+
+fn options() -> CopyOptions {
+    CopyOptions::default().background(BackgroundWork::Always)
 }
 
 fn still_works(device: &Device) {

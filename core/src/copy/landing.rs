@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::Result;
 use crate::copy::completion::Completion;
 use crate::copy::figures::Phase;
 use crate::copy::flow::Flow;
@@ -12,7 +13,6 @@ use crate::copy::unit::{ChunkPiece, Unit, chunk_pieces};
 use crate::pool::Block;
 use crate::storage::Storage;
 use crate::sync::Mutex;
-use crate::{Error, Result};
 
 /// What of a copy must still be put into ordinary memory. Its handle does that, or whoever waits for the blocks: a handle that
 /// nobody looks at must not keep them from others.
@@ -102,7 +102,7 @@ impl Landing {
     ///
     /// The copies into the block are done, and nobody reads or writes the chunks.
     pub(crate) unsafe fn land(&self) -> Result<()> {
-        let contents = self.block.staging().contents().ok_or(Error::NotReady)?;
+        let contents = self.block.staging().contents().ok_or_else(|| self.block.why_no_access())?;
         for part in &self.parts {
             let to = part.to.host_range(part.to_offset, part.bytes)?;
             // SAFETY: the block was taken for the whole unit; `host_range` has checked the chunk; both are the caller's.

@@ -384,7 +384,7 @@ impl<'a> Transfer<'a> {
 
     /// Writes the unit into `block`: out of the leaves, or out of another block that holds the same unit.
     fn write_block(&self, block: &Block, other: Option<&Block>) -> Result<()> {
-        let window = block.staging().window().ok_or(Error::NotReady)?;
+        let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
         for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
             let offset = piece.linear - self.unit.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
@@ -392,7 +392,7 @@ impl<'a> Transfer<'a> {
                 // SAFETY: `at` has checked that the window has room; the block is ours alone until it is submitted.
                 None => unsafe { read(leaf, &piece, to) }?,
                 Some(other) => {
-                    let from = other.staging().contents().ok_or(Error::NotReady)?;
+                    let from = other.staging().contents().ok_or_else(|| other.why_no_access())?;
                     // SAFETY: as above; `other` holds the same unit, and the copies into it are done (`copy_down`).
                     unsafe { to.copy_from_nonoverlapping(from.add(offset), piece.bytes) };
                 }

@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Class, Pool};
-use crate::Result;
 use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
 use crate::host_memory::HostMemory;
 use crate::in_flight::keep_until;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Error, Result};
 
 /// A staging block in use; dropping it gives it back to its pool.
 pub(crate) struct Block {
@@ -31,6 +31,12 @@ impl Block {
 
     pub(crate) fn staging(&self) -> &dyn Staging {
         &**self.staging
+    }
+
+    /// Why the host has no access to a block that no copy uses: what is wrong with its device.
+    #[cold]
+    pub(crate) fn why_no_access(&self) -> Error {
+        self.pool.as_ref().and_then(|pool| pool.failure()).unwrap_or(Error::NotReady)
     }
 
     /// The place at `offset`, for a copy.
