@@ -1,8 +1,12 @@
 //! What several cases need, whatever the driver. What differs from one to another is in the `driver` of each backend's tests.
 
+#[path = "../support/eventually.rs"]
+mod eventually;
+
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+
+pub(crate) use eventually::eventually;
 
 use transship_core::{
     CopyHandle, CopyOptions, Device, DeviceId, Tensor, TensorTree, for_each_tensor, start_copy,
@@ -58,16 +62,4 @@ pub(crate) fn bytes<S: TensorTree>(mut value: S) -> Vec<Vec<u8>> {
 pub(crate) fn poll_once<S: TensorTree>(handle: &mut CopyHandle<S>) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     matches!(Pin::new(handle).poll(&mut context), Poll::Ready(_))
-}
-
-/// Asks again and again, for ten seconds at the most.
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > Duration::from_secs(10) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
 }

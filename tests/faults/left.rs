@@ -1,7 +1,10 @@
 //! What is open on devices, by the stand-in's own count.
 
+#[path = "../support/eventually.rs"]
+mod eventually;
+
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::stand_in::StandIn;
 use crate::through::Through;
@@ -26,13 +29,6 @@ impl Left {
 }
 
 /// Whether this comes about, by what other threads do.
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > Duration::from_secs(5) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
+pub(crate) fn eventually(holds: impl FnMut() -> bool) -> bool {
+    eventually::within(Duration::from_secs(5), holds)
 }

@@ -1,6 +1,11 @@
 //! What several cases need.
 
+#[path = "../../../tests/support/eventually.rs"]
+mod eventually;
+
 use std::time::{Duration, Instant};
+
+pub(crate) use eventually::eventually;
 
 use transship_core::backend::Driver;
 use transship_core::{CopyHandle, CopyOptions, Device, Tensor, TensorTree, start_copy};
@@ -91,16 +96,4 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let output = work();
     (output, start.elapsed())
-}
-
-/// Asks again and again, for ten seconds at the most.
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > Duration::from_secs(10) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
 }

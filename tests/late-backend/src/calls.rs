@@ -4,6 +4,8 @@ use std::thread::ThreadId;
 
 use transship_core::{DeviceId, Error, Result};
 
+use crate::hold::Hold;
+
 /// A function of the seam.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
@@ -58,18 +60,9 @@ pub struct CallRecord {
 pub(crate) struct Calls {
     pub(crate) log: Vec<CallRecord>,
     faults: Vec<(Call, usize)>,
-    hold: Option<Hold>,
+    pub(crate) hold: Hold,
     /// Every device if there is no name.
     broken: Option<Option<DeviceId>>,
-}
-
-/// A call that is to be held up.
-struct Hold {
-    /// Calls of this thread are let through.
-    but: ThreadId,
-    /// So many others as well.
-    after: usize,
-    is_held: bool,
 }
 
 impl Calls {
@@ -92,30 +85,6 @@ impl Calls {
 
     pub(crate) fn note(&mut self, call: Call, blocking: bool) {
         self.log.push(CallRecord { call, thread: std::thread::current().id(), blocking });
-    }
-
-    pub(crate) fn hold(&mut self, after: usize) {
-        self.hold = Some(Hold { but: std::thread::current().id(), after, is_held: false });
-    }
-
-    pub(crate) fn let_go(&mut self) {
-        self.hold = None;
-    }
-
-    /// Whether a call is being held up.
-    pub(crate) fn is_holding(&self) -> bool {
-        self.hold.as_ref().is_some_and(|hold| hold.is_held)
-    }
-
-    /// Counts a call that is about to be made; whether it is the one to hold up.
-    pub(crate) fn holds(&mut self) -> bool {
-        let here = std::thread::current().id();
-        let Some(hold) = self.hold.as_mut().filter(|hold| !hold.is_held && hold.but != here) else {
-            return false;
-        };
-        hold.is_held = hold.after == 0;
-        hold.after = hold.after.saturating_sub(1);
-        hold.is_held
     }
 
     pub(crate) fn fail_next(&mut self, call: Call, after: usize) {

@@ -9,6 +9,7 @@ use transship_core::backend::{Backend, BackendStream, Driver};
 use crate::backend::{LateBackend, LateDriver};
 use crate::calls::{Call, CallRecord};
 use crate::config::LateConfig;
+use crate::hold::Hold;
 use crate::instance::{Instance, Stall};
 use crate::stream::LateStream;
 use crate::sync::Instant;
@@ -78,17 +79,17 @@ impl LateHandle {
 
     /// Lets `after` calls of other threads than this one go on, and holds the next one up until [`let_go`](Self::let_go).
     pub fn hold(&self, after: usize) {
-        self.0.change(|state| state.calls.hold(after));
+        self.0.change(|state| state.calls.hold = Hold::behind(after));
     }
 
     /// Whether a call is being held up.
     pub fn is_holding(&self) -> bool {
-        self.0.lock().calls.is_holding()
+        self.0.lock().calls.hold.is_on()
     }
 
     /// Holds no call up any more.
     pub fn let_go(&self) {
-        self.0.change(|state| state.calls.let_go());
+        self.0.change(|state| state.calls.hold = Hold::default());
     }
 
     /// Breaks the devices: every later call fails, waits that have begun fail, and what is in flight never ends.

@@ -114,8 +114,8 @@ impl Instance {
     /// The state, for a call that is being made: the one that is to be held up waits here.
     pub(crate) fn admit(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        if state.calls.holds() {
-            while state.calls.is_holding() {
+        if state.calls.hold.meets() {
+            while state.calls.hold.is_on() {
                 self.changed.wait(&mut state);
             }
         }

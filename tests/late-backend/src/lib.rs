@@ -25,6 +25,8 @@ mod backend;
 mod calls;
 mod config;
 mod handle;
+#[path = "../../support/hold.rs"]
+mod hold;
 mod instance;
 mod memory;
 mod queue;

@@ -14,6 +14,7 @@ mod event;
 mod failure;
 mod faults;
 mod graph;
+#[path = "../../../support/hold.rs"]
 mod hold;
 mod kernels;
 mod launch;

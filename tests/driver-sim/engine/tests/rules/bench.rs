@@ -1,8 +1,12 @@
 //! What several cases need.
 
+#[path = "../../../../support/eventually.rs"]
+mod eventually;
+
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+
+pub(crate) use eventually::eventually;
 
 use driver_sim_engine::{Failure, Grid, Return, Sim, call};
 
@@ -104,18 +108,6 @@ impl Pinned {
     fn pointer(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.0 as usize)
     }
-}
-
-/// Asks for ten seconds at the most.
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > Duration::from_secs(10) {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
 }
 
 /// # Safety

@@ -1,4 +1,4 @@
-//! Holding a call up, so that a program can do something else in the middle of it.
+//! Holding a call of a simulated device up, so that a test can do something else in the middle of it.
 
 use std::thread::{self, ThreadId};
 
@@ -11,13 +11,13 @@ struct Next {
     /// Calls of this thread go on.
     but: ThreadId,
     /// So many others go on as well.
-    after: u64,
+    after: usize,
     is_held: bool,
 }
 
 impl Hold {
     /// The call behind `after` others of any thread but this one.
-    pub(crate) fn behind(after: u64) -> Self {
+    pub(crate) fn behind(after: usize) -> Self {
         Self(Some(Next { but: thread::current().id(), after, is_held: false }))
     }
 
