@@ -1,9 +1,10 @@
 //! Which blocks a pool has and whom they serve: arithmetic, no driver.
 //!
 //! A block of the class that is asked for comes first, then a new one while there is room, then an idle larger one. Only
-//! where there is none of these do other blocks make room: smaller ones of the same direction, then those by which the
-//! other direction is above its half. So allocations come to an end, whatever sizes are asked for in turn: what goes
-//! makes room for something larger, and neither direction takes from the half of the other.
+//! where there is none of these do other blocks make room: smaller ones of the same direction, then, where blocks have
+//! directions (mapped ones), those by which the other direction is above its half. So allocations come to an end, whatever
+//! sizes are asked for in turn: what goes makes room for something larger, and neither direction takes from the half of the
+//! other.
 
 use std::collections::{BTreeMap, VecDeque};
 
