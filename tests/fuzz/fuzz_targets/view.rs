@@ -167,9 +167,10 @@ impl Model {
 }
 
 fn row_major(shape: &[usize]) -> Vec<u128> {
-    let mut strides = vec![1; shape.len()];
+    let mut strides = vec![1_u128; shape.len()];
     for dim in (1..shape.len()).rev() {
-        strides[dim - 1] = strides[dim] * shape[dim].max(1) as u128;
+        // As above.
+        strides[dim - 1] = strides[dim].saturating_mul(shape[dim].max(1) as u128);
     }
     strides
 }
