@@ -17,6 +17,9 @@ const UNITS_OF_A_FLOW: usize = 64;
 const SMALLEST_UNIT: usize = 512 << 10;
 /// So many blocks fill the link, with 8 workers at it.
 const FULL_RING: usize = 16;
+/// So many threads fill blocks at the same time. The first units, and the last, are small: the link would wait for the first
+/// blocks, and everybody for the copies of the last.
+const FILLED_AT_ONCE: usize = FULL_RING / 2;
 
 /// Where leaves lie.
 #[derive(Clone)]
@@ -55,10 +58,28 @@ pub(crate) struct Flow {
     /// What the copies run on; for [`Way::OverHost`], the way up.
     pub(crate) lane: Arc<Lane>,
     pub(crate) on_callers_stream: bool,
-    /// The bytes are carried in pieces of at most this size: whole, unless the copy is paced or has very many places,
-    unit: usize,
-    /// and through staging blocks in pieces of at most this one.
-    staged_unit: usize,
+    /// The bytes are carried whole, unless the copy is paced or has very many places,
+    unit: UnitSizes,
+    /// and through staging blocks in pieces of these.
+    staged_unit: UnitSizes,
+}
+
+/// The pieces in which a linear space is carried, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct UnitSizes {
+    least: usize,
+    pub(crate) largest: usize,
+}
+
+impl UnitSizes {
+    fn all(bytes: usize) -> Self {
+        Self { least: bytes, largest: bytes }
+    }
+
+    /// The size of the piece behind `done` bytes, where `left` are left.
+    pub(crate) fn next(self, done: usize, left: usize) -> usize {
+        power_within(done.min(left) / FILLED_AT_ONCE).clamp(self.least, self.largest)
+    }
 }
 
 impl Flow {
@@ -126,16 +147,21 @@ impl Flow {
         let leaves = || plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
         let table = from.and(device.limits().gather).map_or(0, |entry| leaves().saturating_mul(entry));
         let largest = largest_block(budget);
-        let unit = paced(if table <= largest { usize::MAX } else { largest });
-        let staged_unit = paced(staging_block(plan.source_span(source), budget, target, from));
+        let unit = UnitSizes::all(paced(if table <= largest { usize::MAX } else { largest }));
+        let span = plan.source_span(source);
+        let block = staging_block(span, budget, target, from);
+        let staged_unit = match options.pace.is_none() && is_cut(span, target, from) {
+            true => UnitSizes { least: SMALLEST_UNIT.max(block / 4).min(block), largest: block },
+            false => UnitSizes::all(paced(block)),
+        };
         Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit, staged_unit }
     }
 
-    /// The largest piece in which its bytes are carried; `pageable`: results on the host are ordinary memory.
-    pub(crate) fn unit(&self, pageable: bool) -> usize {
+    /// The pieces in which its bytes are carried; `pageable`: results on the host are ordinary memory.
+    pub(crate) fn unit_sizes(&self, pageable: bool) -> UnitSizes {
         match &self.way {
             Way::Download if pageable => self.staged_unit,
-            Way::Download if self.fills_at_once() => usize::MAX,
+            Way::Download if self.fills_at_once() => UnitSizes::all(usize::MAX),
             Way::Direct | Way::Download => self.unit,
             Way::Fill | Way::Staged | Way::OverHost { .. } => self.staged_unit,
         }
@@ -178,14 +204,19 @@ pub(crate) fn staging_block_up(span: usize, target: &Device) -> usize {
 /// The largest staging block within `budget` for a flow of `span` bytes to `target`, which come from `source`, if not from the
 /// host.
 fn staging_block(span: usize, budget: usize, target: &Device, source: Option<&Device>) -> usize {
-    let ends = || [Some(target), source].into_iter().flatten();
-    // What the caller's thread carries is one piece; and where blocks are mapped, each takes a call of 10 us and more.
-    if span <= MOST_INLINE_BYTES || ends().any(|device| device.limits().mapped_staging) {
+    if !is_cut(span, target, source) {
         return largest_block(budget);
     }
     let largest = power_within(budget / FULL_RING).clamp(SMALLEST_UNIT, LARGEST_BLOCK);
     let wanted = (span / UNITS_OF_A_FLOW).checked_next_power_of_two().unwrap_or(largest);
     wanted.clamp(SMALLEST_UNIT, largest).min(largest_block(budget))
+}
+
+/// Whether a flow through staging blocks is cut into pieces for many threads. What the caller's thread carries is one piece; and
+/// where blocks are mapped, each takes a call of 10 us and more.
+fn is_cut(span: usize, target: &Device, source: Option<&Device>) -> bool {
+    let mut ends = [Some(target), source].into_iter().flatten();
+    span > MOST_INLINE_BYTES && !ends.any(|device| device.limits().mapped_staging)
 }
 
 fn largest_block(budget: usize) -> usize {

@@ -228,7 +228,7 @@ impl<'a> Transfer<'a> {
     /// A block for the unit; `None` if no block of this size can be pinned, but smaller ones perhaps. At the end of the ladder it
     /// is ordinary memory, and the report says so.
     fn take(&self, pool: &Arc<Pool>, direction: Direction) -> Result<Option<Block>> {
-        match pool.take(self.unit.bytes(), direction) {
+        match pool.take(self.unit.block, direction) {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
                 if self.unit.halves(self.job.granularity).is_some() =>
             {
@@ -249,7 +249,7 @@ impl<'a> Transfer<'a> {
     /// Copies down into a block of the source, and over into one of the target.
     fn over_host(&self, down: &Arc<Lane>, outlet: Outlet<'_>) -> Result<()> {
         let source = self.flow.origin.device().ok_or(Error::NotReady)?;
-        let pair = take_pair(source.staging(), self.job.target.staging(), self.unit.bytes());
+        let pair = take_pair(source.staging(), self.job.target.staging(), self.unit.block);
         let (below, above) = match pair {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
                 if self.unit.halves(self.job.granularity).is_some() =>

@@ -19,6 +19,8 @@ pub(crate) struct Unit {
     pub(crate) flow: usize,
     pub(crate) start: usize,
     end: usize,
+    /// How large a staging block for it is: small units take blocks of the same class as the others, which are there.
+    pub(crate) block: usize,
     /// Nothing of the copy comes behind it.
     pub(crate) last: bool,
 }
@@ -33,14 +35,18 @@ impl Unit {
         let half = granularity.round_up(self.bytes().div_ceil(2))?;
         (self.bytes() > SMALLEST_BLOCK && half < self.bytes()).then(|| {
             let middle = self.start + half;
-            [Self { end: middle, last: false, ..*self }, Self { start: middle, ..*self }]
+            [
+                Self { end: middle, last: false, block: half, ..*self },
+                Self { start: middle, block: half, ..*self },
+            ]
         })
     }
 }
 
 /// The whole linear space of a flow.
 pub(crate) fn whole(job: &Job, flow: &Flow) -> Unit {
-    Unit { flow: 0, start: 0, end: job.plan.source_span(flow.source), last: true }
+    let span = job.plan.source_span(flow.source);
+    Unit { flow: 0, start: 0, end: span, block: span, last: true }
 }
 
 /// All units of a copy.
@@ -49,11 +55,12 @@ pub(crate) fn units(job: &Job) -> SmallVec<[Unit; 1]> {
     for (index, flow) in job.flows.iter().enumerate() {
         let span = job.plan.source_span(flow.source);
         let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-        let unit = flow.unit(pageable);
+        let sizes = flow.unit_sizes(pageable);
+        let block = sizes.largest.min(span);
         let mut start = 0;
         while start < span {
-            let end = start.saturating_add(unit).min(span);
-            units.push(Unit { flow: index, start, end, last: false });
+            let end = start.saturating_add(sizes.next(start, span - start)).min(span);
+            units.push(Unit { flow: index, start, end, block, last: false });
             start = end;
         }
     }
