@@ -9,6 +9,7 @@ mod handle;
 mod job;
 mod landing;
 mod leaves;
+mod muster;
 mod run;
 mod runs;
 mod start;

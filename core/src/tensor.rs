@@ -239,6 +239,22 @@ impl Tensor {
         true
     }
 
+    /// Undoes [`place`](Self::place): the memory from before, and the layout, where that had strides. `false`, and nothing is
+    /// changed, if the elements would not lie in it.
+    pub(crate) fn replace(&mut self, storage: Storage, offset: usize, strided: Option<&Layout>) -> bool {
+        let layout = strided.unwrap_or(&self.layout);
+        let differs = layout.shape() != self.shape() || layout.dtype() != self.dtype();
+        if differs || storage.check_range(offset, layout.span()).is_err() {
+            return false;
+        }
+        if let Some(layout) = strided {
+            self.layout = layout.clone();
+        }
+        self.storage = Some(storage);
+        self.offset = offset;
+        true
+    }
+
     #[inline]
     pub(crate) fn storage(&self) -> Result<&Storage> {
         match &self.storage {

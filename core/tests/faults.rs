@@ -412,6 +412,74 @@ fn a_copy_that_cannot_be_waited_for_on_a_stream_is_settled_all_the_same() {
     no_violations(&late);
 }
 
+fn lies_in_its_memory(tensor: &Tensor) {
+    if let Ok(buffer) = tensor.buffer() {
+        let end = tensor.offset() + tensor.layout().span();
+        assert!(end <= buffer.bytes(), "a tensor that ends at {end} of {} bytes", buffer.bytes());
+    }
+}
+
+/// Whoever waits helps, and has put the copies in by the time that one of them fails.
+#[test]
+fn what_fails_while_somebody_waits_gives_the_sources_back() {
+    let (late, device) = late();
+    for _ in 0..50 {
+        let whole = Tensor::from_vec((0..1 << 10).collect::<Vec<i32>>(), &[32, 32]).unwrap();
+        let tree = vec![whole.slice(0, 1..32, 2).unwrap(), whole.clone(), Tensor::from(vec![7_u8; 3])];
+        let (shapes, bytes) =
+            (layouts(&tree), tree.iter().map(|leaf| leaf.to_bytes().unwrap()).collect::<Vec<_>>());
+        late.fail_next(Call::Submit, 0);
+        let start = {
+            let device = device.clone();
+            move || start_copy(tree, &device, options(BackgroundWork::Always))?.wait()
+        };
+        let failed = in_time(start).unwrap_err();
+        assert!(failed.to_string().contains("told to fail"), "{failed}");
+        let back = failed.into_value().unwrap();
+        assert_eq!(layouts(&back), shapes);
+        assert!(back.iter().zip(bytes).all(|(leaf, bytes)| leaf.to_bytes().unwrap() == bytes));
+    }
+    no_violations(&late);
+}
+
+fn layouts(tree: &[Tensor]) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
+    tree.iter().map(|leaf| (leaf.offset(), leaf.shape().to_vec(), leaf.strides().to_vec())).collect()
+}
+
+/// The same for a structure that keeps its order until its copies are in.
+#[derive(Debug)]
+struct SwappingLate {
+    tensors: [Tensor; 2],
+    visits: usize,
+}
+
+impl TensorTree for SwappingLate {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.visits += 1;
+        let [first, second] = &mut self.tensors;
+        let order = if self.visits < 3 { [first, second] } else { [second, first] };
+        order.into_iter().try_for_each(|tensor| visitor.tensor(tensor))
+    }
+}
+
+/// Mutant: sources are put back unchecked (101).
+#[test]
+fn a_structure_that_changes_its_order_late_gets_no_tensor_beyond_its_memory() {
+    let (late, device) = late();
+    for _ in 0..50 {
+        let tensors = [Tensor::from(vec![1_u8; 4096]), Tensor::from(vec![2_u8; 4])];
+        let tree = SwappingLate { tensors, visits: 0 };
+        late.fail_next(Call::Submit, 0);
+        let start = {
+            let device = device.clone();
+            move || start_copy(tree, &device, options(BackgroundWork::Always))?.wait()
+        };
+        let failed = in_time(start).unwrap_err();
+        failed.into_value().unwrap().tensors.iter().for_each(lies_in_its_memory);
+    }
+    no_violations(&late);
+}
+
 /// Breaks the promise of a structure to be visited in the same order every time.
 #[derive(Debug)]
 struct Swapping {
@@ -433,14 +501,12 @@ fn a_structure_that_changes_its_order_gets_no_tensor_beyond_its_memory() {
     let (late, device) = late();
     let tree = Swapping { tensors: [on(&device, &[1; 4096]), on(&device, &[2; 4])], forward: false };
     late.fail_next(Call::Submit, 0);
-    let failed =
-        in_time(move || start_copy(tree, &Device::host(), CopyOptions::default())?.wait()).unwrap_err();
+    // Who waits without a limit would put the copies in first, and find out then.
+    let patient = Duration::from_secs(60);
+    let start = move || start_copy(tree, &Device::host(), CopyOptions::default())?.wait_timeout(patient);
+    let failed = in_time(start).unwrap_err();
     assert!(failed.to_string().contains("told to fail"), "{failed}");
     // A tensor whose memory does not fit has none.
-    for tensor in failed.into_value().unwrap().tensors.iter().filter(|tensor| tensor.device_id().is_ok()) {
-        let held = tensor.buffer().unwrap().bytes();
-        let end = tensor.offset() + tensor.layout().span();
-        assert!(end <= held, "a tensor that ends at {end} of {held} bytes");
-    }
+    failed.into_value().unwrap().tensors.iter().for_each(lies_in_its_memory);
     no_violations(&late);
 }

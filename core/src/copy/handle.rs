@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::copy::completion::Completion;
 use crate::copy::figures::CopyReport;
 use crate::copy::job::Job;
+use crate::copy::muster::Muster;
 use crate::copy::{leaves, run};
 use crate::storage::Storage;
 use crate::sync::{Instant, hint};
@@ -33,6 +34,8 @@ pub struct CopyHandle<S> {
     job: Option<Arc<Job>>,
     /// The memory of the structure's tensors, once the copies are in it.
     placed: SmallVec<[Storage; 1]>,
+    /// The copies are in the structure, and not the sources.
+    holds_copies: bool,
     completion: Arc<Completion>,
     planned: CopyReport,
     polled: bool,
@@ -66,12 +69,14 @@ impl<S: TensorTree> CopyHandle<S> {
             completion: job.completion.clone(),
             job: Some(job),
             placed: SmallVec::new(),
+            holds_copies: false,
             planned,
             polled: false,
         }
     }
 
-    /// Blocks until the copy is done.
+    /// Blocks until the copy is done. Where workers carry it out, this thread does its share of that, unless the copy has a
+    /// deadline or is paced.
     ///
     /// # Errors
     ///
@@ -117,6 +122,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// [`Error::HostTarget`] if the target is the host, [`Error::Unsupported`] if `stream` is of another driver; as
     /// [`wait`](Self::wait) otherwise.
     pub fn wait_on(mut self, stream: &Stream) -> Result<S, CopyError<S>> {
+        self.help()?;
         match self.hand_to(stream) {
             Ok(()) => {}
             Err(error) => {
@@ -163,6 +169,9 @@ impl<S: TensorTree> CopyHandle<S> {
 
     /// Waits, using the time of the device to put the structure together and to let go of the sources.
     fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, CopyError<S>> {
+        if timeout.is_none() {
+            self.help()?;
+        }
         self.rebuild()?;
         match self.completion.wait(timeout) {
             Ok(done) => Ok(done),
@@ -170,31 +179,63 @@ impl<S: TensorTree> CopyHandle<S> {
         }
     }
 
+    /// Does what there is to do until every piece is submitted: for those who would wait for that without a limit. The
+    /// structure is put together while workers wake up, and then units are carried like theirs.
+    fn help(&mut self) -> Result<(), CopyError<S>> {
+        if self.completion.is_submitted() {
+            return Ok(());
+        }
+        let muster = self.job.as_ref().and_then(|job| job.helped_by_waiting());
+        if let Some(crew) = muster.and_then(Muster::join) {
+            self.place()?;
+            crew.work();
+            self.completion.await_last_units();
+        }
+        Ok(())
+    }
+
     /// Puts the copies in and lets go of the sources, once every piece is submitted.
     fn rebuild(&mut self) -> Result<(), CopyError<S>> {
         if !self.completion.is_accepted() {
             return Ok(());
         }
-        let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
+        let Some(job) = &self.job else { return Ok(()) };
         if let Some(landings) = job.left_to_land() {
             if !self.completion.is_done_cached() {
                 return Ok(());
             }
-            // SAFETY: it is done, and its results are not in the structure yet.
+            // SAFETY: it is done, and its results are not in the structure yet: nobody helps where results are landed here.
             if let Err(error) = unsafe { landings.land() } {
                 return Err(self.give_up(error));
             }
         }
-        let placed = leaves::place(value, job);
-        self.placed = job.results();
-        job.report(&mut self.planned);
-        self.job = None;
-        placed.map_err(|error| {
-            // Some of its tensors have no memory.
-            self.value = None;
-            self.completion.abandon();
-            CopyError::new(error, None)
-        })
+        self.place()?;
+        if let Some(job) = self.job.take() {
+            self.placed = job.results();
+            job.report(&mut self.planned);
+        }
+        Ok(())
+    }
+
+    /// Puts the copies in, unless they are in.
+    fn place(&mut self) -> Result<(), CopyError<S>> {
+        let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
+        if self.holds_copies {
+            return Ok(());
+        }
+        match leaves::place(value, job) {
+            Ok(()) => {
+                self.holds_copies = true;
+                Ok(())
+            }
+            Err(error) => {
+                job.report(&mut self.planned);
+                // Some of its tensors have no memory.
+                (self.job, self.value) = (None, None);
+                self.completion.abandon();
+                Err(CopyError::new(error, None))
+            }
+        }
     }
 
     /// The structure of a copy that is done. A tensor that stayed where it is may have failed to be filled meanwhile.
@@ -222,7 +263,10 @@ impl<S: TensorTree> CopyHandle<S> {
         let value = self.job.take().and_then(|job| {
             job.report(&mut self.planned);
             let mut value = self.value.take()?;
-            job.give_back(&mut value);
+            match self.holds_copies {
+                true => leaves::replace(&mut value, &job),
+                false => job.give_back(&mut value),
+            }
             Some(value)
         });
         CopyError::new(error, value)

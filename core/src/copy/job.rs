@@ -12,6 +12,7 @@ use crate::copy::figures::{CopyReport, Phase};
 use crate::copy::flow::{Flow, Way};
 use crate::copy::landing::Landings;
 use crate::copy::leaves::Leaf;
+use crate::copy::muster::Muster;
 use crate::copy::survey::{Predecessors, Survey};
 use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
@@ -43,6 +44,8 @@ pub(crate) struct Job {
     pub(crate) destinations: OnceLock<Destinations>,
     /// What must be put into ordinary memory when the copy is done.
     landings: OnceLock<Arc<Landings>>,
+    /// Where those meet who carry it out, if that is done in the background.
+    pub(super) muster: OnceLock<Arc<Muster>>,
 }
 
 /// The memory that the copy fills.
@@ -93,11 +96,18 @@ impl Job {
             pace: options.pace,
             background: options.background,
             landings: OnceLock::new(),
+            muster: OnceLock::new(),
             completion,
             has_residents: survey.has_residents(),
             before: survey.take_predecessors(),
             destinations: OnceLock::new(),
         })
+    }
+
+    /// Where somebody who waits for the copy can help, unless it is held back or has a time to keep.
+    pub(crate) fn helped_by_waiting(&self) -> Option<&Muster> {
+        let helps = self.pace.is_none() && !self.completion.has_deadline();
+        self.muster.get().filter(|_| helps).map(|muster| &**muster)
     }
 
     /// For what must be put into ordinary memory when the copy is done.

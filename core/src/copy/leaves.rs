@@ -67,6 +67,17 @@ pub(crate) fn restore<S: TensorTree>(value: &mut S, mut storages: impl Iterator<
     let _ = value.visit(&mut Visitor::new(&mut sink));
 }
 
+/// Puts the sources of `job` back into a structure that its copies were put into.
+pub(crate) fn replace<S: TensorTree>(value: &mut S, job: &Job) {
+    let mut leaves = job.leaves.iter();
+    let mut sink = |tensor: &mut Tensor| match leaves.next() {
+        Some(leaf) if tensor.replace(leaf.storage.clone(), leaf.offset, leaf.strided.as_deref()) => Ok(()),
+        _ => Err(Stop(Error::Taken)),
+    };
+    // It stops where the structure shows other tensors than it did before: those stay as they are.
+    let _ = value.visit(&mut Visitor::new(&mut sink));
+}
+
 /// Whether `storage` can be the one that was taken out of `tensor`.
 fn fits(tensor: &Tensor, storage: &Storage) -> bool {
     tensor.is_taken() && storage.check_range(tensor.offset(), tensor.layout().span()).is_ok()

@@ -1,21 +1,20 @@
 //! Carrying a planned copy out: at once on the caller's thread, or on workers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::backend::{BackendStream, Direction};
 use crate::copy::completion::Completion;
-use crate::copy::crew::Crew;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{HostResults, Job};
+use crate::copy::muster::Muster;
 use crate::copy::runs;
 use crate::copy::transfer::{self, Supply, Taken};
 use crate::copy::unit::{Unit, units};
 use crate::pool::Block;
 use crate::storage::poisoned;
-use crate::{Device, Error, Result, workers};
+use crate::{Device, Error, Result};
 
 /// Up to so many bytes the caller's thread writes at once: 100 us of one thread at 11 GB/s.
 pub(crate) const MOST_INLINE_BYTES: usize = 1 << 20;
@@ -84,13 +83,7 @@ pub(crate) fn in_background(job: Arc<Job>) -> Result<()> {
     for source in job.flows.iter().filter_map(|flow| flow.origin.device()) {
         source.note_background(&job.completion);
     }
-    workers::run(job.team(), move || {
-        let completion = job.completion.clone();
-        let started = catch_unwind(AssertUnwindSafe(|| start_crew(job)));
-        if let Err(error) = started.unwrap_or_else(|panic| Err(panicked(&*panic))) {
-            completion.fail(error);
-        }
-    })
+    Muster::call(job)
 }
 
 /// Refuses what is too much for the caller's thread.
@@ -239,7 +232,7 @@ fn staging_block(
     direction: Direction,
     diligence: Diligence,
 ) -> Result<Block, Refusal> {
-    let block = take_block(device, unit.bytes(), direction, diligence)?;
+    let block = take_block(device, unit.block, direction, diligence)?;
     block.ok_or(Refusal::NeedsWorker("no staging block is free within the budget"))
 }
 
@@ -290,28 +283,6 @@ fn table_inline(job: &Job, flow: &Flow) -> Option<usize> {
     let span = job.plan.source_span(flow.source);
     let small = span <= MOST_GATHERED_INLINE_BYTES && runs::most(job, flow) <= MOST_GATHERED_INLINE;
     transfer::table_bytes(job, flow).filter(|_| small)
-}
-
-fn start_crew(job: Arc<Job>) -> Result<()> {
-    order_behind_predecessors(&job, true)?;
-    job.allocate(HostResults::Grow)?;
-    let units = units(&job);
-    let (completion, team) = (job.completion.clone(), job.team());
-    if units.is_empty() {
-        drop(job);
-        completion.submitted();
-        return Ok(());
-    }
-    let helpers = if job.pace.is_some() { 0 } else { units.len().min(workers::most_threads()) - 1 };
-    let crew = Arc::new(Crew::new(job, units));
-    let helper = || {
-        let crew = crew.clone();
-        move || crew.work()
-    };
-    // Without another thread this one does all of it.
-    let _ = workers::run_all(team, (0..helpers).map(|_| helper()));
-    crew.work();
-    Ok(())
 }
 
 pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {

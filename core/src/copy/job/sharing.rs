@@ -49,6 +49,7 @@ impl Job {
             has_residents: false,
             destinations: OnceLock::new(),
             landings: OnceLock::new(),
+            muster: OnceLock::new(),
         })
     }
 

@@ -1,0 +1,84 @@
+//! Who waits for a copy that workers carry out does their work meanwhile, unless he waits for a time only.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::thread;
+use std::time::Duration;
+
+use late_backend::{Call, LateHandle};
+use support::{Drops, bytes_of, eventually, late, no_violations};
+use transship_core::backend::StreamPriority;
+use transship_core::{BackgroundWork, CopyHandle, CopyOptions, Tensor, TimedWait, start_copy};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn options() -> CopyOptions {
+    CopyOptions::default().background(BackgroundWork::Always)
+}
+
+fn tree() -> Vec<Tensor> {
+    vec![Tensor::from(vec![1_u8; 3 << 20]), Tensor::from(vec![2_u8; 5])]
+}
+
+/// How many copies this thread has submitted.
+fn own_submissions(late: &LateHandle) -> usize {
+    let own = thread::current().id();
+    late.calls().iter().filter(|call| call.call == Call::Submit && call.thread == own).count()
+}
+
+/// Mutant: nobody helps (98).
+#[test]
+fn who_waits_carries_units() {
+    let (late, device) = late();
+    eventually("this thread comes before the workers", || {
+        late.clear_calls();
+        let copied = start_copy(tree(), &device, options()).and_then(CopyHandle::wait).unwrap();
+        let submitted = own_submissions(&late);
+        assert_eq!(bytes_of(&copied[1]), [2; 5]);
+        submitted > 0
+    });
+    no_violations(&late);
+}
+
+#[test]
+fn who_hands_a_copy_to_a_stream_carries_units() {
+    let (late, device) = late();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    eventually("this thread comes before the workers", || {
+        late.clear_calls();
+        let copied = start_copy(tree(), &device, options()).and_then(|copy| copy.wait_on(&stream)).unwrap();
+        let submitted = own_submissions(&late);
+        assert_eq!(bytes_of(&copied[1]), [2; 5]);
+        submitted > 0
+    });
+    no_violations(&late);
+}
+
+/// A unit, or a driver that does not answer, would take longer. Mutant: whoever waits helps (99).
+#[test]
+fn who_waits_for_a_time_leaves_the_work_to_workers() {
+    let (late, device) = late();
+    for _ in 0..10 {
+        late.clear_calls();
+        let copy = start_copy(tree(), &device, options()).unwrap();
+        assert!(matches!(copy.wait_timeout(LONG).unwrap(), TimedWait::Done(_)));
+        let _ = start_copy(tree(), &device, options().deadline(LONG)).and_then(CopyHandle::wait).unwrap();
+        assert_eq!(own_submissions(&late), 0);
+    }
+    no_violations(&late);
+}
+
+/// The worker that was called comes when all is done. Mutant: what it is called with holds the sources (100).
+#[test]
+fn sources_are_free_when_wait_returns_though_no_worker_has_come() {
+    let (late, device) = late();
+    for _ in 0..200 {
+        let drops = Drops::default();
+        let _copied =
+            start_copy(drops.tensor(vec![7; 64]), &device, options()).and_then(CopyHandle::wait).unwrap();
+        assert_eq!(drops.count(), 1, "somebody still holds the source");
+    }
+    no_violations(&late);
+}
