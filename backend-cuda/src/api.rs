@@ -137,9 +137,9 @@ unsafe impl Api for Cuda {
     }
 
     unsafe fn create_event(&self, kind: EventKind) -> Result<sys::CUevent> {
-        use sys::CUevent_flags_enum::{CU_EVENT_BLOCKING_SYNC, CU_EVENT_DEFAULT, CU_EVENT_DISABLE_TIMING};
+        use sys::CUevent_flags_enum::{CU_EVENT_DEFAULT, CU_EVENT_DISABLE_TIMING};
         let flags = match kind {
-            EventKind::Plain => CU_EVENT_DISABLE_TIMING as u32 | CU_EVENT_BLOCKING_SYNC as u32,
+            EventKind::Plain => CU_EVENT_DISABLE_TIMING as u32,
             EventKind::Timing => CU_EVENT_DEFAULT as u32,
         };
         let mut event = std::ptr::null_mut();
@@ -161,11 +161,6 @@ unsafe impl Api for Cuda {
     unsafe fn query_event(&self, event: sys::CUevent) -> Result<bool> {
         // SAFETY: the caller's promises.
         unsafe { self.calls().event_query(event) }
-    }
-
-    unsafe fn synchronize_event(&self, event: sys::CUevent) -> Result<()> {
-        // SAFETY: the caller's promises.
-        unsafe { self.calls().event_synchronize(event) }
     }
 
     unsafe fn elapsed(&self, start: sys::CUevent, end: sys::CUevent) -> Result<Option<f64>> {

@@ -110,7 +110,6 @@ calls! {
     event_create = cuEventCreate(event: *mut sys::CUevent, flags: c_uint);
     event_destroy = cuEventDestroy_v2(event: sys::CUevent);
     event_record = cuEventRecord(event: sys::CUevent, stream: sys::CUstream);
-    event_synchronize = cuEventSynchronize(event: sys::CUevent);
 
     copy_up = cuMemcpyHtoDAsync_v2(
         to: sys::CUdeviceptr, from: *const c_void, bytes: usize, stream: sys::CUstream);

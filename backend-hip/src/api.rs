@@ -146,7 +146,7 @@ unsafe impl Api for Hip {
 
     unsafe fn create_event(&self, kind: EventKind) -> Result<hiprt::hipEvent_t> {
         let flags = match kind {
-            EventKind::Plain => hiprt::hipEventDisableTiming | hiprt::hipEventBlockingSync,
+            EventKind::Plain => hiprt::hipEventDisableTiming,
             EventKind::Timing => hiprt::hipEventDefault,
         };
         let mut event = std::ptr::null_mut();
@@ -168,11 +168,6 @@ unsafe impl Api for Hip {
     unsafe fn query_event(&self, event: hiprt::hipEvent_t) -> Result<bool> {
         // SAFETY: the caller's promises.
         unsafe { self.calls().event_query(event) }
-    }
-
-    unsafe fn synchronize_event(&self, event: hiprt::hipEvent_t) -> Result<()> {
-        // SAFETY: the caller's promises.
-        unsafe { self.calls().event_synchronize(event) }
     }
 
     unsafe fn elapsed(&self, start: hiprt::hipEvent_t, end: hiprt::hipEvent_t) -> Result<Option<f64>> {

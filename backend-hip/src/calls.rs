@@ -123,7 +123,6 @@ calls! {
     event_create = hipEventCreateWithFlags(event: *mut hiprt::hipEvent_t, flags: c_uint);
     event_destroy = hipEventDestroy(event: hiprt::hipEvent_t);
     event_record = hipEventRecord(event: hiprt::hipEvent_t, stream: hiprt::hipStream_t);
-    event_synchronize = hipEventSynchronize(event: hiprt::hipEvent_t);
 
     copy_up = hipMemcpyHtoDAsync(
         to: hiprt::hipDeviceptr_t, from: *const c_void, bytes: usize, stream: hiprt::hipStream_t);

@@ -17,8 +17,7 @@ use crate::{Alignment, DeviceId, Error, Result};
 /// An implementation promises:
 ///
 /// 1. Each call does what is written here, to this device, and handles may be used by every thread.
-/// 2. [`query_event`](Api::query_event) answers `true`, and [`synchronize_event`](Api::synchronize_event) returns `Ok`, only if
-///    everything submitted to the stream before the event is done.
+/// 2. [`query_event`](Api::query_event) answers `true` only if everything submitted to the stream before the event is done.
 /// 3. Memory that a call has allocated is given to nobody else until it is freed; what is freed on a stream, until that
 ///    stream has come there.
 ///
@@ -103,9 +102,6 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 
     /// Whether the work before the event is done. Only "not ready" means no: anything else is the device's error.
     unsafe fn query_event(&self, event: Self::Event) -> Result<bool>;
-
-    /// Blocks until the work before the event is done.
-    unsafe fn synchronize_event(&self, event: Self::Event) -> Result<()>;
 
     /// Microseconds between two timing events; `None` if one of them is not reached.
     unsafe fn elapsed(&self, start: Self::Event, end: Self::Event) -> Result<Option<f64>>;
@@ -197,7 +193,8 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 /// What an event is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// It only says whether it was reached; a thread that waits for it sleeps.
+    /// It only says whether it was reached. No thread can sleep in the driver until then: an event of that kind interrupts a
+    /// processor whenever it is reached, and whoever runs there loses 35 us (CUDA, H200).
     Plain,
     /// It has a time stamp.
     Timing,
