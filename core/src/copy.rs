@@ -6,6 +6,8 @@ mod fan_out;
 mod figures;
 mod flow;
 mod handle;
+mod held;
+mod into;
 mod job;
 mod landing;
 mod leaves;
@@ -20,6 +22,7 @@ mod unit;
 pub use fan_out::start_copy_to_all;
 pub use figures::CopyReport;
 pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};
+pub use into::start_copy_into;
 pub use start::start_copy;
 
 pub(crate) use completion::Completion;

@@ -102,6 +102,41 @@ pub enum Error {
         /// Shared, in flight, or not ours to write.
         why: &'static str,
     },
+    /// A copy into memory that the caller holds has another number of tensors there.
+    #[error("there are {tensors} tensors to copy, and {destinations} to copy them into; pass as many")]
+    DestinationCount {
+        /// Tensors to copy.
+        tensors: usize,
+        /// Tensors to copy them into.
+        destinations: usize,
+    },
+    /// A tensor and the one to copy it into differ.
+    #[error(
+        "tensor {index} has shape {shape:?} of {dtype}, the one to copy it into {into_shape:?} of {into_dtype}; copy into one \
+         of the same shape and type"
+    )]
+    DestinationMismatch {
+        /// The number of the tensor in its structure.
+        index: usize,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its element type.
+        dtype: DType,
+        /// The shape of the one to copy it into.
+        into_shape: Vec<usize>,
+        /// Its element type.
+        into_dtype: DType,
+    },
+    /// A tensor does not suit a copy into memory that the caller holds.
+    #[error("tensor {index} {role}: {error}")]
+    UnsuitedTensor {
+        /// Its number in its structure.
+        index: usize,
+        /// Which structure: `to copy` or `to copy into`.
+        role: &'static str,
+        /// What is wrong with it.
+        error: Arc<Error>,
+    },
     /// The copy that fills this memory is not done.
     #[error(
         "the copy into this tensor is not done; wait for its handle, or use it on a stream that waits for it"
@@ -320,12 +355,19 @@ pub struct CopyError<S>(Box<Failed<S>>);
 struct Failed<S> {
     error: Error,
     value: Option<S>,
+    into: Option<S>,
 }
 
 impl<S> CopyError<S> {
     /// A failure that gives the structure back unless it is gone.
     pub fn new(error: Error, value: Option<S>) -> Self {
-        Self(Box::new(Failed { error, value }))
+        Self(Box::new(Failed { error, value, into: None }))
+    }
+
+    /// The same with the structure that it should have been copied into.
+    pub(crate) fn with_destination(mut self, into: Option<S>) -> Self {
+        self.0.into = into;
+        self
     }
 
     /// What went wrong.
@@ -341,6 +383,12 @@ impl<S> CopyError<S> {
     /// Both.
     pub fn into_parts(self) -> (Error, Option<S>) {
         (self.0.error, self.0.value)
+    }
+
+    /// The structure with the tensors that went in, and the one that [`start_copy_into`](crate::start_copy_into) should have
+    /// copied it into. If the copy had begun, the latter's tensors are [`Error::CopyFailed`] until another copy has filled them.
+    pub fn into_both(self) -> (Option<S>, Option<S>) {
+        (self.0.value, self.0.into)
     }
 }
 

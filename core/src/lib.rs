@@ -42,7 +42,9 @@ mod workers;
 
 pub use alignment::Alignment;
 pub use backend::{MemoryKind, RawMemory, StreamPriority};
-pub use copy::{Cancelled, CopyHandle, CopyReport, PendingCopy, TimedWait, start_copy, start_copy_to_all};
+pub use copy::{
+    Cancelled, CopyHandle, CopyReport, PendingCopy, TimedWait, start_copy, start_copy_into, start_copy_to_all,
+};
 pub use device::Device;
 pub use device_id::DeviceId;
 pub use dtype::DType;

@@ -9,6 +9,7 @@
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod classify;
+mod into;
 mod place;
 mod straight;
 
@@ -20,6 +21,8 @@ use smallvec::SmallVec;
 
 use crate::backend::Limits;
 use crate::{Alignment, DeviceId, Error};
+
+pub(crate) use into::{Region, Spot};
 
 /// What a plan needs to know of one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,6 +25,9 @@ struct Shared {
     device: Option<Device>,
     /// The copy that fills the memory; `None` for memory that was there before.
     filled_by: Option<Arc<Completion>>,
+    gaps: Gaps,
+    /// Nobody has promised that it may be written.
+    lent: bool,
     /// Whether there was ever something in `uses`, which is locked only then.
     used: AtomicBool,
     buffer: ManuallyDrop<Box<dyn Buffer>>,
@@ -36,6 +39,15 @@ struct Shared {
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
+
+/// Whose the bytes between tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gaps {
+    /// Perhaps somebody's.
+    Kept,
+    /// Padding of a plan, which nobody can reach.
+    Padding,
+}
 
 /// A use of the memory that its release must wait for.
 enum Use {
@@ -52,6 +64,34 @@ impl Storage {
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
+        Self::with(buffer, device, filled_by, Gaps::Kept, false)
+    }
+
+    /// The same for memory that a plan has laid tensors into.
+    pub(crate) fn planned(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Arc<Completion>,
+    ) -> Self {
+        Self::with(buffer, device, Some(filled_by), Gaps::Padding, false)
+    }
+
+    /// The same for memory of somebody else, who lets it be read.
+    pub(crate) fn lent(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        Self::with(buffer, device, filled_by, Gaps::Kept, true)
+    }
+
+    fn with(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+        gaps: Gaps,
+        lent: bool,
+    ) -> Self {
         let shared = Shared {
             // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
             host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
@@ -59,6 +99,8 @@ impl Storage {
             buffer: ManuallyDrop::new(buffer),
             device: device.filter(|device| !device.is_host()),
             filled_by,
+            gaps,
+            lent,
             used: AtomicBool::new(false),
             uses: Mutex::new(SmallVec::new()),
         };
@@ -93,6 +135,27 @@ impl Storage {
 
     pub(crate) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
+    }
+
+    pub(crate) fn gaps(&self) -> Gaps {
+        self.0.gaps
+    }
+
+    /// Whether its owner lets it be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        let by_host = || self.0.host().is_some_and(|(_, writable)| writable);
+        !self.0.lent && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
+    }
+
+    /// Whether nobody else holds it: no other tensor, and nothing in flight.
+    pub(crate) fn is_exclusive(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some()
+    }
+
+    /// Swaps the copy that fills it for another one; `false`, and nothing is changed, if somebody else holds it.
+    pub(crate) fn swap_filler(&mut self, filler: &mut Option<Arc<Completion>>) -> bool {
+        let shared = Arc::get_mut(&mut self.0);
+        shared.map(|shared| std::mem::swap(&mut shared.filled_by, filler)).is_some()
     }
 
     /// Whether a range of it is memory of the host that is there, and filled.

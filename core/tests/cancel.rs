@@ -51,7 +51,7 @@ fn what_is_not_submitted_yet_is_not_submitted_any_more() {
     late.clear_calls();
     let copy = start_copy(tensor, &device, paced()).unwrap();
     eventually("a piece is submitted", || submissions(&late) == 1);
-    let Cancelled { value, report } = in_time(move || copy.cancel());
+    let Cancelled { value, report, .. } = in_time(move || copy.cancel());
     assert_eq!((report.submissions, report.copied_bytes), (1, 4096), "{report}");
     let back = value.expect("the structure comes back");
     assert_eq!(back.address().unwrap(), address);

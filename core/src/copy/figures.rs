@@ -18,7 +18,7 @@ pub struct CopyReport {
     pub leaves: usize,
     /// Tensors packed together with others.
     pub packed: usize,
-    /// Tensors with an allocation of their own.
+    /// Tensors with an allocation, or a run, of their own.
     pub alone: usize,
     /// Tensors that were on the target already.
     pub resident: usize,
@@ -28,9 +28,9 @@ pub struct CopyReport {
     pub empty: usize,
     /// Bytes of all tensors that were copied, without padding.
     pub payload_bytes: u64,
-    /// Allocations on the target.
+    /// Allocations on the target; runs of tensors in memory that the caller held.
     pub chunks: usize,
-    /// Bytes of these allocations.
+    /// Bytes of these allocations, or runs.
     pub chunk_bytes: u64,
     /// Copies that were made by kernels, many by one.
     pub gathered: u64,

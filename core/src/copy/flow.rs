@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::backend::BackendStream;
 use crate::copy::run::MOST_INLINE_BYTES;
 use crate::in_flight::Lane;
 use crate::options::{CopyOptions, LARGEST_BLOCK};
@@ -188,6 +189,19 @@ impl Flow {
             (Way::OverHost { .. }, Some(source)) => source,
             _ => self.runs_on(target),
         }
+    }
+
+    /// What reads the sources.
+    pub(crate) fn reading_stream(&self) -> &Arc<dyn BackendStream> {
+        match &self.way {
+            Way::OverHost { down } => down.stream(),
+            _ => self.lane.stream(),
+        }
+    }
+
+    /// What writes the destinations, or what is put there later.
+    pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
+        self.lane.stream()
     }
 
     /// How many bytes a kernel needs for each copy out of device memory; `None` if there is no such kernel.

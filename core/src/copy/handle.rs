@@ -30,6 +30,8 @@ const SPIN_IN_POLL: Duration = Duration::from_micros(15);
 #[must_use = "the structure comes out of the handle"]
 pub struct CopyHandle<S> {
     value: Option<S>,
+    /// The structure that the tensors came from, where the one that comes out was there before.
+    from: Option<Box<S>>,
     /// Owns the sources; let go of as soon as they are not needed any more.
     job: Option<Arc<Job>>,
     /// The memory of the structure's tensors, once the copies are in it.
@@ -57,6 +59,9 @@ pub struct Cancelled<S> {
     /// The structure, with its sources as long as nobody has waited for or polled the handle, else perhaps with its
     /// copies, which are unfilled until the device is done with them. `None` if it was given out already.
     pub value: Option<S>,
+    /// The structure that [`start_copy_into`](crate::start_copy_into) was to fill; its tensors are
+    /// [`CopyFailed`](Error::CopyFailed) until another copy has filled them, unless the copy was done.
+    pub into: Option<S>,
     /// What was submitted by then ([`copied_bytes`](CopyReport::copied_bytes) and others). The device still runs that, and
     /// what it uses stays owned until it is done.
     pub report: CopyReport,
@@ -66,6 +71,7 @@ impl<S: TensorTree> CopyHandle<S> {
     pub(crate) fn new(value: S, job: Arc<Job>, planned: CopyReport) -> Self {
         Self {
             value: Some(value),
+            from: None,
             completion: job.completion.clone(),
             job: Some(job),
             placed: SmallVec::new(),
@@ -73,6 +79,13 @@ impl<S: TensorTree> CopyHandle<S> {
             planned,
             polled: false,
         }
+    }
+
+    /// A copy of what was taken out of `from` into what was taken out of `into`.
+    pub(crate) fn filling(into: S, from: S, job: Arc<Job>, planned: CopyReport) -> Self {
+        let mut handle = Self::new(into, job, planned);
+        handle.from = Some(Box::new(from));
+        handle
     }
 
     /// Blocks until the copy is done. Where workers carry it out, this thread does its share of that, unless the copy has a
@@ -142,12 +155,12 @@ impl<S: TensorTree> CopyHandle<S> {
     pub fn cancel(mut self) -> Cancelled<S> {
         self.completion.abandon();
         let report = self.report();
-        let value = match self.job.is_some() {
-            true => self.give_up(Error::Cancelled).into_value(),
-            false => self.value.take(),
+        let (value, into) = match self.job.is_some() || self.from.is_some() {
+            true => self.give_up(Error::Cancelled).into_both(),
+            false => (self.value.take(), None),
         };
         self.placed.clear();
-        Cancelled { value, report }
+        Cancelled { value, into, report }
     }
 
     fn hand_to(&mut self, stream: &Stream) -> Result<()> {
@@ -223,7 +236,11 @@ impl<S: TensorTree> CopyHandle<S> {
         if self.holds_copies {
             return Ok(());
         }
-        match leaves::place(value, job) {
+        let placed = match job.held() {
+            Some(held) => held.give_back(value),
+            None => leaves::place(value, job),
+        };
+        match placed {
             Ok(()) => {
                 self.holds_copies = true;
                 Ok(())
@@ -243,6 +260,7 @@ impl<S: TensorTree> CopyHandle<S> {
         self.rebuild()?;
         match self.placed.iter().try_for_each(Storage::check_ready) {
             Ok(()) => self.finish(),
+            Err(error) if self.from.is_some() => Err(self.give_up(error)),
             Err(error) => Err(CopyError::new(error, self.value.take())),
         }
     }
@@ -260,6 +278,9 @@ impl<S: TensorTree> CopyHandle<S> {
 
     /// The structure with its sources, if they are still there.
     fn give_up(&mut self, error: Error) -> CopyError<S> {
+        if let Some(from) = self.from.take() {
+            return self.give_up_both(error, *from);
+        }
         let value = self.job.take().and_then(|job| {
             job.report(&mut self.planned);
             let mut value = self.value.take()?;
@@ -270,6 +291,32 @@ impl<S: TensorTree> CopyHandle<S> {
             Some(value)
         });
         CopyError::new(error, value)
+    }
+}
+
+impl<S: TensorTree> CopyHandle<S> {
+    /// Both structures of a copy into memory that was there before. Nobody reads that while it is being filled, nor what did
+    /// not get all of it: unless it is done, the copy fails now.
+    fn give_up_both(&mut self, error: Error, mut from: S) -> CopyError<S> {
+        self.completion.fail(error.clone());
+        self.placed.clear();
+        let mut into = self.value.take();
+        let Some(job) = self.job.take() else {
+            return CopyError::new(error, None).with_destination(into);
+        };
+        job.report(&mut self.planned);
+        job.give_back(&mut from);
+        let filled = match job.left_to_land() {
+            // SAFETY: it is done, and its results are not in the structure yet.
+            Some(landings) if self.completion.is_done_cached() => unsafe { landings.land() },
+            _ => Ok(()),
+        };
+        let is_back =
+            |into: &mut S| self.holds_copies || job.held().is_some_and(|held| held.give_back(into).is_ok());
+        if filled.is_err() || !into.as_mut().is_some_and(is_back) {
+            into = None;
+        }
+        CopyError::new(error, Some(from)).with_destination(into)
     }
 }
 

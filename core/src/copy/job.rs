@@ -1,5 +1,6 @@
 //! One copy, planned: what goes where, and by which way.
 
+mod into;
 mod sharing;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use crate::backend::{Buffer, Direction};
 use crate::copy::completion::Completion;
 use crate::copy::figures::{CopyReport, Phase};
 use crate::copy::flow::{Flow, Way};
+use crate::copy::held::Held;
 use crate::copy::landing::Landings;
 use crate::copy::leaves::Leaf;
 use crate::copy::muster::Muster;
@@ -41,6 +43,8 @@ pub(crate) struct Job {
     /// What the copy must come behind.
     pub(crate) before: Predecessors,
     has_residents: bool,
+    /// The memory of the caller that it fills, if it makes none.
+    held: Option<Held>,
     pub(crate) destinations: OnceLock<Destinations>,
     /// What must be put into ordinary memory when the copy is done.
     landings: OnceLock<Arc<Landings>>,
@@ -51,13 +55,36 @@ pub(crate) struct Job {
 /// The memory that the copy fills.
 pub(crate) struct Destinations {
     /// One for each chunk of the plan.
-    pub(crate) chunks: SmallVec<[Storage; 1]>,
+    pub(crate) chunks: SmallVec<[Destination; 1]>,
     /// For tensors without elements, if there are any.
     pub(crate) empty: Option<Storage>,
     /// Results on the host are in ordinary memory, which devices cannot write asynchronously.
     pub(crate) pageable: bool,
     /// The sources whose chunks the host writes itself, on a device that would need staging otherwise.
     open: SmallVec<[u16; 1]>,
+}
+
+/// The memory of one chunk.
+#[derive(Clone)]
+pub(crate) struct Destination {
+    pub(crate) storage: Storage,
+    /// Where the chunk begins there, in bytes.
+    pub(crate) offset: usize,
+    /// How many of its bytes there is room for.
+    bytes: usize,
+}
+
+impl Destination {
+    /// Memory for a chunk alone.
+    fn whole(storage: Storage) -> Self {
+        Self { offset: 0, bytes: storage.bytes(), storage }
+    }
+
+    /// How many of `bytes` bytes at `offset` in the chunk there is room for: that ends with a whole granule of either end, the
+    /// memory of the caller with one of the target.
+    pub(crate) fn room_for(&self, offset: usize, bytes: usize) -> usize {
+        bytes.min(self.bytes.saturating_sub(offset))
+    }
 }
 
 impl Destinations {
@@ -71,16 +98,26 @@ impl Job {
     /// Plans the copy of `leaves`, which `survey` has seen; gives the leaves back on an error.
     pub(crate) fn new(
         leaves: Vec<Leaf>,
-        mut survey: Survey<'_>,
+        survey: Survey<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
     ) -> Result<Self, (Error, Vec<Leaf>)> {
         let target = survey.target();
         let planning = plan_options(options, &survey);
-        let plan = match Plan::new(survey.leaves(), &planning, target.limits()) {
-            Ok(plan) => plan,
-            Err(error) => return Err((error.on(target.id()), leaves)),
-        };
+        match Plan::new(survey.leaves(), &planning, target.limits()) {
+            Ok(plan) => Self::by_plan(plan, leaves, survey, options, completion),
+            Err(error) => Err((error.on(target.id()), leaves)),
+        }
+    }
+
+    fn by_plan(
+        plan: Plan,
+        leaves: Vec<Leaf>,
+        mut survey: Survey<'_>,
+        options: &CopyOptions,
+        completion: Arc<Completion>,
+    ) -> Result<Self, (Error, Vec<Leaf>)> {
+        let target = survey.target();
         let flows = match Flow::all(&plan, survey.origins(), target, options) {
             Ok(flows) => flows,
             Err(error) => return Err((error, leaves)),
@@ -100,6 +137,7 @@ impl Job {
             completion,
             has_residents: survey.has_residents(),
             before: survey.take_predecessors(),
+            held: None,
             destinations: OnceLock::new(),
         })
     }
@@ -144,7 +182,7 @@ impl Job {
             _ => return self.place_uncopied(leaf, route, destinations, tensor),
         };
         match destinations.chunks.get(chunk as usize) {
-            Some(storage) => tensor.place(storage.clone(), offset, leaf.is_gathered()),
+            Some(to) => tensor.place(to.storage.clone(), offset, leaf.is_gathered()),
             None => false,
         }
     }
@@ -171,15 +209,18 @@ impl Job {
                 let copied = self.plan.placement_by(route);
                 let placed =
                     copied.and_then(|(chunk, at)| Some((destinations.chunks.get(chunk as usize)?, at)));
-                placed.is_some_and(|(storage, at)| tensor.place(storage.clone(), at, leaf.is_gathered()))
+                placed.is_some_and(|(to, at)| tensor.place(to.storage.clone(), at, leaf.is_gathered()))
             }
         }
     }
 
     /// The memory of the tensors that come out: what the copy fills, and what stays where it is.
     pub(crate) fn results(&self) -> SmallVec<[Storage; 1]> {
+        if let Some(held) = &self.held {
+            return held.written();
+        }
         let filled = self.destinations.get().into_iter().flat_map(|destinations| &destinations.chunks);
-        let mut results: SmallVec<[Storage; 1]> = filled.cloned().collect();
+        let mut results: SmallVec<[Storage; 1]> = filled.map(|to| to.storage.clone()).collect();
         if self.has_residents {
             let resident =
                 |(leaf, route): (&Leaf, &Route)| (*route == Route::Resident).then(|| leaf.storage.clone());
@@ -198,7 +239,10 @@ impl Job {
     }
 
     fn make_destinations(&self, host_results: HostResults) -> Result<Option<Destinations>> {
-        let fill = Some(self.completion.clone());
+        if let Some(held) = &self.held {
+            return self.begin_to_fill(held).map(Some);
+        }
+        let fill = || self.completion.clone();
         let target = || (!self.target.is_host()).then(|| self.target.clone());
         let mut chunks = SmallVec::new();
         let mut pageable = false;
@@ -206,7 +250,8 @@ impl Job {
         if let Some(blocks) = self.host_blocks(host_results)? {
             match blocks {
                 HostBlocks::Pinned(blocks) => {
-                    chunks.extend(blocks.into_iter().map(|block| Storage::new(block, None, fill.clone())));
+                    let storages = blocks.into_iter().map(|block| Storage::planned(block, None, fill()));
+                    chunks.extend(storages.map(Destination::whole));
                 }
                 HostBlocks::Missing => return Ok(None),
                 HostBlocks::Pageable => {
@@ -214,7 +259,7 @@ impl Job {
                     for chunk in self.plan.chunks() {
                         let memory = Box::new(HostMemory::uninit(chunk.bytes)?);
                         self.completion.figures.count_pageable_result(chunk.bytes);
-                        chunks.push(Storage::new(memory, None, fill.clone()));
+                        chunks.push(Destination::whole(Storage::planned(memory, None, fill())));
                     }
                 }
             }
@@ -225,11 +270,11 @@ impl Job {
                     open.push(flow.source);
                 }
                 for buffer in buffers {
-                    let storage = Storage::new(buffer, target(), fill.clone());
+                    let storage = Storage::planned(buffer, target(), fill());
                     if flow.on_callers_stream {
                         storage.record_stream(flow.lane.stream());
                     }
-                    chunks.push(storage);
+                    chunks.push(Destination::whole(storage));
                 }
             }
         }
@@ -264,7 +309,7 @@ impl Job {
     pub(crate) fn close(&self) -> Result<()> {
         match self.destinations.get() {
             Some(written) if !written.open.is_empty() => {
-                let close = || written.chunks.iter().try_for_each(|chunk| chunk.buffer().close());
+                let close = || written.chunks.iter().try_for_each(|chunk| chunk.storage.buffer().close());
                 self.completion.figures.time(Phase::Submit, close)
             }
             _ => Ok(()),

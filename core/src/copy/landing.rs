@@ -89,9 +89,10 @@ impl Landing {
         block: Arc<Block>,
     ) -> Self {
         let part = |piece: ChunkPiece| {
-            let to = destinations.chunks.get(piece.chunk)?.clone();
+            let to = destinations.chunks.get(piece.chunk)?;
             let from = piece.linear - unit.start;
-            Some(Part { from, to, to_offset: piece.chunk_offset, bytes: piece.bytes })
+            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
+            Some(Part { from, to: to.storage.clone(), to_offset: to.offset + piece.chunk_offset, bytes })
         };
         Self { parts: chunk_pieces(job, flow, unit).filter_map(part).collect(), block }
     }

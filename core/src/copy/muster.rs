@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use crate::copy::completion::Completion;
 use crate::copy::crew::Crew;
 use crate::copy::job::{HostResults, Job};
-use crate::copy::run::{order_behind_predecessors, panicked};
+use crate::copy::run::{order_behind_destinations, order_behind_predecessors, panicked};
 use crate::copy::unit::units;
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, Result, workers};
@@ -98,6 +98,7 @@ fn find(mut state: MutexGuard<'_, State>) -> Result<Found, Error> {
 /// Puts the crew together; `None` if there is nothing to copy.
 fn begin(job: Arc<Job>) -> Result<Option<Arc<Crew>>> {
     order_behind_predecessors(&job, true)?;
+    order_behind_destinations(&job, true)?;
     job.allocate(HostResults::Grow)?;
     let units = units(&job);
     if units.is_empty() {

@@ -55,6 +55,9 @@ pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
     if !order_behind_predecessors(job, false)? {
         return Err(Refusal::NeedsWorker("a source is still being filled"));
     }
+    if !order_behind_destinations(job, false)? {
+        return Err(Refusal::NeedsWorker("memory that is to be filled is still in use"));
+    }
     let host_results = if diligence == Diligence::Quick { HostResults::IdleOnly } else { HostResults::Grow };
     let destinations = job.allocate(host_results)?.ok_or(Refusal::NeedsWorker("no pinned result is idle"))?;
     let down = || job.flows.iter().filter(|flow| matches!(flow.way, Way::Download));
@@ -142,6 +145,31 @@ pub(super) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bo
     Ok(true)
 }
 
+/// The same for what has filled and used the memory of the caller that it is to fill.
+pub(super) fn order_behind_destinations(job: &Job, may_block: bool) -> Result<bool> {
+    for copy in &job.before.of_destinations {
+        // Nobody may hold the memory any more, not even in flight. Whether it was filled is all the same now.
+        if matches!(copy.is_done(), Ok(false)) {
+            if !may_block {
+                return Ok(false);
+            }
+            let _ = copy.wait(None);
+        }
+    }
+    let host_writes = job.flows.iter().any(|flow| matches!(flow.way, Way::Fill));
+    for (stream, position) in &job.before.uses_of_destinations {
+        let position = position.map_or_else(|| stream.record(), Ok)?;
+        let device_waits = !host_writes && all_wait(job, Flow::writing_stream, stream, position)?;
+        if !device_waits && stream.reached()? < position {
+            if !may_block {
+                return Ok(false);
+            }
+            stream.wait(position, None)?;
+        }
+    }
+    Ok(true)
+}
+
 fn order_behind_copy(job: &Job, copy: &Completion, may_block: bool) -> Result<bool> {
     if copy.is_done().map_err(poisoned)? {
         return Ok(true);
@@ -165,23 +193,25 @@ fn order_behind_copy(job: &Job, copy: &Completion, may_block: bool) -> Result<bo
     Ok(may_block)
 }
 
-/// Makes every stream of the copy wait for a position of `other`; `false` where one cannot.
+/// Makes whatever reads the sources wait for a position of `other`; `false` where something cannot.
 fn streams_wait(job: &Job, other: &Arc<dyn BackendStream>, position: u64) -> Result<bool> {
+    all_wait(job, Flow::reading_stream, other, position)
+}
+
+fn all_wait(
+    job: &Job,
+    stream_of: fn(&Flow) -> &Arc<dyn BackendStream>,
+    other: &Arc<dyn BackendStream>,
+    position: u64,
+) -> Result<bool> {
     for flow in &job.flows {
-        match wait_unless_same(reading_stream(flow), other, position) {
+        match wait_unless_same(stream_of(flow), other, position) {
             Ok(()) => {}
             Err(Error::Unsupported { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
     }
     Ok(true)
-}
-
-fn reading_stream(flow: &Flow) -> &Arc<dyn BackendStream> {
-    match &flow.way {
-        Way::OverHost { down } => down.stream(),
-        _ => flow.lane.stream(),
-    }
 }
 
 /// Makes `stream` wait for `position` of `other`; nothing to do if they are the same.

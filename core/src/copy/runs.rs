@@ -2,12 +2,11 @@
 
 use crate::Alignment;
 use crate::copy::flow::Flow;
-use crate::copy::job::Job;
+use crate::copy::job::{Destination, Job};
 use crate::copy::leaves::Leaf;
 use crate::copy::unit::{self, Piece, Unit, pieces};
 use crate::in_flight::Storages;
 use crate::pool::Block;
-use crate::storage::Storage;
 
 /// Neighbours in the same memory are copied together, and up to so many bytes between them as well: a copy of its own
 /// costs as much as 60 KB.
@@ -36,32 +35,32 @@ pub(crate) fn runs(
     job: &Job,
     flow: &Flow,
     unit: &Unit,
-    chunks: Option<&[Storage]>,
+    chunks: Option<&[Destination]>,
     keep: &mut Storages,
 ) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut last: Option<(Piece, &Leaf)> = None;
-    let mut chunk_slot: Option<(usize, usize)> = None;
+    let mut last_destination: Option<(usize, usize, usize)> = None;
     for (piece, leaf) in pieces(job, flow, unit) {
         match (runs.last_mut(), &last) {
             (Some(run), Some((previous, before))) if follows(previous, before, &piece, leaf) => {
                 run.bytes = leaf.offset + piece.leaf_offset + piece.bytes - run.from_offset;
             }
             _ => {
-                let (to, to_offset) = match (chunks, chunk_slot) {
+                let (to, to_offset) = match (chunks, last_destination) {
                     (None, _) => (0, piece.linear),
-                    (Some(_), Some((chunk, slot))) if chunk == piece.chunk => (slot, piece.chunk_offset),
+                    (Some(_), Some((chunk, slot, base))) if chunk == piece.chunk => {
+                        (slot, base + piece.chunk_offset)
+                    }
                     (Some(chunks), _) => match chunks.get(piece.chunk) {
-                        Some(storage) => {
-                            keep.push(storage.clone());
-                            (keep.len() - 1, piece.chunk_offset)
+                        Some(to) => {
+                            keep.push(to.storage.clone());
+                            last_destination = Some((piece.chunk, keep.len() - 1, to.offset));
+                            (keep.len() - 1, to.offset + piece.chunk_offset)
                         }
                         None => continue,
                     },
                 };
-                if chunks.is_some() {
-                    chunk_slot = Some((piece.chunk, to));
-                }
                 let from_offset = leaf.offset + piece.leaf_offset;
                 runs.push(Run { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
             }

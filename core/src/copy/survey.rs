@@ -31,6 +31,10 @@ pub(crate) struct Predecessors {
     pub(crate) of_residents: SmallVec<[Arc<Completion>; 1]>,
     /// Streams that its sources on devices were handed to.
     pub(crate) uses: StreamUses,
+    /// Copies that fill memory of the caller which it is to fill again.
+    pub(crate) of_destinations: SmallVec<[Arc<Completion>; 1]>,
+    /// Streams that this memory was handed to.
+    pub(crate) uses_of_destinations: StreamUses,
 }
 
 /// What a plan must know of each tensor, and what the copies of all of them wait for.

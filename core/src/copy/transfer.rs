@@ -15,11 +15,10 @@ use crate::copy::job::{Destinations, Job};
 use crate::copy::landing::Landing;
 use crate::copy::leaves::Leaf;
 use crate::copy::runs::{self, Run};
-use crate::copy::unit::{ChunkPiece, Piece, Unit, chunk_pieces, pieces};
+use crate::copy::unit::{Piece, Unit, chunk_pieces, pieces};
 use crate::gather::gather;
 use crate::in_flight::{Keep, Lane, Ops, Storages};
 use crate::pool::{Block, Pool, host_side};
-use crate::storage::Storage;
 use crate::{Device, Error, Result};
 
 /// Where the blocks of a unit come from.
@@ -64,7 +63,7 @@ pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply, outlet: Outlet<'_>) 
         Way::Fill => transfer.fill(),
         Way::Staged if transfer.destinations.are_open(transfer.flow) => transfer.fill(),
         Way::Staged => transfer.stage(supply, outlet),
-        Way::Download if transfer.destinations.pageable && job.pinned => transfer.drain(supply, outlet),
+        Way::Download if transfer.destinations.pageable && job.lands() => transfer.drain(supply, outlet),
         Way::Direct | Way::Download => transfer.direct(supply),
         Way::OverHost { down } => transfer.over_host(down, outlet),
     }
@@ -120,11 +119,15 @@ fn copy_units_up(job: &Job, units: &[Unit], mut keep: Keep) -> Result<()> {
     let mut pieces = SmallVec::<[BlockPiece; 2]>::new();
     for (block, unit) in units.iter().enumerate() {
         for piece in chunk_pieces(job, transfer.flow, unit) {
-            keep.storages.extend(transfer.destinations.chunks.get(piece.chunk).cloned());
-            pieces.push(BlockPiece { block, offset: piece.linear - unit.start, piece });
+            let Some(to) = transfer.destinations.chunks.get(piece.chunk) else { continue };
+            keep.storages.push(to.storage.clone());
+            let to_offset = to.offset + piece.chunk_offset;
+            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
+            pieces.push(BlockPiece { block, offset: piece.linear - unit.start, to_offset, bytes });
         }
     }
-    // SAFETY: the pieces are cut out of chunks that the plan has sized, and each lies within its unit, which the block has
+    // SAFETY: the pieces are cut out of chunks that the plan has sized, or that lie in memory of the caller which has room for
+    // them (`Held::check`), and each lies within its unit, which the block has
     // room for (`Filled`); a block of another device is one that this one reads (`Job::can_share_with`).
     let submission = unsafe {
         transfer.submit(&transfer.flow.lane, keep, |keep| {
@@ -132,8 +135,8 @@ fn copy_units_up(job: &Job, units: &[Unit], mut keep: Keep) -> Result<()> {
                 Some(CopyOp::Upload {
                     from: keep.staged(from.block)?.host_side(from.offset),
                     to: storage.buffer(),
-                    to_offset: from.piece.chunk_offset,
-                    bytes: from.piece.bytes,
+                    to_offset: from.to_offset,
+                    bytes: from.bytes,
                 })
             });
             uploads.collect()
@@ -146,7 +149,8 @@ fn copy_units_up(job: &Job, units: &[Unit], mut keep: Keep) -> Result<()> {
 struct BlockPiece {
     block: usize,
     offset: usize,
-    piece: ChunkPiece,
+    to_offset: usize,
+    bytes: usize,
 }
 
 struct Transfer<'a> {
@@ -167,16 +171,19 @@ impl<'a> Transfer<'a> {
     /// Writes the destination.
     fn fill(&self) -> Result<()> {
         self.job.completion.figures.time(Phase::Stage, || {
-            let (mut chunk, mut window) = (usize::MAX, None);
+            let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
             let mut written = 0;
             for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
                 if chunk != piece.chunk {
                     chunk = piece.chunk;
-                    window = self.destinations.chunks.get(chunk).and_then(Storage::window);
+                    let to = self.destinations.chunks.get(chunk);
+                    window = to.and_then(|to| to.storage.window());
+                    base = to.map_or(0, |to| to.offset);
                 }
-                let to = window.and_then(|window| window.at(piece.chunk_offset, piece.bytes));
+                let to = window.and_then(|window| window.at(base + piece.chunk_offset, piece.bytes));
                 // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
-                // done: the storage says `NotReady` until then, and no device uses it (`Job::close`).
+                // done: the storage says `NotReady` until then, and no device uses it (`Job::close`,
+                // `order_behind_destinations`).
                 unsafe { read(leaf, &piece, to.ok_or(Error::NotReady)?) }?;
                 written += piece.bytes;
             }
@@ -308,7 +315,8 @@ impl<'a> Transfer<'a> {
             (Some(_), _) => None,
         };
         // SAFETY: `runs` cuts its ranges out of leaves, which were checked against their storages when they were taken,
-        // and out of chunks, which the plan has sized; all of these storages are in `keep`. The table was taken for as
+        // and out of chunks, which the plan has sized, or which lie in memory of the caller (`Held::check`); all of these storages
+        // are in `keep`. The table was taken for as
         // many runs (`runs::split`).
         let submission = unsafe {
             self.submit(&self.flow.lane, keep, |keep| {

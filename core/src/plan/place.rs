@@ -55,12 +55,12 @@ impl Plan {
             let Some((offset, behind)) = rules.behind(end, leaf, skew) else { break };
             end = behind;
             self.ends.push(base.saturating_add(end));
-            self.settle(leaf, Route::Packed { chunk: number, offset });
+            self.settle(leaf.leaf, Route::Packed { chunk: number, offset });
             mates = mates.saturating_add(1);
         }
         let alone = Route::Alone { chunk: number, offset: lead };
         let shared = Route::Packed { chunk: number, offset: lead };
-        self.settle(first, if mates == 0 { alone } else { shared });
+        self.settle(first.leaf, if mates == 0 { alone } else { shared });
 
         let bytes = rules.buffer_size(end)?;
         base.checked_add(bytes).ok_or(rules.uncountable())?;
@@ -69,7 +69,7 @@ impl Plan {
     }
 
     /// Where the next chunk of `source` starts in its linear space.
-    fn next_base(&self, source: u16) -> Option<usize> {
+    pub(super) fn next_base(&self, source: u16) -> Option<usize> {
         match self.chunks.last().filter(|chunk| chunk.source == source) {
             Some(last) => Rules::BASE.round_up(last.base.checked_add(last.bytes)?),
             None => Some(0),
@@ -77,8 +77,8 @@ impl Plan {
     }
 
     #[inline]
-    fn settle(&mut self, leaf: &Copied, route: Route) {
-        if let Some(place) = self.routes.get_mut(leaf.leaf as usize) {
+    pub(super) fn settle(&mut self, leaf: u32, route: Route) {
+        if let Some(place) = self.routes.get_mut(leaf as usize) {
             *place = route;
         }
     }

@@ -124,7 +124,7 @@ impl Tensor {
         // SAFETY: the caller's promise is that of `wrap`.
         let buffer = unsafe { device.backend().wrap(memory, owner) }?;
         let device = on_device.then(|| device.clone());
-        Self::from_storage(Storage::new(buffer, device, None), 0, layout)
+        Self::from_storage(Storage::lent(buffer, device, None), 0, layout)
     }
 
     fn in_host_memory(layout: Layout) -> Result<Self> {

@@ -27,7 +27,7 @@ impl Tensor {
         layout: Layout,
     ) -> Result<Self> {
         let filled = filled.map(|ticket| Completion::at(device.lane_of(ticket.stream), ticket.position));
-        Self::from_storage(Storage::new(buffer, Some(device.clone()), filled), 0, layout)
+        Self::from_storage(Storage::lent(buffer, Some(device.clone()), filled), 0, layout)
     }
 
     /// The buffer that the tensor lies in, for a downcast in the backend's own crate.

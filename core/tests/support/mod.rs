@@ -87,17 +87,25 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     pub(crate) fn launch(tensor: &Tensor, stream: &Stream) -> Self {
+        Self::read(tensor, tensor.offset(), tensor.bytes(), stream)
+    }
+
+    /// The same for all of the memory that the tensor lies in.
+    pub(crate) fn of_whole_memory(tensor: &Tensor, stream: &Stream) -> Self {
+        Self::read(tensor, 0, tensor.buffer().unwrap().bytes(), stream)
+    }
+
+    fn read(tensor: &Tensor, from_offset: usize, bytes: usize, stream: &Stream) -> Self {
         let backend = stream.device().backend();
-        let (block, bytes) =
-            (backend.allocate_staging(tensor.bytes(), Direction::Download).unwrap(), tensor.bytes());
+        let block = backend.allocate_staging(bytes, Direction::Download).unwrap();
         let op = CopyOp::Download {
             from: tensor.buffer().unwrap(),
-            from_offset: tensor.offset(),
+            from_offset,
             to: HostSide::Staging(&*block, 0),
             bytes,
         };
-        // SAFETY: the range is that of the tensor; the block lives until `result`; the memory of the tensor is kept alive
-        // for this stream by the crate, which is what the tests are about (the simulated device notices if it is not).
+        // SAFETY: the range lies in the memory of the tensor; the block lives until `result`; the memory of the tensor is kept
+        // alive for this stream by the crate, which is what the tests are about (the simulated device notices if it is not).
         let submission = unsafe { backend.submit(&[op], &**stream.backend_stream()) }.unwrap();
         Self { block, bytes, stream: stream.clone(), position: submission.position }
     }

@@ -47,6 +47,7 @@ impl Job {
             completion,
             before: self.before.clone(),
             has_residents: false,
+            held: None,
             destinations: OnceLock::new(),
             landings: OnceLock::new(),
             muster: OnceLock::new(),

@@ -1,0 +1,130 @@
+//! Starting a copy into memory that the caller holds.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::copy::completion::Completion;
+use crate::copy::figures::CopyReport;
+use crate::copy::handle::CopyHandle;
+use crate::copy::held::Held;
+use crate::copy::job::Job;
+use crate::copy::start::launch;
+use crate::copy::survey::Survey;
+use crate::copy::{leaves, run};
+use crate::options::CopyPolicy;
+use crate::{CopyError, CopyOptions, Error, Result, TensorTree};
+
+/// Starts to copy the tensors of `value` into the memory of those of `into`, and returns at once: nothing is allocated on
+/// the target, and addresses stay what they are.
+///
+/// `into` comes out of the handle, filled. It is the result of an earlier copy, or made by
+/// [`Tensor::empty`](crate::Tensor::empty), [`Tensor::zeros`](crate::Tensor::zeros) or from a `Vec`; its device, which may be the
+/// host, is the target. The writes come behind the streams that it was handed to, and behind the copy that still fills it.
+///
+/// - `into` has as many tensors as `value`, each contiguous and of the same shape and type as its counterpart.
+/// - Nobody else holds its memory: no clone of a tensor, no view that is not in `into`, no copy in flight that reads it.
+///   Several of its tensors may lie in the same memory, as those of a packed batch do, where they do not overlap. What lies
+///   between them is left alone, but for the padding of a batch that was packed.
+/// - Every tensor is copied, whatever [`CopyOptions::policy`] says, and packing is up to `into`.
+/// - If the copy fails, or is cancelled, the contents of `into` are unspecified: its tensors are
+///   [`CopyFailed`](Error::CopyFailed) until another copy has filled them.
+///
+/// # Errors
+///
+/// [`DestinationCount`](Error::DestinationCount), [`DestinationMismatch`](Error::DestinationMismatch), and
+/// [`UnsuitedTensor`](Error::UnsuitedTensor) for a tensor that breaks one of these rules: it says which and why. Where a device
+/// copies whole granules only ([`Limits::copy_granularity`](crate::backend::Limits::copy_granularity)) tensors of both structures
+/// begin with one. Otherwise as [`start_copy`](crate::start_copy()). [`CopyError::into_both`] gives both structures back.
+///
+/// ```
+/// use transship_core::{CopyOptions, DType, Device, Tensor, start_copy_into};
+///
+/// let into = vec![Tensor::empty(&[2], DType::F32, &Device::host())?];
+/// let address = into[0].address()?;
+/// let batch = vec![Tensor::from(vec![1.0f32, 2.0])];
+/// let into = start_copy_into(batch, into, CopyOptions::default())?.wait()?;
+/// assert_eq!(into[0].as_slice::<f32>()?, [1.0, 2.0]);
+/// assert_eq!(into[0].address()?, address);
+/// # Ok::<(), transship_core::Error>(())
+/// ```
+pub fn start_copy_into<S: TensorTree>(
+    mut value: S,
+    mut into: S,
+    options: CopyOptions,
+) -> Result<CopyHandle<S>, CopyError<S>> {
+    match started(&mut value, &mut into, options) {
+        Ok((job, report)) => Ok(CopyHandle::filling(into, value, job, report)),
+        Err(error) => Err(CopyError::new(error, Some(value)).with_destination(Some(into))),
+    }
+}
+
+/// Takes, plans and launches. On an error both structures are whole again.
+fn started<S: TensorTree>(
+    value: &mut S,
+    into: &mut S,
+    options: CopyOptions,
+) -> Result<(Arc<Job>, CopyReport)> {
+    let completion = Completion::within(options.deadline);
+    let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
+    match launch(&job, |diligence| run::inline(&job, diligence), || run::in_background(job.clone())) {
+        Ok(()) => Ok((job, report)),
+        Err(error) => {
+            job.give_back(value);
+            match (&error, Arc::try_unwrap(job)) {
+                // Nothing was begun.
+                (Error::Busy { .. }, Ok(job)) => job.give_up_held(into),
+                (_, Ok(job)) => fail(&job, &error, into),
+                (_, Err(job)) => fail(&job, &error, into),
+            }
+            Err(error)
+        }
+    }
+}
+
+fn fail<S: TensorTree>(job: &Job, error: &Error, into: &mut S) {
+    job.completion.fail(error.clone());
+    // It stops where the structure shows other tensors than it did before.
+    let _ = job.held().map(|held| held.give_back(into));
+}
+
+/// Takes and plans; submits nothing.
+fn prepared<S: TensorTree>(
+    value: &mut S,
+    into: &mut S,
+    options: &CopyOptions,
+    completion: Arc<Completion>,
+) -> Result<(Arc<Job>, CopyReport)> {
+    options.validate()?;
+    let started = Instant::now();
+    let mut held = Held::take(into)?;
+    let target = held.target();
+    let mut report = CopyReport::new(target.id());
+    let mut look = || {
+        held.compare(value)?;
+        held.check(&target)?;
+        let mut survey = Survey::new(&target, options)?;
+        Ok((leaves::take(value, &mut survey)?, survey))
+    };
+    let (leaves, survey) = match look() {
+        Ok(seen) => seen,
+        Err(error) => {
+            let _ = held.give_back(into);
+            return Err(error);
+        }
+    };
+    let taken = Instant::now();
+    report.traverse = taken - started;
+    report.leaves = leaves.len();
+    match Job::into_memory(leaves, survey, held, options, completion) {
+        Ok(job) => {
+            report.plan = taken.elapsed();
+            Ok((Arc::new(job), report))
+        }
+        Err(failed) => {
+            let (error, leaves, held) = *failed;
+            leaves::restore(value, leaves.into_iter().map(|leaf| leaf.storage));
+            let _ = held.give_back(into);
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Copies into memory that the caller holds: planned by where its tensors lie, and nothing is allocated.
+
+use std::sync::Arc;
+
+use super::{Destination, Destinations, Job};
+use crate::backend::{HostSide, MemoryKind};
+use crate::copy::completion::Completion;
+use crate::copy::flow::{Flow, Way};
+use crate::copy::held::Held;
+use crate::copy::leaves::Leaf;
+use crate::copy::survey::Survey;
+use crate::options::CopyOptions;
+use crate::plan::{Plan, Region};
+use crate::pool::host_side;
+use crate::{Alignment, Device, Error, Result, TensorTree};
+
+impl Job {
+    /// Plans the copy of `leaves`, which `survey` has seen, into `held`, which was checked; gives both back on an error.
+    pub(crate) fn into_memory(
+        leaves: Vec<Leaf>,
+        survey: Survey<'_>,
+        mut held: Held,
+        options: &CopyOptions,
+        completion: Arc<Completion>,
+    ) -> Result<Self, Box<(Error, Vec<Leaf>, Held)>> {
+        if let Err(error) = held.check_taken(&leaves, survey.leaves(), survey.granularity()) {
+            return Err(Box::new((error, leaves, held)));
+        }
+        let planned = Plan::into_memory(survey.leaves(), &held.spots(), survey.granularity());
+        let (plan, regions) = match planned {
+            Ok(planned) => planned,
+            Err(error) => return Err(Box::new((error.on(survey.target().id()), leaves, held))),
+        };
+        let mut job = match Self::by_plan(plan, leaves, survey, options, completion) {
+            Ok(job) => job,
+            Err((error, leaves)) => return Err(Box::new((error, leaves, held))),
+        };
+        if let Err(error) = job.check_granules() {
+            let leaves = Arc::try_unwrap(job.leaves).unwrap_or_default();
+            return Err(Box::new((error, leaves, held)));
+        }
+        held.note_predecessors(&mut job.before);
+        held.set_regions(regions);
+        job.held = Some(held);
+        Ok(job)
+    }
+
+    /// Fails if copies out of a source would end behind a tensor of the target.
+    fn check_granules(&self) -> Result<()> {
+        let granularity = self.target.limits().copy_granularity;
+        let ends_behind =
+            |flow: &Flow| matches!(flow.way, Way::Direct) && flow.origin.granularity() > granularity;
+        match self.flows.iter().any(ends_behind) {
+            true => Err(Error::Unsupported {
+                device: self.target.id(),
+                what: "be written in granules as large as those of the source",
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether it fills memory of the caller.
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    /// Whether results in ordinary memory come down through staging blocks, and not by copies that wait for the device. What
+    /// is copied in whole granules would not end where the memory of the caller does.
+    pub(crate) fn lands(&self) -> bool {
+        self.pinned || (self.held.is_some() && self.granularity > Alignment::ONE)
+    }
+
+    /// Gives the memory back as it was before a copy that has not begun.
+    pub(crate) fn give_up_held<S: TensorTree>(self, into: &mut S) {
+        let Self { destinations, held, .. } = self;
+        drop(destinations);
+        if let Some(mut held) = held {
+            held.restore_fillers();
+            // It stops where the structure shows other tensors than it did before.
+            let _ = held.give_back(into);
+        }
+    }
+
+    /// Claims the memory: until the copy is done nobody reads it, and if it fails, not before another one has filled it.
+    pub(super) fn begin_to_fill(&self, held: &Held) -> Result<Destinations> {
+        held.claim(&self.completion)?;
+        let granularity = self.target.limits().copy_granularity;
+        let place = |region: &Region| {
+            let storage = held.storage(region.memory)?;
+            Some(Destination { storage, offset: region.offset, bytes: granularity.round_up(region.bytes)? })
+        };
+        let destinations = Destinations {
+            chunks: held.regions().iter().filter_map(place).collect(),
+            empty: None,
+            pageable: false,
+            open: smallvec::SmallVec::new(),
+        };
+        for flow in self.flows.iter().filter(|flow| flow.on_callers_stream && !self.target.is_host()) {
+            self.chunks_of(flow, &destinations).for_each(|to| to.storage.record_stream(flow.lane.stream()));
+        }
+        let mut downloads = self.flows.iter().filter(|flow| matches!(flow.way, Way::Download));
+        let pageable = downloads.any(|flow| {
+            let source = flow.origin.device();
+            !self
+                .chunks_of(flow, &destinations)
+                .all(|to| source.is_some_and(|source| to.is_reached_by(source)))
+        });
+        Ok(Destinations { pageable, ..destinations })
+    }
+
+    fn chunks_of<'a>(
+        &'a self,
+        flow: &Flow,
+        destinations: &'a Destinations,
+    ) -> impl Iterator<Item = &'a Destination> {
+        let numbered = self.plan.numbered_chunks_of(flow.source);
+        numbered.filter_map(|(number, _)| destinations.chunks.get(number))
+    }
+}
+
+impl Destination {
+    /// Whether copies down from `source` write it asynchronously, and nothing beside it.
+    fn is_reached_by(&self, source: &Device) -> bool {
+        let limits = source.limits();
+        let in_its_block =
+            || matches!(host_side(self.storage.buffer(), 0, source.backend()), HostSide::Staging(..));
+        limits.copy_granularity == Alignment::ONE
+            && !limits.mapped_staging
+            && self.storage.kind() == MemoryKind::Pinned
+            && in_its_block()
+    }
+}
