@@ -41,7 +41,7 @@ pub mod prelude {
 
     pub use crate::{
         BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, DeviceId, PendingCopy,
-        Stream, Tensor, TensorTree, TimedWait, Value, start_copy, start_copy_to_all,
+        Stream, Tensor, TensorTree, TimedWait, Value, start_copy, start_copy_into, start_copy_to_all,
     };
 }
 
