@@ -6,6 +6,7 @@ mod errors;
 mod fan_out;
 mod gathering;
 mod granules;
+mod into;
 mod lifetimes;
 mod memory;
 mod policies;
@@ -28,6 +29,7 @@ pub(crate) fn all() -> Vec<Case> {
         fan_out::cases,
         gathering::cases,
         granules::cases,
+        into::cases,
         lifetimes::cases,
         memory::cases,
         policies::cases,
