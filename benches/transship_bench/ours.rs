@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use transship::{CopyHandle, CopyOptions, Device, Error, Tensor, TensorTree, start_copy};
+use transship::{CopyHandle, CopyOptions, Device, Error, Tensor, TensorTree, start_copy, start_copy_into};
 
 use crate::Result;
 use crate::bed::Bed;
@@ -53,6 +53,36 @@ impl Target {
         way: fn(S, &Self) -> Timed<S>,
     ) -> Contender<S> {
         Contender::new(Kind::Ours, name, Ours { target: self.clone(), take: input::owned, way, copied: None })
+    }
+
+    /// `start_copy_into` until `wait()` returns, into the memory that the first run was given by [`start`](Self::start).
+    pub(crate) fn refill<S: TensorTree + Clone + 'static>(&self, name: &str) -> Contender<S> {
+        Contender::new(Kind::Ours, name, Refill { target: self.clone(), held: None })
+    }
+}
+
+struct Refill<S> {
+    target: Target,
+    held: Option<S>,
+}
+
+impl<S: TensorTree + Clone + 'static> Method<S> for Refill<S> {
+    fn run(&mut self, input: &Input<S>) -> Result<Duration> {
+        let value = input.value.clone();
+        let held = match self.held.take() {
+            Some(held) => held,
+            None => self.target.start(value.clone())?.wait().map_err(Error::from)?,
+        };
+        let started = Instant::now();
+        let copy = start_copy_into(value, held, self.target.options.clone()).map_err(Error::from)?;
+        let filled = copy.wait().map_err(Error::from)?;
+        let time = started.elapsed();
+        self.held = Some(filled);
+        Ok(time)
+    }
+
+    fn is_right(&mut self, expected: &[Tensor]) -> Result<bool> {
+        is_copy(self.held.clone().ok_or("nothing was copied")?, expected)
     }
 }
 

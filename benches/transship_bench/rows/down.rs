@@ -10,7 +10,7 @@ use crate::input::{self, Input};
 use crate::measure::{Contender, series};
 use crate::ours::{self, Target};
 use crate::rivals;
-use crate::table::{Kind, Row};
+use crate::table::Row;
 
 pub(super) const ROWS: &[Work] = &[
     Work {
@@ -77,10 +77,9 @@ fn pinned(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
 fn ordinary(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     let bytes = bed.bytes(1 << 30);
     bed.device.set_result_budget(LEAST_BUDGET)?;
-    let touched = "into memory touched before";
     let contenders = vec![
         to_host(bed).way("start_copy, until wait() returns, into fresh memory", ours::until_waited),
-        Contender::missing(Kind::Ours, touched, "there is no copy into memory that the caller holds"),
+        to_host(bed).refill("start_copy_into, until wait() returns, into memory touched before"),
     ];
     let row = large(bed, work, bytes, contenders);
     bed.device.set_result_budget(USUAL_BUDGET)?;
