@@ -17,7 +17,8 @@ use late_backend::{Call, LateConfig, LateHandle};
 use support::{PATIENCE, bytes_of, eventually, in_time, late, no_violations, on, two, with};
 use transship_core::backend::{MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
-    BackgroundWork, CopyOptions, CopyPolicy, DType, Device, Error, Stream, Tensor, TimedWait, start_copy,
+    Alignment, BackgroundWork, CopyOptions, CopyPolicy, DType, Device, Error, Stream, Tensor, TimedWait,
+    start_copy,
 };
 
 fn options() -> CopyOptions {
@@ -450,4 +451,20 @@ fn a_tensor_that_stays_and_is_never_filled_fails_the_copy() {
     let failed = in_time(move || staying.wait()).unwrap_err();
     assert!(matches!(failed.error(), Error::CopyFailed(_)), "{failed}");
     no_violations(&late);
+}
+
+/// catches: 117-granules-of-another-source
+#[test]
+fn sources_of_several_granularities_are_read_within_their_memory() {
+    let granularity = Alignment::of(4).unwrap();
+    let (one, bytewise) = late();
+    let (other, wordwise) = with(LateConfig { copy_granularity: granularity, ..LateConfig::new("other") });
+    let (third, target) = late();
+    for to in [Device::host(), target, bytewise.clone(), wordwise.clone()] {
+        let value = vec![on(&bytewise, &[1; 5]), on(&wordwise, &[2; 5])];
+        let options = CopyOptions::default().policy(CopyPolicy::Always);
+        let copied = start_copy(value, &to, options).unwrap().wait().unwrap();
+        assert_eq!([bytes_of(&copied[0]), bytes_of(&copied[1])], [[1; 5], [2; 5]]);
+    }
+    [one, other, third].iter().for_each(no_violations);
 }

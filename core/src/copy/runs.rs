@@ -69,7 +69,8 @@ pub(crate) fn runs(
     }
     // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
     if flow.origin.device().is_some() {
-        runs.iter_mut().for_each(|run| run.round_to(job.granularity));
+        let granularity = flow.granularity_of_reads(&job.target);
+        runs.iter_mut().for_each(|run| run.round_to(granularity));
     }
     runs
 }
