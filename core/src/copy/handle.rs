@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use smallvec::SmallVec;
 
 use crate::copy::completion::Completion;
+use crate::copy::crew::Crew;
 use crate::copy::figures::CopyReport;
 use crate::copy::job::Job;
 use crate::copy::muster::Muster;
@@ -200,8 +201,9 @@ impl<S: TensorTree> CopyHandle<S> {
         }
         let muster = self.job.as_ref().and_then(|job| job.helped_by_waiting());
         if let Some(crew) = muster.and_then(Muster::join) {
+            let share = Share(crew);
             self.place()?;
-            crew.work();
+            drop(share);
             self.completion.await_last_units();
         }
         Ok(())
@@ -394,6 +396,15 @@ impl<S: TensorTree> Future for CopyHandle<S> {
 
 /// The handle holds its structure, but never a pin to it.
 impl<S> Unpin for CopyHandle<S> {}
+
+/// Units to carry, whatever becomes of the structure meanwhile: who has begun a copy may be the only one who knows of it.
+struct Share(Arc<Crew>);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.work();
+    }
+}
 
 impl<S> Drop for CopyHandle<S> {
     fn drop(&mut self) {
