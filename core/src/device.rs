@@ -243,6 +243,12 @@ impl Device {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// What tells this device from any other that is open; not 0.
+    #[inline]
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Allocates memory of the device in stream order of `lane`: at least `bytes` bytes, in whole granules. If there is
     /// none left, idle memory is given back to the driver first, and that once.
     pub(crate) fn allocate(&self, bytes: usize, lane: &Lane) -> Result<Box<dyn Buffer>> {

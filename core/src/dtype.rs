@@ -71,6 +71,7 @@ impl DType {
     ];
 
     /// The size of one element in bytes.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 | Self::I8 => 1,
@@ -82,6 +83,7 @@ impl DType {
     }
 
     /// What the address of an element is a multiple of: its size, and for complex numbers the size of one part.
+    #[inline]
     pub const fn alignment(self) -> Alignment {
         let bytes = match self {
             Self::Complex64 | Self::Complex128 => self.size() / 2,

@@ -73,7 +73,9 @@ impl HostMemory {
     pub(crate) fn uninit(bytes: usize) -> Result<Self> {
         // SAFETY: as above.
         let memory = Self::allocate(bytes, |block| unsafe { alloc::alloc(block) })?;
-        huge_pages::advise(memory.start, memory.bytes);
+        if bytes >= huge_pages::LEAST {
+            huge_pages::advise(memory.start, memory.bytes);
+        }
         Ok(memory)
     }
 
@@ -109,7 +111,7 @@ impl HostMemory {
 }
 
 /// Fewer and cheaper page faults while new memory is written for the first time.
-mod huge_pages {
+pub(crate) mod huge_pages {
     use std::ptr::NonNull;
 
     /// What a huge page has on most machines, in bytes.
@@ -120,15 +122,25 @@ mod huge_pages {
     /// Asks for huge pages below memory that nobody has written yet, where the system waits to be asked.
     #[cfg(all(target_os = "linux", not(miri)))]
     pub(super) fn advise(start: NonNull<u8>, bytes: usize) {
-        if bytes >= LEAST {
-            // SAFETY: the range was just allocated, and the advice changes nothing that it holds. Refused, it is no error:
-            // then there are small pages.
+        if bytes >= SIZE {
+            // SAFETY: the range is allocated, and the advice changes nothing that it holds. Refused, it is no error: then there
+            // are small pages.
             unsafe { libc::madvise(start.as_ptr().cast(), bytes & !(SIZE - 1), libc::MADV_HUGEPAGE) };
         }
     }
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
     pub(super) fn advise(_: NonNull<u8>, _: usize) {}
+
+    /// The same for all of a list's room, as far as it is whole huge pages.
+    pub(crate) fn advise_list<T>(list: &Vec<T>) {
+        let start = list.as_ptr().cast::<u8>().cast_mut();
+        let lead = start.align_offset(SIZE);
+        let rest = list.capacity().saturating_mul(size_of::<T>()).checked_sub(lead);
+        if let (Some(rest), Some(start)) = (rest, NonNull::new(start.wrapping_add(lead))) {
+            advise(start, rest);
+        }
+    }
 }
 
 /// The error of host memory that could not be allocated.

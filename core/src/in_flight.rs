@@ -16,6 +16,7 @@ use crate::backend::{Backend, BackendStream, Buffer, CopyOp, Submission, Ticket}
 use crate::copy::Leaf;
 use crate::pool::Block;
 use crate::reactor::{self, Watch};
+use crate::room::List;
 use crate::storage::Storage;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, ReentrantMutex, statics};
@@ -88,7 +89,7 @@ pub(crate) struct Keep {
     /// Room for the table of a kernel that makes all of the copies.
     pub(crate) table: Option<Block>,
     /// What the copies read, all sources of their job at once.
-    pub(crate) sources: Option<Arc<Vec<Leaf>>>,
+    pub(crate) sources: Option<Arc<List<Leaf>>>,
     /// What they write.
     pub(crate) storages: Storages,
 }
@@ -316,7 +317,12 @@ impl Lane {
 impl Keep {
     /// The memory of a leaf that the copies read.
     pub(crate) fn source(&self, leaf: usize) -> Option<&dyn Buffer> {
-        self.sources.as_ref()?.get(leaf).map(|leaf| leaf.storage.buffer())
+        self.sources().get(leaf).map(|leaf| leaf.storage.buffer())
+    }
+
+    /// The leaves whose memory the copies read.
+    pub(crate) fn sources(&self) -> &[Leaf] {
+        self.sources.as_ref().map_or(&[], |leaves| leaves)
     }
 
     /// The block of this number that the copies read; where none is theirs alone, the one that others read as well.
@@ -326,7 +332,7 @@ impl Keep {
 
     fn leak(self: Arc<Self>) {
         let others = [self.shared_block.as_deref(), self.table.as_ref()];
-        let sources = self.sources.iter().flat_map(|leaves| leaves.iter().map(|leaf| &leaf.storage));
+        let sources = self.sources().iter().map(|leaf| &leaf.storage);
         let mut bytes = self.storages.iter().chain(sources).map(Storage::bytes).sum::<usize>();
         for block in self.blocks.iter().chain(others.into_iter().flatten()) {
             if block.give_up() {

@@ -26,6 +26,7 @@ mod options;
 mod pool;
 mod reactor;
 mod registry;
+mod room;
 mod statistics;
 mod storage;
 mod stream;

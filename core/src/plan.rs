@@ -20,9 +20,16 @@ use std::slice;
 use smallvec::SmallVec;
 
 use crate::backend::Limits;
+use crate::room::{List, Room};
 use crate::{Alignment, DeviceId, Error};
 
 pub(crate) use into::{Region, Spot};
+
+thread_local! {
+    static ROUTES: Room<Route> = const { Room::new() };
+    static ORDER: Room<u32> = const { Room::new() };
+    static ENDS: Room<usize> = const { Room::new() };
+}
 
 /// What a plan needs to know of one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,11 +172,11 @@ impl PlanError {
 /// A route for each leaf, and the chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    routes: Vec<Route>,
+    routes: List<Route>,
     chunks: SmallVec<[Chunk; 1]>,
-    order: Vec<u32>,
+    order: List<u32>,
     /// Where each leaf of `order` ends in the linear space of its source.
-    ends: Vec<usize>,
+    ends: List<usize>,
     bytes: usize,
     counts: Counts,
 }
@@ -189,6 +196,26 @@ impl Plan {
             Some(plan) => Ok(plan),
             None => Self::generally(leaves, &rules),
         }
+    }
+
+    /// In memory of an earlier one.
+    fn empty() -> Self {
+        Self {
+            routes: List::new(&ROUTES),
+            chunks: SmallVec::new(),
+            order: List::new(&ORDER),
+            ends: List::new(&ENDS),
+            bytes: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// With routes and ends for `count` leaves that are not placed yet.
+    fn of_blanks(count: usize) -> Self {
+        let mut plan = Self::empty();
+        plan.routes.resize(count, Route::Empty);
+        plan.ends.resize(count, 0);
+        plan
     }
 
     fn generally(leaves: &[Leaf], rules: &Rules) -> Result<Self, PlanError> {

@@ -158,11 +158,17 @@ impl Storage {
         shared.map(|shared| std::mem::swap(&mut shared.filled_by, filler)).is_some()
     }
 
-    /// Whether a range of it is memory of the host that is there, and filled.
+    /// What tells the device from any other that is open; 0 is the host.
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        self.0.device.as_ref().map_or(0, Device::identity)
+    }
+
+    /// Whether a range of it is memory that is there and filled, and that no stream uses.
     #[inline]
     pub(crate) fn is_plain(&self, offset: usize, bytes: usize) -> bool {
-        self.0.device.is_none()
-            && self.pending().is_none()
+        self.pending().is_none()
+            && !self.0.used.load(Ordering::Acquire)
             && offset.checked_add(bytes).is_some_and(|end| end <= self.0.bytes)
     }
 

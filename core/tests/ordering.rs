@@ -117,6 +117,24 @@ fn a_tensor_that_is_still_being_cleared_is_copied_in_order() {
     }
 }
 
+/// Neighbours of the same device that nobody waits for do not hide it.
+#[test]
+fn one_tensor_of_many_that_is_still_being_cleared_is_copied_in_order() {
+    for seed in SEEDS {
+        let (late, device) = with(seeded(seed));
+        device.prepare(1024).unwrap();
+        let filled = [on(&device, &[1; 8]), on(&device, &[2; 8])];
+        late.stall();
+        let cleared = Tensor::zeros(&[8], DType::U8, &device).unwrap();
+        let [first, last] = filled;
+        let down = start_copy([first, cleared, last], &Device::host(), options()).unwrap();
+        late.release();
+        let bytes = down.wait().unwrap().map(|tensor| tensor.to_bytes().unwrap());
+        assert_eq!(bytes, [[1; 8], [0; 8], [2; 8]], "seed {seed}");
+        no_violations(&late);
+    }
+}
+
 #[test]
 fn a_result_goes_from_driver_to_driver_over_the_host() {
     let (here, one) = late();
@@ -188,24 +206,25 @@ fn the_newest_use_counts_in_whatever_order_they_are_recorded() {
     eventually("the memory is let go of", || drops.count() == 1);
 }
 
-/// catches: 24-uses-of-a-source-not-waited-for
+/// catches: 24-uses-of-a-source-not-waited-for, 84-uses-among-like-tensors-not-seen
 #[test]
 fn a_copy_comes_behind_the_work_of_streams_that_its_source_was_handed_to() {
     let (late, device) = late();
     device.prepare(64).unwrap();
     let stream = device.create_stream(StreamPriority::Normal).unwrap();
-    let tensor = on(&device, &[5; 8]);
+    // The first is of the same device, and nobody uses it.
+    let (first, tensor) = (on(&device, &[4; 8]), on(&device, &[5; 8]));
     late.stall_stream(&**stream.backend_stream());
     // Stands for a kernel that writes the tensor in place.
     let work = stream.record().unwrap();
     tensor.record_stream(&stream).unwrap();
-    let copy = start_copy(tensor, &Device::host(), options()).unwrap();
+    let copy = start_copy([first, tensor], &Device::host(), options()).unwrap();
     eventually("it is submitted", || copy.report().submitted_after.is_some());
     // More looks than there are operations: whatever may run has run then.
     assert!((0..32).all(|_| !copy.is_ready().unwrap()), "it has run before the work");
     assert!(!work.is_reached().unwrap());
     late.release();
-    assert_eq!(copy.wait().unwrap().to_bytes().unwrap(), [5; 8]);
+    assert_eq!(copy.wait().unwrap().map(|tensor| tensor.to_bytes().unwrap()), [[4; 8], [5; 8]]);
     assert!(work.is_reached().unwrap());
     no_violations(&late);
 }

@@ -121,8 +121,8 @@ fn prepared<S: TensorTree>(
             Ok((Arc::new(job), report))
         }
         Err(failed) => {
-            let (error, leaves, held) = *failed;
-            leaves::restore(value, leaves.into_iter().map(|leaf| leaf.storage));
+            let (error, mut leaves, held) = *failed;
+            leaves::restore(value, leaves.drain(..).map(|leaf| leaf.storage));
             let _ = held.give_back(into);
             Err(error)
         }

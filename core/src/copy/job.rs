@@ -19,6 +19,7 @@ use crate::copy::survey::{Predecessors, Survey};
 use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
 use crate::plan::{Counts, Plan, PlanOptions, Route};
+use crate::room::List;
 use crate::storage::Storage;
 use crate::sync::OnceLock;
 use crate::workers::Team;
@@ -28,7 +29,7 @@ use crate::{Alignment, Device, Error, Result, Tensor};
 /// needed any more.
 pub(crate) struct Job {
     /// Shared with what is in flight: one count for all sources.
-    pub(crate) leaves: Arc<Vec<Leaf>>,
+    pub(crate) leaves: Arc<List<Leaf>>,
     /// Shared with copies of the same leaves to other devices.
     pub(crate) plan: Arc<Plan>,
     pub(crate) flows: SmallVec<[Flow; 1]>,
@@ -97,11 +98,11 @@ impl Destinations {
 impl Job {
     /// Plans the copy of `leaves`, which `survey` has seen; gives the leaves back on an error.
     pub(crate) fn new(
-        leaves: Vec<Leaf>,
+        leaves: List<Leaf>,
         survey: Survey<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
-    ) -> Result<Self, (Error, Vec<Leaf>)> {
+    ) -> Result<Self, (Error, List<Leaf>)> {
         let target = survey.target();
         let planning = plan_options(options, &survey);
         match Plan::new(survey.leaves(), &planning, target.limits()) {
@@ -112,11 +113,11 @@ impl Job {
 
     fn by_plan(
         plan: Plan,
-        leaves: Vec<Leaf>,
+        leaves: List<Leaf>,
         mut survey: Survey<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
-    ) -> Result<Self, (Error, Vec<Leaf>)> {
+    ) -> Result<Self, (Error, List<Leaf>)> {
         let target = survey.target();
         let flows = match Flow::all(&plan, survey.origins(), target, options) {
             Ok(flows) => flows,

@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use crate::copy::job::Job;
 use crate::copy::survey::Survey;
+use crate::room::{List, Room};
 use crate::storage::Storage;
 use crate::tree::{Stop, TensorTree, Visitor};
 use crate::{Error, Layout, Result, Tensor};
@@ -21,6 +22,10 @@ pub(crate) struct Leaf {
     pub(crate) strided: Option<Box<Layout>>,
 }
 
+thread_local! {
+    static LEAVES: Room<Leaf> = const { Room::new() };
+}
+
 /// An address that may be sent to the thread that reads there.
 #[derive(Clone, Copy)]
 pub(crate) struct HostAddress(NonNull<u8>);
@@ -31,27 +36,49 @@ unsafe impl Send for HostAddress {}
 unsafe impl Sync for HostAddress {}
 
 /// Takes the storages of all tensors out of `value` and shows them to `survey`. On an error `value` is as it was.
-pub(crate) fn take<S: TensorTree>(value: &mut S, survey: &mut Survey<'_>) -> Result<Vec<Leaf>> {
-    let mut leaves = Vec::with_capacity(survey.expected_leaves());
+pub(crate) fn take<S: TensorTree>(value: &mut S, survey: &mut Survey<'_>) -> Result<List<Leaf>> {
+    let mut leaves = List::new(&LEAVES);
     let mut sink = |tensor: &mut Tensor| {
         let Some(storage) = tensor.take_storage() else { return Err(Stop(Error::Taken)) };
         let (offset, layout) = (tensor.offset(), tensor.layout());
-        if let Err(refused) = survey.look_at(&storage, offset, layout) {
-            tensor.put_storage(storage);
-            return Err(Stop(refused));
+        if !survey.recognizes(&storage, offset, layout) {
+            return take_closely(tensor, storage, survey, &mut leaves);
         }
         let host = storage.host_address(offset).map(HostAddress);
-        let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
-        leaves.push(Leaf { storage, offset, host, payload: layout.bytes(), strided });
+        leaves.push(Leaf { storage, offset, host, payload: layout.bytes(), strided: None });
         Ok(())
     };
     match value.visit(&mut Visitor::new(&mut sink)) {
         Ok(()) => Ok(leaves),
         Err(stop) => {
-            restore(value, leaves.into_iter().map(|leaf| leaf.storage));
+            restore(value, leaves.drain(..).map(|leaf| leaf.storage));
             Err(stop.into_reason())
         }
     }
+}
+
+/// Adds a leaf that the survey has to look at: `storage`, which was taken out of `tensor` and is put back on an error.
+#[inline(never)]
+fn take_closely(
+    tensor: &mut Tensor,
+    storage: Storage,
+    survey: &mut Survey<'_>,
+    leaves: &mut List<Leaf>,
+) -> Result<(), Stop> {
+    let (offset, layout) = (tensor.offset(), tensor.layout());
+    if let Err(refused) = survey.look_at(&storage, offset, layout) {
+        tensor.put_storage(storage);
+        return Err(Stop(refused));
+    }
+    let host = storage.host_address(offset).map(HostAddress);
+    let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
+    leaves.push(Leaf { storage, offset, host, payload: layout.bytes(), strided });
+    Ok(())
+}
+
+/// Those of no tensor.
+pub(crate) fn none() -> List<Leaf> {
+    List::new(&LEAVES)
 }
 
 /// Puts `storages` back, in the order in which they were taken.

@@ -81,8 +81,8 @@ impl<S: TensorTree> Prepared<S> {
         report.traverse = taken - started;
         let job = match Job::new(leaves, survey, options, completion) {
             Ok(job) => Arc::new(job),
-            Err((error, leaves)) => {
-                leaves::restore(&mut value, leaves.into_iter().map(|leaf| leaf.storage));
+            Err((error, mut leaves)) => {
+                leaves::restore(&mut value, leaves.drain(..).map(|leaf| leaf.storage));
                 return Err(CopyError::new(error, Some(value)));
             }
         };

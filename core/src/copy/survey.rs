@@ -1,6 +1,5 @@
 //! Finding out where the tensors of a structure lie, while they are taken out of it.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -11,16 +10,13 @@ use crate::copy::flow::Origin;
 use crate::options::{CopyOptions, CopyPolicy};
 use crate::plan::{self, Place, RangeKey};
 use crate::pool::is_pinned_for;
+use crate::room::{List, Room};
 use crate::storage::{Storage, StreamUses, poisoned};
 use crate::{Alignment, Device, Error, Layout, Result};
 
 thread_local! {
-    /// Room for what was known of the last structure: the next one of a loader is likely to have about as many tensors.
-    static ROOM: Cell<Vec<plan::Leaf>> = const { Cell::new(Vec::new()) };
+    static LEAVES: Room<plan::Leaf> = const { Room::new() };
 }
-
-/// Room for more is not kept, so that one huge structure does not make all later ones reserve for it.
-const MOST_EXPECTED: usize = 4096;
 
 /// What a copy must come behind.
 #[derive(Default, Clone)]
@@ -37,6 +33,19 @@ pub(crate) struct Predecessors {
     pub(crate) uses_of_destinations: StreamUses,
 }
 
+/// What contiguous tensors over plain memory of one place have in common, once one of them was looked at.
+#[derive(Clone, Copy)]
+struct Alike {
+    /// See [`Storage::place`].
+    place: usize,
+    /// The number of their origin.
+    number: u16,
+    /// Larger ones may differ, in bytes.
+    largest: usize,
+    /// The bits of an offset that are its skew.
+    skew: usize,
+}
+
 /// What a plan must know of each tensor, and what the copies of all of them wait for.
 pub(crate) struct Survey<'a> {
     target: &'a Device,
@@ -45,12 +54,14 @@ pub(crate) struct Survey<'a> {
     policy: CopyPolicy,
     /// Pinned sources above this many bytes need no staging.
     largest_gathered: usize,
-    /// Contiguous tensors on the host up to this many bytes are all treated alike, once one of them was looked at.
+    /// Tensors on the host up to this many bytes may be [`Alike`].
     largest_alike: usize,
-    leaves: Vec<plan::Leaf>,
+    leaves: List<plan::Leaf>,
     origins: SmallVec<[Origin; 2]>,
-    /// The number of [`Origin::Host`], which most tensors share.
-    from_host: Option<u16>,
+    /// What is known of tensors on the host that are staged.
+    on_host: Option<Alike>,
+    /// And of those on the device whose memory was looked at last.
+    on_device: Option<Alike>,
     before: Predecessors,
     has_residents: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
@@ -76,18 +87,15 @@ impl<'a> Survey<'a> {
             policy: options.policy,
             largest_gathered,
             largest_alike: if differ { 0 } else { largest_gathered },
-            leaves: ROOM.try_with(Cell::take).unwrap_or_default(),
+            leaves: List::new(&LEAVES),
             origins: SmallVec::new(),
-            from_host: None,
+            on_host: None,
+            on_device: None,
             before: Predecessors::default(),
             has_residents: false,
             last_source: 0,
             layouts: FxHashMap::default(),
         })
-    }
-
-    pub(crate) fn expected_leaves(&self) -> usize {
-        self.leaves.capacity()
     }
 
     pub(crate) fn target(&self) -> &'a Device {
@@ -127,29 +135,33 @@ impl<'a> Survey<'a> {
         std::mem::take(&mut self.before)
     }
 
-    /// Takes a tensor into account. Fails if its elements do not lie within `storage`: a structure that showed its tensors
-    /// in another order after a failed copy may have got them mixed up.
+    /// Takes a tensor into account that differs from others only in its size and in where it lies in memory, which is what
+    /// most do. `false` if it must be [looked at](Survey::look_at).
     #[inline(always)]
-    pub(crate) fn look_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
-        let bytes = layout.bytes();
-        match self.from_host {
-            Some(number)
-                if bytes <= self.largest_alike
+    pub(crate) fn recognizes(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> bool {
+        let (bytes, place) = (layout.bytes(), storage.place());
+        let alike = if place == 0 { &self.on_host } else { &self.on_device };
+        match alike {
+            Some(alike)
+                if place == alike.place
+                    && bytes <= alike.largest
                     && layout.is_contiguous()
                     && storage.is_plain(offset, bytes) =>
             {
                 let range =
                     storage.is_shared().then(|| RangeKey { storage: storage.identity(), offset, layout: 0 });
-                let (alignment, place) = (layout.dtype().alignment(), Place::From(number));
-                self.leaves.push(plan::Leaf { bytes, alignment, skew: 0, place, range });
-                Ok(())
+                let (alignment, place) = (layout.dtype().alignment(), Place::From(alike.number));
+                let skew = (offset & alike.skew) as u16;
+                self.leaves.push(plan::Leaf { bytes, alignment, skew, place, range });
+                true
             }
-            _ => self.look_closely_at(storage, offset, layout),
+            _ => false,
         }
     }
 
-    #[inline(never)]
-    fn look_closely_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
+    /// Takes any tensor into account. Fails if its elements do not lie within `storage`: a structure that showed its tensors
+    /// in another order after a failed copy may have got them mixed up.
+    pub(crate) fn look_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
         storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
         let bytes = if on_host { layout.bytes() } else { layout.span() };
@@ -174,8 +186,11 @@ impl<'a> Survey<'a> {
 
     /// How far behind a granule of either end a leaf on `source` begins.
     fn skew(&self, source: &Device, offset: usize) -> u16 {
-        let granularity = source.limits().copy_granularity.max(self.target.limits().copy_granularity);
-        (offset & (granularity.bytes() - 1)) as u16
+        (offset & self.skew_bits(source)) as u16
+    }
+
+    fn skew_bits(&self, source: &Device) -> usize {
+        source.limits().copy_granularity.max(self.target.limits().copy_granularity).bytes() - 1
     }
 
     fn place(&mut self, storage: &Storage, layout: &Layout) -> Result<Place> {
@@ -194,14 +209,23 @@ impl<'a> Survey<'a> {
     }
 
     fn origin_of(&mut self, storage: &Storage, layout: &Layout) -> u16 {
+        let place = storage.place();
         match storage.device() {
-            Some(device) => self.number_of_origin(OriginRef::Device(device)),
+            Some(device) => {
+                let number = self.number_of_origin(OriginRef::Device(device));
+                // One that is compacted on its own device is copied only if little of its memory is its own.
+                if !(self.policy == CopyPolicy::Compact && device.same_as(self.target)) {
+                    let skew = self.skew_bits(device);
+                    self.on_device = Some(Alike { place, number, largest: usize::MAX, skew });
+                }
+                number
+            }
             None if self.goes_directly(storage, layout) => self.number_of_origin(OriginRef::PinnedHost),
-            None => match self.from_host {
-                Some(number) => number,
+            None => match self.on_host {
+                Some(alike) => alike.number,
                 None => {
                     let number = self.number_of_origin(OriginRef::Host);
-                    self.from_host = Some(number);
+                    self.on_host = Some(Alike { place, number, largest: self.largest_alike, skew: 0 });
                     number
                 }
             },
@@ -252,16 +276,6 @@ impl<'a> Survey<'a> {
     }
 }
 
-impl Drop for Survey<'_> {
-    fn drop(&mut self) {
-        self.leaves.clear();
-        self.leaves.shrink_to(MOST_EXPECTED);
-        let room = std::mem::take(&mut self.leaves);
-        // Without it, at the end of a thread, the next one allocates.
-        let _ = ROOM.try_with(|kept| kept.set(room));
-    }
-}
-
 /// An [`Origin`] that is only looked up.
 enum OriginRef<'a> {
     Host,
@@ -285,5 +299,45 @@ impl OriginRef<'_> {
             Self::PinnedHost => Origin::PinnedHost,
             Self::Device(device) => Origin::Device(device.clone()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use super::*;
+    use crate::DType;
+    use crate::backend::BackendStream;
+    use crate::host::HostStream;
+    use crate::host_memory::HostMemory;
+
+    fn storage(filled_by: Option<Arc<Completion>>) -> Storage {
+        Storage::new(Box::new(HostMemory::zeroed(8).unwrap()), None, filled_by)
+    }
+
+    #[test]
+    fn only_what_differs_in_size_and_place_alone_is_recognized() {
+        let (target, options) = (Device::host(), CopyOptions::default().policy(CopyPolicy::Always));
+        let mut survey = Survey::new(&target, &options).unwrap();
+        let bytes = |count: usize| Layout::contiguous(DType::U8, &[count]).unwrap();
+        let plain = storage(None);
+        assert!(!survey.recognizes(&plain, 0, &bytes(8)), "none was looked at");
+        survey.look_at(&plain, 0, &bytes(8)).unwrap();
+        assert!(survey.recognizes(&plain, 0, &bytes(8)) && survey.recognizes(&plain, 5, &bytes(3)));
+        assert_eq!(survey.leaves().len(), 3);
+        assert_eq!(survey.leaves().first(), survey.leaves().get(1));
+
+        for (offset, count) in [(1, 8), (0, 9), (9, 0), (usize::MAX, 1)] {
+            assert!(!survey.recognizes(&plain, offset, &bytes(count)), "{count} bytes at {offset}");
+            assert!(matches!(survey.look_at(&plain, offset, &bytes(count)), Err(Error::OutOfRange { .. })));
+        }
+        assert!(!survey.recognizes(&plain, 0, &Layout::strided(DType::U8, &[2], &[3]).unwrap()));
+        let (pending, used) = (storage(Some(Completion::new())), storage(None));
+        assert!(!survey.recognizes(&pending, 0, &bytes(8)));
+        assert!(survey.recognizes(&used, 0, &bytes(8)));
+        let stream: Arc<dyn BackendStream> = Arc::new(HostStream::new());
+        used.record_stream(&stream);
+        assert!(!survey.recognizes(&used, 0, &bytes(8)));
     }
 }

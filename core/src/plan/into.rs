@@ -1,7 +1,5 @@
 //! Plans of copies into memory that is there already: where the leaves go is given, and a chunk is a run of them.
 
-use smallvec::SmallVec;
-
 use super::{Chunk, Counts, Leaf, Place, Plan, PlanError, Route};
 use crate::Alignment;
 
@@ -49,14 +47,9 @@ impl Plan {
         granularity: Alignment,
     ) -> Result<(Self, Vec<Region>), PlanError> {
         let placed = placed(leaves, spots)?;
-        let mut plan = Self {
-            routes: vec![Route::Empty; leaves.len()],
-            chunks: SmallVec::new(),
-            order: placed.iter().map(|leaf| leaf.leaf).collect(),
-            ends: Vec::with_capacity(placed.len()),
-            bytes: 0,
-            counts: Counts::default(),
-        };
+        let mut plan = Self::empty();
+        plan.routes.resize(leaves.len(), Route::Empty);
+        plan.order.extend(placed.iter().map(|leaf| leaf.leaf));
         let mut regions = Vec::new();
         let mut rest = &*placed;
         while let Some((first, others)) = rest.split_first() {

@@ -1,7 +1,5 @@
 //! Laying the leaves that are copied into chunks.
 
-use smallvec::SmallVec;
-
 use super::classify::Copied;
 use super::{Chunk, Counts, Leaf, Plan, PlanError, Route, Rules};
 use crate::Alignment;
@@ -13,14 +11,10 @@ pub(super) fn place(
     copied: &[Copied],
     rules: &Rules,
 ) -> Result<Plan, PlanError> {
-    let mut plan = Plan {
-        routes,
-        chunks: SmallVec::new(),
-        order: copied.iter().map(|leaf| leaf.leaf).collect(),
-        ends: Vec::with_capacity(copied.len()),
-        bytes: 0,
-        counts: Counts::default(),
-    };
+    let mut plan = Plan::empty();
+    plan.routes.extend(routes);
+    plan.order.extend(copied.iter().map(|leaf| leaf.leaf));
+    plan.ends.reserve(copied.len());
     let mut rest = copied;
     while let Some((first, others)) = rest.split_first() {
         let mates = plan.fill_chunk(leaves, first, others, rules)?;

@@ -1,15 +1,15 @@
 //! The common case: small tensors of one source, aligned alike, none over the memory of another. They are placed in the
 //! order given, in one pass.
 
-use std::cell::Cell;
-
 use smallvec::SmallVec;
+
+use crate::room::{List, Room};
 
 use super::{Chunk, Counts, Leaf, Place, Plan, RangeKey, Route, Rules};
 
 thread_local! {
-    /// For the next [`Seen`].
-    static SLOTS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
+    /// For [`Seen`].
+    static SLOTS: Room<u32> = const { Room::new() };
 }
 
 /// The plan that the general way would come to; `None` if that must be asked.
@@ -17,10 +17,10 @@ pub(super) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
     let Place::From(source) = leaves.first()?.place else { return None };
     let count = u32::try_from(leaves.len()).ok()?;
     let mut seen = Seen::among(leaves);
-    let mut routes = vec![Route::Empty; leaves.len()];
-    let mut ends = vec![0; leaves.len()];
+    let mut plan = Plan::of_blanks(leaves.len());
     let mut packing = Packing::new(source);
-    for (((number, leaf), route), end) in (0..count).zip(leaves).zip(&mut routes).zip(&mut ends) {
+    let places = plan.routes.iter_mut().zip(plan.ends.iter_mut());
+    for ((number, leaf), (route, end)) in (0..count).zip(leaves).zip(places) {
         let is_plain = leaf.place == Place::From(source)
             && leaf.bytes > 0
             && leaf.bytes <= rules.largest_packed
@@ -32,7 +32,8 @@ pub(super) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
         (*route, *end) = packing.add(number, leaf.bytes, rules)?;
     }
     packing.close(count, rules)?;
-    Some(packing.into_plan(routes, ends))
+    packing.complete(&mut plan);
+    Some(plan)
 }
 
 /// The chunks in the making.
@@ -74,40 +75,34 @@ impl Packing {
         Some(())
     }
 
-    fn into_plan(self, mut routes: Vec<Route>, ends: Vec<usize>) -> Plan {
+    /// Fills in what is not known of each leaf alone.
+    fn complete(self, plan: &mut Plan) {
         let mut alone = 0_usize;
         for (number, chunk) in (0..).zip(&self.chunks) {
             if chunk.order.len() == 1
-                && let Some(route) = routes.get_mut(chunk.order.start)
+                && let Some(route) = plan.routes.get_mut(chunk.order.start)
             {
                 *route = Route::Alone { chunk: number, offset: 0 };
                 alone = alone.saturating_add(1);
             }
         }
-        let counts = Counts { packed: routes.len().saturating_sub(alone), alone, ..Counts::default() };
-        Plan {
-            order: (0..self.first).collect(),
-            bytes: self.chunks.iter().map(|chunk| chunk.bytes).fold(0, usize::saturating_add),
-            chunks: self.chunks,
-            routes,
-            ends,
-            counts,
-        }
+        plan.counts = Counts { packed: plan.routes.len().saturating_sub(alone), alone, ..Counts::default() };
+        plan.order.extend(0..self.first);
+        plan.bytes = self.chunks.iter().map(|chunk| chunk.bytes).fold(0, usize::saturating_add);
+        plan.chunks = self.chunks;
     }
 }
 
 /// The ranges that were met, by number of their leaf and one; 0 is free. Neighbours in memory lie next to each other here:
 /// a batch is mostly visited in the order in which it was allocated.
 struct Seen {
-    slots: Vec<u32>,
+    slots: List<u32>,
     mask: usize,
 }
 
 impl Seen {
     /// Storages are at least so far apart, in powers of two.
     const GRANULE: u32 = 4;
-    /// So many are kept for the next plan.
-    const MOST_KEPT: usize = 8192;
     /// More steps are not made to find a range or a free place.
     const MOST_STEPS: usize = 16;
 
@@ -116,7 +111,7 @@ impl Seen {
             true => leaves.len().saturating_mul(2).checked_next_power_of_two().unwrap_or(1),
             false => 1,
         };
-        let mut slots = SLOTS.try_with(Cell::take).unwrap_or_default();
+        let mut slots = List::new(&SLOTS);
         slots.resize(count, 0);
         Self { slots, mask: count.saturating_sub(1) }
     }
@@ -145,16 +140,6 @@ impl Seen {
         const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
         let granule = range.storage.wrapping_add(range.offset) >> Self::GRANULE;
         granule.wrapping_add((granule & !self.mask).wrapping_mul(GOLDEN).rotate_right(usize::BITS / 2))
-    }
-}
-
-impl Drop for Seen {
-    fn drop(&mut self) {
-        self.slots.clear();
-        self.slots.shrink_to(Self::MOST_KEPT);
-        let slots = std::mem::take(&mut self.slots);
-        // Without them, at the end of a thread, the next plan allocates.
-        let _ = SLOTS.try_with(|kept| kept.set(slots));
     }
 }
 

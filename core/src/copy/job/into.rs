@@ -7,22 +7,23 @@ use crate::backend::{HostSide, MemoryKind};
 use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::held::Held;
-use crate::copy::leaves::Leaf;
+use crate::copy::leaves::{self, Leaf};
 use crate::copy::survey::Survey;
 use crate::options::CopyOptions;
 use crate::plan::{Plan, Region};
 use crate::pool::host_side;
+use crate::room::List;
 use crate::{Alignment, Device, Error, Result, TensorTree};
 
 impl Job {
     /// Plans the copy of `leaves`, which `survey` has seen, into `held`, which was checked; gives both back on an error.
     pub(crate) fn into_memory(
-        leaves: Vec<Leaf>,
+        leaves: List<Leaf>,
         survey: Survey<'_>,
         mut held: Held,
         options: &CopyOptions,
         completion: Arc<Completion>,
-    ) -> Result<Self, Box<(Error, Vec<Leaf>, Held)>> {
+    ) -> Result<Self, Box<(Error, List<Leaf>, Held)>> {
         if let Err(error) = held.check_taken(&leaves, survey.leaves(), survey.granularity()) {
             return Err(Box::new((error, leaves, held)));
         }
@@ -36,7 +37,7 @@ impl Job {
             Err((error, leaves)) => return Err(Box::new((error, leaves, held))),
         };
         if let Err(error) = job.check_granules() {
-            let leaves = Arc::try_unwrap(job.leaves).unwrap_or_default();
+            let leaves = Arc::try_unwrap(job.leaves).unwrap_or_else(|_| leaves::none());
             return Err(Box::new((error, leaves, held)));
         }
         held.note_predecessors(&mut job.before);
