@@ -415,6 +415,15 @@ pub enum HostSide<'a> {
 }
 
 impl HostSide<'_> {
+    /// The same memory, at another offset.
+    #[inline]
+    pub(crate) fn at(&self, offset: usize) -> Self {
+        match *self {
+            Self::Staging(block, _) => Self::Staging(block, offset),
+            Self::Buffer(buffer, _) => Self::Buffer(buffer, offset),
+        }
+    }
+
     /// The address, if it can be read.
     pub fn source(&self) -> Option<NonNull<u8>> {
         let (start, offset) = match self {

@@ -315,11 +315,6 @@ impl Lane {
 }
 
 impl Keep {
-    /// The memory of a leaf that the copies read.
-    pub(crate) fn source(&self, leaf: usize) -> Option<&dyn Buffer> {
-        self.sources().get(leaf).map(|leaf| leaf.storage.buffer())
-    }
-
     /// The leaves whose memory the copies read.
     pub(crate) fn sources(&self) -> &[Leaf] {
         self.sources.as_ref().map_or(&[], |leaves| leaves)

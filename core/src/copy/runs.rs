@@ -18,6 +18,9 @@ pub(crate) const FEWEST_GATHERED: usize = 8;
 /// becomes faster was not measured.
 const LARGEST_GATHERED: usize = 64 << 10;
 
+/// Room is made for so many copies at once, if there can be so many.
+const MOST_EXPECTED: usize = 4096;
+
 /// A copy out of the memory of a leaf.
 pub(crate) struct Run {
     /// The number of the leaf.
@@ -38,38 +41,28 @@ pub(crate) fn runs(
     chunks: Option<&[Destination]>,
     keep: &mut Storages,
 ) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    let mut last: Option<(Piece, &Leaf)> = None;
-    let mut last_destination: Option<(usize, usize, usize)> = None;
-    for (piece, leaf) in pieces(job, flow, unit) {
-        match (runs.last_mut(), &last) {
-            (Some(run), Some((previous, before))) if follows(previous, before, &piece, leaf) => {
-                run.bytes = leaf.offset + piece.leaf_offset + piece.bytes - run.from_offset;
-            }
-            _ => {
-                let (to, to_offset) = match (chunks, last_destination) {
-                    (None, _) => (0, piece.linear),
-                    (Some(_), Some((chunk, slot, base))) if chunk == piece.chunk => {
-                        (slot, base + piece.chunk_offset)
-                    }
-                    (Some(chunks), _) => match chunks.get(piece.chunk) {
-                        Some(to) => {
-                            keep.push(to.storage.clone());
-                            last_destination = Some((piece.chunk, keep.len() - 1, to.offset));
-                            (keep.len() - 1, to.offset + piece.chunk_offset)
-                        }
-                        None => continue,
-                    },
-                };
-                let from_offset = leaf.offset + piece.leaf_offset;
-                runs.push(Run { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
-            }
+    let mut runs: Vec<Run> = Vec::with_capacity(most(job, flow).min(MOST_EXPECTED));
+    let mut end = End::NOWHERE;
+    let (mut chunk, mut to, mut base) = (usize::MAX, 0, 0);
+    pieces(job, flow, unit).for_each(|(piece, leaf)| {
+        let joins = end.is_followed_by(&piece, leaf);
+        end = End::of(&piece, leaf);
+        if joins && let Some(run) = runs.last_mut() {
+            run.bytes = end.source - run.from_offset;
+            return;
         }
-        last = Some((piece, leaf));
-    }
+        if let Some(chunks) = chunks.filter(|_| chunk != piece.chunk) {
+            let Some(destination) = chunks.get(piece.chunk) else { return };
+            (chunk, to, base) = (piece.chunk, keep.len(), destination.offset);
+            keep.push(destination.storage.clone());
+        }
+        let from_offset = leaf.offset + piece.leaf_offset;
+        let to_offset = if chunks.is_some() { base + piece.chunk_offset } else { piece.linear };
+        runs.push(Run { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
+    });
     // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
-    if flow.origin.device().is_some() {
-        let granularity = flow.granularity_of_reads(&job.target);
+    let granularity = flow.granularity_of_reads(&job.target);
+    if flow.origin.device().is_some() && granularity != Alignment::ONE {
         runs.iter_mut().for_each(|run| run.round_to(granularity));
     }
     runs
@@ -79,16 +72,49 @@ pub(crate) fn runs(
 pub(crate) fn count(job: &Job, flow: &Flow, enough: usize) -> usize {
     let whole = unit::whole(job, flow);
     let mut runs = 0;
-    let mut last: Option<(Piece, &Leaf)> = None;
+    let mut end = End::NOWHERE;
     for (piece, leaf) in pieces(job, flow, &whole) {
-        let joins = last.as_ref().is_some_and(|(previous, before)| follows(previous, before, &piece, leaf));
-        runs += usize::from(!joins);
+        runs += usize::from(!end.is_followed_by(&piece, leaf));
         if runs > enough {
             break;
         }
-        last = Some((piece, leaf));
+        end = End::of(&piece, leaf);
     }
     runs
+}
+
+/// Where a piece ends.
+struct End {
+    /// The storage that it lies in, by identity; 0 is none.
+    storage: usize,
+    /// In the storage.
+    source: usize,
+    chunk: usize,
+    linear: usize,
+}
+
+impl End {
+    const NOWHERE: Self = Self { storage: 0, source: 0, chunk: 0, linear: 0 };
+
+    #[inline]
+    fn of(piece: &Piece, leaf: &Leaf) -> Self {
+        Self {
+            storage: leaf.storage.identity(),
+            source: leaf.offset + piece.leaf_offset + piece.bytes,
+            chunk: piece.chunk,
+            linear: piece.linear + piece.bytes,
+        }
+    }
+
+    /// Whether `piece` lies behind it in the same memory, at the same distance in its source and in its destination.
+    #[inline]
+    fn is_followed_by(&self, piece: &Piece, leaf: &Leaf) -> bool {
+        let gap = || (leaf.offset + piece.leaf_offset).checked_sub(self.source);
+        self.storage == leaf.storage.identity()
+            && self.chunk == piece.chunk
+            && gap()
+                .is_some_and(|gap| gap <= LARGEST_GAP && piece.linear.checked_sub(self.linear) == Some(gap))
+    }
 }
 
 impl Run {
@@ -126,19 +152,4 @@ pub(crate) fn split(
             (Some((small, table)), large)
         }
     }
-}
-
-/// Whether `piece` lies behind `previous` in the same memory, at the same distance in its source and in its destination.
-fn follows(previous: &Piece, before: &Leaf, piece: &Piece, leaf: &Leaf) -> bool {
-    if before.storage.identity() != leaf.storage.identity() {
-        return false;
-    }
-    let source_end = before.offset + previous.leaf_offset + previous.bytes;
-    let source = leaf.offset + piece.leaf_offset;
-    let gap = source.checked_sub(source_end);
-    gap.is_some_and(|gap| {
-        gap <= LARGEST_GAP
-            && piece.chunk == previous.chunk
-            && piece.linear.checked_sub(previous.linear + previous.bytes) == Some(gap)
-    })
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend::{Backend, Buffer, CopyOp, Direction};
+use crate::backend::{Buffer, CopyOp, Direction, HostSide};
 use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
@@ -308,28 +308,43 @@ impl<'a> Transfer<'a> {
 
     /// Submits `runs`, whose destinations are those of `keep`.
     fn copy_runs(&self, keep: Keep, runs: &[Run]) -> Result<()> {
-        let backend = self.flow.read_by(&self.job.target).backend();
-        let direction = match (self.flow.origin.device(), &self.flow.way) {
-            (None, _) => Some(Direction::Upload),
-            (Some(_), Way::Download) => Some(Direction::Download),
-            (Some(_), _) => None,
-        };
         // SAFETY: `runs` cuts its ranges out of leaves, which were checked against their storages when they were taken,
         // and out of chunks, which the plan has sized, or which lie in memory of the caller (`Held::check`); all of these storages
         // are in `keep`. The table was taken for as
         // many runs (`runs::split`).
         let submission = unsafe {
             self.submit(&self.flow.lane, keep, |keep| {
-                let op = |run: &Run| {
-                    let (from, to) = (keep.source(run.leaf)?, keep.storages.get(run.to)?.buffer());
-                    Some(run.between(from, to, direction, backend))
-                };
-                let mut ops = Ops::with_capacity(runs.len());
-                ops.extend(runs.iter().filter_map(op));
-                ops
+                let mut ops = Vec::with_capacity(runs.len());
+                for runs in runs.chunk_by(|a, b| a.to == b.to) {
+                    let to = runs.first().and_then(|run| keep.storages.get(run.to));
+                    if let Some(to) = to {
+                        self.add_ops(&mut ops, runs, keep.sources(), to.buffer());
+                    }
+                }
+                ops.into()
             })
         };
         submission.map(|_| ())
+    }
+
+    /// Adds the copies for `runs`, which all go to `to`.
+    fn add_ops<'k>(&self, ops: &mut Vec<CopyOp<'k>>, runs: &[Run], sources: &'k [Leaf], to: &'k dyn Buffer) {
+        let backend = self.flow.read_by(&self.job.target).backend();
+        let runs = runs.iter().filter_map(|run| Some((run, sources.get(run.leaf)?.storage.buffer())));
+        match (self.flow.origin.device(), &self.flow.way) {
+            (None, _) => ops.extend(runs.map(|(run, from)| {
+                let &Run { from_offset, to_offset, bytes, .. } = run;
+                CopyOp::Upload { from: host_side(from, from_offset, backend), to, to_offset, bytes }
+            })),
+            (Some(_), Way::Download) => {
+                let to = host_side(to, 0, backend);
+                ops.extend(runs.map(|(run, from)| run.down(from, to, run.to_offset)));
+            }
+            (Some(_), _) => ops.extend(runs.map(|(run, from)| {
+                let &Run { from_offset, to_offset, bytes, .. } = run;
+                CopyOp::Between { from, from_offset, to, to_offset, bytes }
+            })),
+        }
     }
 
     /// Copies the unit into a block of the source and waits for it.
@@ -374,18 +389,16 @@ impl<'a> Transfer<'a> {
         // SAFETY: as in `copy_runs`; the block has room for the whole unit.
         unsafe {
             self.submit(lane, keep, |keep| {
-                let op = |run: &Run| {
-                    let block = keep.shared_block.as_ref()?;
-                    Some(CopyOp::Download {
-                        from: keep.source(run.leaf)?,
-                        from_offset: run.from_offset,
-                        to: block.host_side(run.to_offset - self.unit.start),
-                        bytes: run.bytes,
-                    })
-                };
-                let mut ops = Ops::with_capacity(runs.len());
-                ops.extend(runs.iter().filter_map(op));
-                ops
+                let mut ops = Vec::with_capacity(runs.len());
+                if let Some(block) = &keep.shared_block {
+                    let (to, sources) = (block.host_side(0), keep.sources());
+                    let down = |run: &Run| {
+                        let from = sources.get(run.leaf)?.storage.buffer();
+                        Some(run.down(from, to, run.to_offset - self.unit.start))
+                    };
+                    ops.extend(runs.iter().filter_map(down));
+                }
+                ops.into()
             })
         }
     }
@@ -450,23 +463,10 @@ unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>) -> Result<()> {
 }
 
 impl Run {
-    fn between<'k>(
-        &self,
-        from: &'k dyn Buffer,
-        to: &'k dyn Buffer,
-        direction: Option<Direction>,
-        backend: &Arc<dyn Backend>,
-    ) -> CopyOp<'k> {
-        let Run { from_offset, to_offset, bytes, .. } = *self;
-        match direction {
-            Some(Direction::Upload) => {
-                CopyOp::Upload { from: host_side(from, from_offset, backend), to, to_offset, bytes }
-            }
-            Some(Direction::Download) => {
-                CopyOp::Download { from, from_offset, to: host_side(to, to_offset, backend), bytes }
-            }
-            None => CopyOp::Between { from, from_offset, to, to_offset, bytes },
-        }
+    /// The copy out of `from` to a place in host memory.
+    #[inline]
+    fn down<'k>(&self, from: &'k dyn Buffer, to: HostSide<'k>, offset: usize) -> CopyOp<'k> {
+        CopyOp::Download { from, from_offset: self.from_offset, to: to.at(offset), bytes: self.bytes }
     }
 }
 

@@ -95,7 +95,8 @@ pub(crate) struct ChunkPiece {
 #[inline]
 pub(crate) fn pieces<'a>(job: &'a Job, flow: &Flow, unit: &'a Unit) -> Pieces<'a> {
     let chunks = job.plan.numbered_chunks_of(flow.source);
-    Pieces { job, unit, chunks, leaves: [].iter().zip(&[]), chunk: 0, base: 0 }
+    let chunk = OpenChunk { number: 0, base: 0 };
+    Pieces { job, unit, chunks, leaves: [].iter().zip(&[]), chunk }
 }
 
 /// See [`pieces`]. Staging spends its time here: one loop, without a look at what the last piece was.
@@ -105,8 +106,7 @@ pub(crate) struct Pieces<'a> {
     chunks: NumberedChunks<'a>,
     /// The rest of the current chunk: numbers of leaves, and where they end.
     leaves: Zip<slice::Iter<'a, u32>, slice::Iter<'a, usize>>,
-    chunk: usize,
-    base: usize,
+    chunk: OpenChunk,
 }
 
 impl<'a> Iterator for Pieces<'a> {
@@ -115,23 +115,27 @@ impl<'a> Iterator for Pieces<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let Some((number, end)) = self.leaves.next() else {
-                self.open_next_chunk()?;
-                continue;
-            };
-            let leaf = self.job.leaves.get(*number as usize)?;
-            let start = end - leaf.copied_bytes();
-            let linear = start.max(self.unit.start);
-            let bytes = (*end).min(self.unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
-            let piece = Piece {
-                leaf: *number as usize,
-                chunk: self.chunk,
-                chunk_offset: linear - self.base,
-                leaf_offset: linear - start,
-                linear,
-                bytes,
-            };
-            return Some((piece, leaf));
+            match self.leaves.next() {
+                Some(placed) => return self.chunk.piece(placed, self.unit, &self.job.leaves),
+                None => self.open_next_chunk()?,
+            }
+        }
+    }
+
+    /// Chunk by chunk: what all pieces of one have in common stays in registers, which takes a quarter less.
+    #[inline(always)]
+    fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut add: F) -> B {
+        let (leaves, unit) = (&**self.job.leaves, *self.unit);
+        let mut sum = init;
+        loop {
+            let chunk = self.chunk;
+            for placed in self.leaves.clone() {
+                let Some(item) = chunk.piece(placed, &unit, leaves) else { return sum };
+                sum = add(sum, item);
+            }
+            if self.open_next_chunk().is_none() {
+                return sum;
+            }
         }
     }
 }
@@ -146,8 +150,36 @@ impl Pieces<'_> {
         let (leaves, ends) = self.job.plan.placed_in(chunk);
         let passed = ends.partition_point(|end| *end <= unit.start);
         self.leaves = leaves.get(passed..)?.iter().zip(ends.get(passed..)?);
-        (self.chunk, self.base) = (number, chunk.base);
+        self.chunk = OpenChunk { number, base: chunk.base };
         Some(())
+    }
+}
+
+/// A chunk whose pieces are gone through.
+#[derive(Clone, Copy)]
+struct OpenChunk {
+    number: usize,
+    base: usize,
+}
+
+impl OpenChunk {
+    /// The part of a leaf, by its number and where it ends, within `unit`; `None` behind the last one.
+    #[inline(always)]
+    fn piece<'a>(self, placed: (&u32, &usize), unit: &Unit, leaves: &'a [Leaf]) -> Option<(Piece, &'a Leaf)> {
+        let (number, end) = (*placed.0 as usize, *placed.1);
+        let leaf = leaves.get(number)?;
+        let start = end - leaf.copied_bytes();
+        let linear = start.max(unit.start);
+        let bytes = end.min(unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
+        let piece = Piece {
+            leaf: number,
+            chunk: self.number,
+            chunk_offset: linear - self.base,
+            leaf_offset: linear - start,
+            linear,
+            bytes,
+        };
+        Some((piece, leaf))
     }
 }
 
