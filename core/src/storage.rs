@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::copy::Completion;
+use crate::plan::Chunk;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Device, DeviceId, Error, Result};
@@ -45,7 +46,7 @@ unsafe impl Sync for Shared {}
 pub(crate) enum Gaps {
     /// Perhaps somebody's.
     Kept,
-    /// Padding of a plan, which nobody can reach.
+    /// Padding of a plan, which belongs to no tensor.
     Padding,
 }
 
@@ -67,13 +68,15 @@ impl Storage {
         Self::with(buffer, device, filled_by, Gaps::Kept, false)
     }
 
-    /// The same for memory that a plan has laid tensors into.
+    /// The same for the memory of a chunk.
     pub(crate) fn planned(
         buffer: Box<dyn Buffer>,
         device: Option<Device>,
         filled_by: Arc<Completion>,
+        chunk: &Chunk,
     ) -> Self {
-        Self::with(buffer, device, Some(filled_by), Gaps::Padding, false)
+        let gaps = if chunk.order.len() > 1 { Gaps::Padding } else { Gaps::Kept };
+        Self::with(buffer, device, Some(filled_by), gaps, false)
     }
 
     /// The same for memory of somebody else, who lets it be read.
@@ -150,6 +153,13 @@ impl Storage {
     /// Whether nobody else holds it: no other tensor, and nothing in flight.
     pub(crate) fn is_exclusive(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
+    }
+
+    /// Forgets uses that are over, if nobody else holds it.
+    pub(crate) fn forget_past_uses(&mut self) {
+        if let Some(shared) = Arc::get_mut(&mut self.0) {
+            shared.uses.get_mut().retain(|using| !using.is_over());
+        }
     }
 
     /// Swaps the copy that fills it for another one; `false`, and nothing is changed, if somebody else holds it.

@@ -11,8 +11,8 @@ use late_backend::{Call, LateConfig};
 use support::{Drops, Kernel, bytes_of, eventually, in_time, late, no_violations, on, two, with};
 use transship_core::backend::StreamPriority;
 use transship_core::{
-    Alignment, BackgroundWork, Cancelled, CopyOptions, DType, Device, Error, MemoryKind, RawMemory, Stop,
-    Tensor, TensorTree, TimedWait, Visitor, start_copy, start_copy_into,
+    Alignment, BackgroundWork, Cancelled, CopyHandle, CopyOptions, DType, Device, Error, MemoryKind,
+    RawMemory, Stop, Tensor, TensorTree, TimedWait, Visitor, start_copy, start_copy_into,
 };
 
 const MODES: [BackgroundWork; 3] = [BackgroundWork::Auto, BackgroundWork::Always, BackgroundWork::Never];
@@ -628,5 +628,69 @@ fn a_structure_that_changes_is_an_error() {
     assert!(matches!(failed.error(), Error::TreeChanged { .. }), "{failed}");
     assert!(matches!(failed.into_both(), (None, None)), "some of its tensors have no memory");
     device.synchronize().unwrap();
+    no_violations(&late);
+}
+
+/// What streams were told of the memory while another copy was still filling it. Mutant: uses are noted too early (118).
+#[test]
+fn streams_that_learn_of_memory_while_it_is_filled_are_waited_for() {
+    let (late, device) = late();
+    let [up, stream] = [(); 2].map(|()| device.create_stream(StreamPriority::Normal).unwrap());
+    late.stall();
+    let first = start_copy(Tensor::from(vec![5_u8; 8]), &device, options().stream(&up)).unwrap();
+    let there = first.wait_on(&up).unwrap();
+    let twin = there.clone();
+    let copy = start_copy_into(Tensor::from(vec![6_u8; 8]), there, options()).unwrap();
+    twin.record_stream(&stream).unwrap();
+    let kernel = Kernel::launch(&twin, &stream);
+    drop(twin);
+    late.release();
+    let filled = in_time(move || copy.wait()).unwrap();
+    assert_eq!(kernel.result(), [5; 8], "the work has read what was there before");
+    assert_eq!(bytes_of(&filled), [6; 8]);
+    no_violations(&late);
+}
+
+#[test]
+fn memory_that_is_filled_again_and_again_does_not_remember_all_streams() {
+    let (late, device) = late();
+    device.prepare(64).unwrap();
+    let mut there = on(&device, &[0; 8]);
+    let mut calls = Vec::new();
+    for step in 0..60_u8 {
+        let stream = device.create_stream(StreamPriority::Normal).unwrap();
+        late.clear_calls();
+        let copy = start_copy_into(Tensor::from(vec![step; 8]), there, options()).unwrap();
+        there = copy.wait_on(&stream).unwrap();
+        calls.push(late.calls().len());
+        stream.synchronize().unwrap();
+        device.synchronize().unwrap();
+    }
+    assert!(calls[59] <= calls[1] + 4, "calls of each copy: {calls:?}");
+    no_violations(&late);
+}
+
+#[test]
+fn what_lies_between_views_of_one_tensor_is_left_alone() {
+    let (late, device) = late();
+    let whole = on(&device, &[9; 24]);
+    let parts = [0, 8].map(|start| whole.narrow(0, start, 4).unwrap()).to_vec();
+    drop(whole);
+    let values = [1_u8, 2].map(|value| Tensor::from(vec![value; 4])).to_vec();
+    let parts = start_copy_into(values, parts, options()).and_then(CopyHandle::wait).unwrap();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    let all = Kernel::of_whole_memory(&parts[0], &stream).result();
+    assert_eq!(&all[..12], [[1; 4], [9; 4], [2; 4]].concat());
+    no_violations(&late);
+}
+
+#[test]
+fn tensors_without_elements_may_lie_anywhere() {
+    let granules = LateConfig { copy_granularity: Alignment::of(4).unwrap(), ..LateConfig::new("late") };
+    let (late, device) = with(granules);
+    let empty = on(&device, &[9; 24]).narrow(0, 1, 3).unwrap().narrow(0, 0, 0).unwrap();
+    let to = Tensor::empty(&[0], DType::U8, &Device::host()).unwrap();
+    let copied = start_copy_into(vec![empty], vec![to], options()).and_then(CopyHandle::wait).unwrap();
+    assert_eq!(copied[0].shape(), [0]);
     no_violations(&late);
 }

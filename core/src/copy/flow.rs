@@ -152,7 +152,9 @@ impl Flow {
         let span = plan.source_span(source);
         let block = staging_block(span, budget, target, from);
         let staged_unit = match options.pace.is_none() && is_cut(span, target, from) {
-            true => UnitSizes { least: SMALLEST_UNIT.max(block / 4).min(block), largest: block },
+            true => {
+                UnitSizes { least: paced(SMALLEST_UNIT.max(block / 4).min(block)), largest: paced(block) }
+            }
             false => UnitSizes::all(paced(block)),
         };
         Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit, staged_unit }
@@ -252,6 +254,13 @@ fn budget(target: &Device, source: Option<&Device>) -> usize {
     target.staging().budget().min(of_source)
 }
 
+/// Whether copies from one device to the other need not go over the host. With granules of different sizes they would read or write
+/// beyond one of both ends.
+fn is_direct(source: &Device, target: &Device) -> bool {
+    source.limits().copy_granularity == target.limits().copy_granularity
+        && target.backend().reaches(&**source.backend())
+}
+
 /// The largest power of two up to `bytes`.
 fn power_within(bytes: usize) -> usize {
     bytes.checked_ilog2().map_or(1, |log| 1 << log)
@@ -264,7 +273,7 @@ impl Way {
             Origin::Host => Self::Staged,
             Origin::PinnedHost => Self::Direct,
             Origin::Device(_) if target.is_host() => Self::Download,
-            Origin::Device(source) if target.backend().reaches(&**source.backend()) => Self::Direct,
+            Origin::Device(source) if is_direct(source, target) => Self::Direct,
             Origin::Device(source) => Self::OverHost { down: source.down().clone() },
         }
     }

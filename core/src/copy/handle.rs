@@ -60,8 +60,8 @@ pub struct Cancelled<S> {
     /// The structure, with its sources as long as nobody has waited for or polled the handle, else perhaps with its
     /// copies, which are unfilled until the device is done with them. `None` if it was given out already.
     pub value: Option<S>,
-    /// The structure that [`start_copy_into`](crate::start_copy_into) was to fill; its tensors are
-    /// [`CopyFailed`](Error::CopyFailed) until another copy has filled them, unless the copy was done.
+    /// The structure that [`start_copy_into`](crate::start_copy_into) was to fill; if that had begun and was not done, its tensors
+    /// are [`CopyFailed`](Error::CopyFailed) until another copy has filled them.
     pub into: Option<S>,
     /// What was submitted by then ([`copied_bytes`](CopyReport::copied_bytes) and others). The device still runs that, and
     /// what it uses stays owned until it is done.

@@ -9,7 +9,7 @@ use crate::copy::completion::Completion;
 use crate::copy::leaves::Leaf;
 use crate::copy::survey::Predecessors;
 use crate::plan::{self, Region, Spot};
-use crate::storage::{Gaps, Storage};
+use crate::storage::{Gaps, Storage, StreamUses};
 use crate::sync::Mutex;
 use crate::tree::{Stop, TensorTree, Visitor, for_each_tensor};
 use crate::{Alignment, Device, Error, Layout, Result, Tensor};
@@ -112,7 +112,7 @@ impl Held {
         if leaves.len() != self.tensors.len() || !leaves.iter().zip(&self.tensors).all(fit) {
             return Err(Error::TreeChanged { first: self.tensors.len(), second: leaves.len() });
         }
-        match known.iter().position(|leaf| leaf.skew > 0) {
+        match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
                 let offset = leaves.get(index).map_or(0, |leaf| leaf.offset);
                 Err(unsuited(index, SOURCE, misaligned(offset, granularity)))
@@ -174,27 +174,30 @@ impl Held {
         &self.regions
     }
 
-    /// Adds what used the memory before: copies that fill it, and streams that it was handed to.
+    /// Adds the copies that still fill the memory.
     pub(crate) fn note_predecessors(&mut self, before: &mut Predecessors) {
         for memory in self.memory.get_mut().iter().filter(|memory| memory.is_written) {
             before.of_destinations.extend(memory.still_filled_by().cloned());
-            memory.storage.add_uses(&mut before.uses_of_destinations);
         }
     }
 
-    /// Marks the memory as filled by `copy`. Fails, and marks nothing, if somebody else holds some of it.
-    pub(crate) fn claim(&self, copy: &Arc<Completion>) -> Result<()> {
+    /// Marks the memory as filled by `copy`; the streams that it was handed to, which now become no more. Fails, and marks nothing,
+    /// if somebody else holds some of it.
+    pub(crate) fn claim(&self, copy: &Arc<Completion>) -> Result<StreamUses> {
         let mut all = self.memory.lock();
+        let mut uses = StreamUses::new();
         for memory in all.iter_mut().filter(|memory| memory.is_written) {
             if !memory.storage.is_exclusive() {
                 return Err(unsuited(memory.first, DESTINATION, SHARED));
             }
+            memory.storage.forget_past_uses();
+            memory.storage.add_uses(&mut uses);
         }
         for memory in all.iter_mut().filter(|memory| memory.is_written) {
             memory.filler = Some(copy.clone());
             memory.is_claimed = memory.storage.swap_filler(&mut memory.filler);
         }
-        Ok(())
+        Ok(uses)
     }
 
     /// Takes the marks away again.

@@ -24,10 +24,11 @@ use crate::{CopyError, CopyOptions, Error, Result, TensorTree};
 /// - `into` has as many tensors as `value`, each contiguous and of the same shape and type as its counterpart.
 /// - Nobody else holds its memory: no clone of a tensor, no view that is not in `into`, no copy in flight that reads it.
 ///   Several of its tensors may lie in the same memory, as those of a packed batch do, where they do not overlap. What lies
-///   between them is left alone, but for the padding of a batch that was packed.
+///   between them is left alone, but for the padding in memory that tensors were packed into, and, where a device copies whole
+///   granules, the rest of the last one.
 /// - Every tensor is copied, whatever [`CopyOptions::policy`] says, and packing is up to `into`.
-/// - If the copy fails, or is cancelled, the contents of `into` are unspecified: its tensors are
-///   [`CopyFailed`](Error::CopyFailed) until another copy has filled them.
+/// - If the copy fails, or is cancelled, after it has begun, the contents of `into` are unspecified: its tensors are
+///   [`CopyFailed`](Error::CopyFailed) until another copy has filled them. Dropping the handle drops `into`.
 ///
 /// # Errors
 ///
@@ -72,7 +73,9 @@ fn started<S: TensorTree>(
             job.give_back(value);
             match (&error, Arc::try_unwrap(job)) {
                 // Nothing was begun.
-                (Error::Busy { .. }, Ok(job)) => job.give_up_held(into),
+                (Error::Busy { .. }, Ok(job)) if job.completion.positions().is_empty() => {
+                    job.give_up_held(into)
+                }
                 (_, Ok(job)) => fail(&job, &error, into),
                 (_, Err(job)) => fail(&job, &error, into),
             }

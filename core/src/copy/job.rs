@@ -20,7 +20,7 @@ use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
 use crate::plan::{Counts, Plan, PlanOptions, Route};
 use crate::room::List;
-use crate::storage::Storage;
+use crate::storage::{Storage, StreamUses};
 use crate::sync::OnceLock;
 use crate::workers::Team;
 use crate::{Alignment, Device, Error, Result, Tensor};
@@ -63,6 +63,8 @@ pub(crate) struct Destinations {
     pub(crate) pageable: bool,
     /// The sources whose chunks the host writes itself, on a device that would need staging otherwise.
     open: SmallVec<[u16; 1]>,
+    /// Streams that memory of the caller was handed to.
+    pub(crate) uses: StreamUses,
 }
 
 /// The memory of one chunk.
@@ -251,7 +253,8 @@ impl Job {
         if let Some(blocks) = self.host_blocks(host_results)? {
             match blocks {
                 HostBlocks::Pinned(blocks) => {
-                    let storages = blocks.into_iter().map(|block| Storage::planned(block, None, fill()));
+                    let all = blocks.into_iter().zip(self.plan.chunks());
+                    let storages = all.map(|(block, chunk)| Storage::planned(block, None, fill(), chunk));
                     chunks.extend(storages.map(Destination::whole));
                 }
                 HostBlocks::Missing => return Ok(None),
@@ -260,7 +263,7 @@ impl Job {
                     for chunk in self.plan.chunks() {
                         let memory = Box::new(HostMemory::uninit(chunk.bytes)?);
                         self.completion.figures.count_pageable_result(chunk.bytes);
-                        chunks.push(Destination::whole(Storage::planned(memory, None, fill())));
+                        chunks.push(Destination::whole(Storage::planned(memory, None, fill(), chunk)));
                     }
                 }
             }
@@ -270,8 +273,8 @@ impl Job {
                 if are_open(&buffers) {
                     open.push(flow.source);
                 }
-                for buffer in buffers {
-                    let storage = Storage::planned(buffer, target(), fill());
+                for (buffer, chunk) in buffers.into_iter().zip(self.plan.chunks_of(flow.source)) {
+                    let storage = Storage::planned(buffer, target(), fill(), chunk);
                     if flow.on_callers_stream {
                         storage.record_stream(flow.lane.stream());
                     }
@@ -287,7 +290,7 @@ impl Job {
         } else {
             None
         };
-        Ok(Some(Destinations { chunks, empty, pageable, open }))
+        Ok(Some(Destinations { chunks, empty, pageable, open, uses: SmallVec::new() }))
     }
 
     /// Memory for the chunks of `flow`; all of it is open if the host is to write it where it lies, else none.

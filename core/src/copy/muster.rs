@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use crate::copy::completion::Completion;
 use crate::copy::crew::Crew;
 use crate::copy::job::{HostResults, Job};
-use crate::copy::run::{order_behind_destinations, order_behind_predecessors, panicked};
+use crate::copy::run::{order_behind_destinations, order_behind_predecessors, order_behind_uses, panicked};
 use crate::copy::unit::units;
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, Result, workers};
@@ -99,7 +99,9 @@ fn find(mut state: MutexGuard<'_, State>) -> Result<Found, Error> {
 fn begin(job: Arc<Job>) -> Result<Option<Arc<Crew>>> {
     order_behind_predecessors(&job, true)?;
     order_behind_destinations(&job, true)?;
-    job.allocate(HostResults::Grow)?;
+    if let Some(destinations) = job.allocate(HostResults::Grow)? {
+        order_behind_uses(&job, &destinations.uses, true)?;
+    }
     let units = units(&job);
     if units.is_empty() {
         return Ok(None);

@@ -13,7 +13,7 @@ use crate::copy::runs;
 use crate::copy::transfer::{self, Supply, Taken};
 use crate::copy::unit::{Unit, units};
 use crate::pool::Block;
-use crate::storage::poisoned;
+use crate::storage::{StreamUses, poisoned};
 use crate::{Device, Error, Result};
 
 /// Up to so many bytes the caller's thread writes at once: 100 us of one thread at 11 GB/s.
@@ -60,6 +60,9 @@ pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
     }
     let host_results = if diligence == Diligence::Quick { HostResults::IdleOnly } else { HostResults::Grow };
     let destinations = job.allocate(host_results)?.ok_or(Refusal::NeedsWorker("no pinned result is idle"))?;
+    if !order_behind_uses(job, &destinations.uses, false)? {
+        return Err(Refusal::NeedsWorker("memory that is to be filled is still in use"));
+    }
     let down = || job.flows.iter().filter(|flow| matches!(flow.way, Way::Download));
     if destinations.pageable && !job.pinned && down().next().is_some() {
         return Err(Refusal::NeedsWorker("copies into ordinary memory wait for the device"));
@@ -156,8 +159,13 @@ pub(super) fn order_behind_destinations(job: &Job, may_block: bool) -> Result<bo
             let _ = copy.wait(None);
         }
     }
+    Ok(true)
+}
+
+/// The same for the streams that this memory was handed to, which are known once it is the copy's alone.
+pub(super) fn order_behind_uses(job: &Job, uses: &StreamUses, may_block: bool) -> Result<bool> {
     let host_writes = job.flows.iter().any(|flow| matches!(flow.way, Way::Fill));
-    for (stream, position) in &job.before.uses_of_destinations {
+    for (stream, position) in uses {
         let position = position.map_or_else(|| stream.record(), Ok)?;
         let device_waits = !host_writes && all_wait(job, Flow::writing_stream, stream, position)?;
         if !device_waits && stream.reached()? < position {

@@ -29,8 +29,6 @@ pub(crate) struct Predecessors {
     pub(crate) uses: StreamUses,
     /// Copies that fill memory of the caller which it is to fill again.
     pub(crate) of_destinations: SmallVec<[Arc<Completion>; 1]>,
-    /// Streams that this memory was handed to.
-    pub(crate) uses_of_destinations: StreamUses,
 }
 
 /// What contiguous tensors over plain memory of one place have in common, once one of them was looked at.

@@ -242,7 +242,12 @@ impl<'a> Transfer<'a> {
                 Ok(None)
             }
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
-                pool.fall_back(self.unit.bytes()).map(Some)
+                // A small unit at the end of a copy asks for a block as large as those of the others.
+                let bytes = self.unit.bytes();
+                match bytes < self.unit.block {
+                    true => pool.take(bytes, direction).or_else(|_| pool.fall_back(bytes)).map(Some),
+                    false => pool.fall_back(bytes).map(Some),
+                }
             }
             block => block.map(Some),
         }
@@ -452,7 +457,7 @@ unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>) -> Result<()> {
     match &leaf.strided {
         // SAFETY: the piece lies within the leaf, and the leaf within its storage (`Survey::look_at`), which the job holds;
         // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
-        // since it is new.
+        // since nobody else has it.
         None => unsafe { to.copy_from_nonoverlapping(first.add(piece.leaf_offset), piece.bytes) },
         // SAFETY: as above; the layout is that of the leaf.
         Some(layout) => unsafe {

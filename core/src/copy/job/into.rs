@@ -84,7 +84,7 @@ impl Job {
 
     /// Claims the memory: until the copy is done nobody reads it, and if it fails, not before another one has filled it.
     pub(super) fn begin_to_fill(&self, held: &Held) -> Result<Destinations> {
-        held.claim(&self.completion)?;
+        let uses = held.claim(&self.completion)?;
         let granularity = self.target.limits().copy_granularity;
         let place = |region: &Region| {
             let storage = held.storage(region.memory)?;
@@ -95,6 +95,7 @@ impl Job {
             empty: None,
             pageable: false,
             open: smallvec::SmallVec::new(),
+            uses,
         };
         for flow in self.flows.iter().filter(|flow| flow.on_callers_stream && !self.target.is_host()) {
             self.chunks_of(flow, &destinations).for_each(|to| to.storage.record_stream(flow.lane.stream()));
