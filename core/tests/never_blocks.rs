@@ -14,11 +14,13 @@ use late_backend::{Call, LateConfig, LateHandle, SubmitFailure};
 use support::{bytes_of, eventually, in_time, late, no_violations, on, with};
 use transship_core::backend::StreamPriority;
 use transship_core::{
-    BackgroundWork, CopyHandle, CopyOptions, DType, Device, Error, Tensor, TensorTree, start_copy,
+    BackgroundWork, CopyHandle, CopyOptions, DType, Device, Error, Tensor, TensorTree, TimedWait, start_copy,
 };
 
 /// More than any of the calls takes; a device stands still for ever.
 const PROMPT: Duration = Duration::from_millis(1);
+/// Less than a test may take.
+const LONG: Duration = Duration::from_secs(20);
 /// The machine may be busy with something else just now: the best of so many tries counts.
 const TRIES: usize = 20;
 
@@ -189,7 +191,11 @@ fn a_device_that_never_answers_holds_up_no_other() {
     eventually("some wait", || stuck.calls().iter().filter(|record| record.call == Call::Wait).count() >= 2);
 
     let there = start_copy(Tensor::from(vec![2_u8; 64]), &device, options()).unwrap();
-    assert_eq!(bytes_of(&in_time(move || there.wait()).unwrap()), [2; 64]);
+    // Who waits without a limit would carry it out himself.
+    let TimedWait::Done(there) = in_time(move || there.wait_timeout(LONG)).unwrap() else {
+        panic!("it is held up")
+    };
+    assert_eq!(bytes_of(&there), [2; 64]);
     stuck.release();
     for copy in waiting {
         assert_eq!(copy.wait().unwrap().to_bytes().unwrap(), [1; BYTES]);
