@@ -6,6 +6,7 @@
 mod hooked;
 mod support;
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -428,18 +429,24 @@ fn what_fails_while_somebody_waits_gives_the_sources_back() {
         let tree = vec![whole.slice(0, 1..32, 2).unwrap(), whole.clone(), Tensor::from(vec![7_u8; 3])];
         let (shapes, bytes) =
             (layouts(&tree), tree.iter().map(|leaf| leaf.to_bytes().unwrap()).collect::<Vec<_>>());
-        late.fail_next(Call::Submit, 0);
-        let start = {
-            let device = device.clone();
-            move || start_copy(tree, &device, options(BackgroundWork::Always))?.wait()
-        };
-        let failed = in_time(start).unwrap_err();
+        let failed = fails_in_wait(tree, &late, &device);
         assert!(failed.to_string().contains("told to fail"), "{failed}");
         let back = failed.into_value().unwrap();
         assert_eq!(layouts(&back), shapes);
         assert!(back.iter().zip(bytes).all(|(leaf, bytes)| leaf.to_bytes().unwrap() == bytes));
     }
     no_violations(&late);
+}
+
+/// Workers carry it out, and whoever waits.
+fn fails_in_wait<S: TensorTree + fmt::Debug + Send + 'static>(
+    tree: S,
+    late: &LateHandle,
+    device: &Device,
+) -> CopyError<S> {
+    late.fail_next(Call::Submit, 0);
+    let device = device.clone();
+    in_time(move || start_copy(tree, &device, options(BackgroundWork::Always))?.wait()).unwrap_err()
 }
 
 fn layouts(tree: &[Tensor]) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
@@ -469,12 +476,7 @@ fn a_structure_that_changes_its_order_late_gets_no_tensor_beyond_its_memory() {
     for _ in 0..50 {
         let tensors = [Tensor::from(vec![1_u8; 4096]), Tensor::from(vec![2_u8; 4])];
         let tree = SwappingLate { tensors, visits: 0 };
-        late.fail_next(Call::Submit, 0);
-        let start = {
-            let device = device.clone();
-            move || start_copy(tree, &device, options(BackgroundWork::Always))?.wait()
-        };
-        let failed = in_time(start).unwrap_err();
+        let failed = fails_in_wait(tree, &late, &device);
         failed.into_value().unwrap().tensors.iter().for_each(lies_in_its_memory);
     }
     no_violations(&late);
