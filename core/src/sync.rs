@@ -1,8 +1,9 @@
 //! Where locks, atomics, threads and the clock come from: the one place that names them.
 //!
 //! Ordinarily they are re-exported and nothing more. With `--cfg shuttle` and the feature of that name they are those of a
-//! model checker (`sync/model.rs`), which runs threads in whatever order it likes. Counters that nobody decides by stay with `std`: each access would be one
-//! more point at which threads may be switched, and orders that do not matter would hide those that do.
+//! model checker (`sync/model.rs`), which runs threads in whatever order it likes. Counters that nobody decides by stay with
+//! `std`: each access would be one more point at which threads may be switched, and orders that do not matter would hide those
+//! that do.
 
 #[cfg(shuttle)]
 mod model;

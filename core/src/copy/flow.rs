@@ -193,15 +193,6 @@ impl Flow {
         }
     }
 
-    /// What the offsets and sizes of copies out of the sources are multiples of. Other flows may have larger granules, which the
-    /// buffers of this one are not made of.
-    pub(crate) fn granularity_of_reads(&self, target: &Device) -> Alignment {
-        match self.way {
-            Way::Direct => self.origin.granularity().max(target.limits().copy_granularity),
-            _ => self.origin.granularity(),
-        }
-    }
-
     /// What reads the sources.
     pub(crate) fn reading_stream(&self) -> &Arc<dyn BackendStream> {
         match &self.way {

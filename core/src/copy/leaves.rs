@@ -76,11 +76,6 @@ fn take_closely(
     Ok(())
 }
 
-/// Those of no tensor.
-pub(crate) fn none() -> List<Leaf> {
-    List::new(&LEAVES)
-}
-
 /// Puts `storages` back, in the order in which they were taken.
 pub(crate) fn restore<S: TensorTree>(value: &mut S, mut storages: impl Iterator<Item = Storage>) {
     let mut sink = |tensor: &mut Tensor| match storages.next() {

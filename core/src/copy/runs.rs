@@ -61,7 +61,9 @@ pub(crate) fn runs(
         runs.push(Run { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
     });
     // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
-    let granularity = flow.granularity_of_reads(&job.target);
+    // Other sources may have larger granules, which the buffers of this one are not made of; where copies go directly, the target has
+    // the same.
+    let granularity = flow.origin.granularity();
     if flow.origin.device().is_some() && granularity != Alignment::ONE {
         runs.iter_mut().for_each(|run| run.round_to(granularity));
     }

@@ -183,7 +183,7 @@ impl<'a> Transfer<'a> {
                 let to = window.and_then(|window| window.at(base + piece.chunk_offset, piece.bytes));
                 // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
                 // done: the storage says `NotReady` until then, and no device uses it (`Job::close`,
-                // `order_behind_destinations`).
+                // `order_behind_uses`).
                 unsafe { read(leaf, &piece, to.ok_or(Error::NotReady)?) }?;
                 written += piece.bytes;
             }

@@ -7,7 +7,7 @@ use crate::backend::{HostSide, MemoryKind};
 use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::held::Held;
-use crate::copy::leaves::{self, Leaf};
+use crate::copy::leaves::Leaf;
 use crate::copy::survey::Survey;
 use crate::options::CopyOptions;
 use crate::plan::{Plan, Region};
@@ -36,28 +36,10 @@ impl Job {
             Ok(job) => job,
             Err((error, leaves)) => return Err(Box::new((error, leaves, held))),
         };
-        if let Err(error) = job.check_granules() {
-            let leaves = Arc::try_unwrap(job.leaves).unwrap_or_else(|_| leaves::none());
-            return Err(Box::new((error, leaves, held)));
-        }
         held.note_predecessors(&mut job.before);
         held.set_regions(regions);
         job.held = Some(held);
         Ok(job)
-    }
-
-    /// Fails if copies out of a source would end behind a tensor of the target.
-    fn check_granules(&self) -> Result<()> {
-        let granularity = self.target.limits().copy_granularity;
-        let ends_behind =
-            |flow: &Flow| matches!(flow.way, Way::Direct) && flow.origin.granularity() > granularity;
-        match self.flows.iter().any(ends_behind) {
-            true => Err(Error::Unsupported {
-                device: self.target.id(),
-                what: "be written in granules as large as those of the source",
-            }),
-            false => Ok(()),
-        }
     }
 
     /// Whether it fills memory of the caller.
