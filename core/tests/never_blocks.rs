@@ -164,8 +164,8 @@ fn a_worker_that_is_held_up_in_a_driver_holds_up_nobody_else() {
 fn a_stall_that_ends_by_itself_delays_only_those_who_wait() {
     let (late, device) = late();
     device.prepare(64).unwrap();
-    late.stall_for(Duration::from_millis(200));
     let begin = Instant::now();
+    late.stall_for(Duration::from_millis(200));
     let mut handle = start_copy(Tensor::from(vec![1_u8; 8]), &device, options()).unwrap();
     let pending = !poll(&mut handle);
     assert!(pending || begin.elapsed() >= Duration::from_millis(200));

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hooked::Hooked;
 use late_backend::{Call, LateConfig, LateHandle};
-use support::{PATIENCE, bytes_of, eventually, in_time, late, no_violations, on, two, with};
+use support::{PATIENCE, bytes_of, eventually, given_time, in_time, late, no_violations, on, two, with};
 use transship_core::backend::{MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
     Alignment, BackgroundWork, CopyOptions, CopyPolicy, DType, Device, Error, Stream, Tensor, TimedWait,
@@ -438,19 +438,27 @@ fn handles_that_nobody_asks_keep_no_block_from_others() {
 /// A tensor stays where it is while the copy that fills it is late: whoever is told that all is done must be able to read it.
 #[test]
 fn a_tensor_that_stays_and_is_never_filled_fails_the_copy() {
-    let (late, device) = late();
-    device.prepare(64).unwrap();
-    let stream = stream_of(&device);
-    late.stall();
-    let hurried = options().deadline(Duration::from_millis(300));
-    let filling =
-        start_copy(Tensor::from(vec![7_u8; 8]), &device, hurried).unwrap().wait_on(&stream).unwrap();
-    let staying = start_copy(filling.clone(), &device, options()).unwrap();
-    eventually("it is late", || filling.is_ready().is_err());
-    late.release();
-    let failed = in_time(move || staying.wait()).unwrap_err();
-    assert!(matches!(failed.error(), Error::CopyFailed(_)), "{failed}");
-    no_violations(&late);
+    given_time(|limit| {
+        let (late, device) = late();
+        device.prepare(64).unwrap();
+        let stream = stream_of(&device);
+        late.stall();
+        let hurried = start_copy(Tensor::from(vec![7_u8; 8]), &device, options().deadline(limit)).unwrap();
+        let filling = hurried.wait_on(&stream).unwrap();
+        let staying = match start_copy(filling.clone(), &device, options()) {
+            Ok(staying) => staying,
+            Err(refused) => {
+                assert!(matches!(refused.error(), Error::CopyFailed(_)), "{refused}");
+                return None;
+            }
+        };
+        eventually("it is late", || filling.is_ready().is_err());
+        late.release();
+        let failed = in_time(move || staying.wait()).unwrap_err();
+        assert!(matches!(failed.error(), Error::CopyFailed(_)), "{failed}");
+        no_violations(&late);
+        Some(())
+    });
 }
 
 /// catches: 117-granules-of-another-source

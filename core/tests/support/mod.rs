@@ -130,6 +130,18 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Whatever a test does within a time, a busy machine may need longer for: tried again with more and more of it.
+pub(crate) fn given_time<R>(mut attempt: impl FnMut(Duration) -> Option<R>) -> R {
+    let mut limit = Duration::from_millis(20);
+    loop {
+        if let Some(result) = attempt(limit) {
+            return result;
+        }
+        assert!(limit < PATIENCE, "not even within {limit:?}");
+        limit *= 4;
+    }
+}
+
 /// Fails, and does not hang, if `work` does not come to its end.
 pub(crate) fn in_time<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = mpsc::channel();
