@@ -2,6 +2,8 @@
 //! is touched too early or too late, and all memory is given back.
 #![no_main]
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,28 +18,38 @@ use transship_core::{
 
 const MOST_LEAVES: usize = 24;
 const MOST_LEGS: usize = 6;
+const MOST_STAGED: usize = 64 << 20;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Arbitrary)]
 struct Case {
-    device: Kind,
+    devices: Kind,
+    /// In units of 64 KiB; 0 leaves the devices as they are.
+    staging_budget: u8,
+    result_budget: u8,
     leaves: Vec<Leaf>,
     legs: Vec<Leg>,
+    /// 0: the devices are shut down. Else they are kept, and later copies find what these ones leave in their pools.
+    kept: u8,
 }
 
-#[derive(Debug, Arbitrary)]
+/// So few that most runs find their devices: new ones cost more than the copies of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Arbitrary)]
 struct Kind {
-    seed: Option<u8>,
+    in_turn: bool,
     peers: bool,
     pinned: bool,
     mapped: bool,
     gathers: bool,
-    granularity: Power<4>,
-    bindable: Power<9>,
-    /// In units of 64 KiB; 0 leaves it as it is.
-    staging_budget: u8,
-    result_budget: u8,
+    grains: Grains,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Arbitrary)]
+enum Grains {
+    Bytes,
+    Words,
+    Bound,
 }
 
 #[derive(Debug, Arbitrary)]
@@ -115,18 +127,28 @@ enum End {
 struct Power<const LIMIT: u32>(usize);
 
 fuzz_target!(|case: Case| {
-    let Case { device, leaves, legs } = case;
+    let Case { devices, staging_budget, result_budget, leaves, legs, kept } = case;
     let leaks = transship_core::statistics().leaks;
-    let bench = Bench::new(&device);
+    let mut benches = BENCHES.lock().unwrap();
+    let bench = benches.entry(devices).or_insert_with(|| Bench::new(devices));
+    bench.set_budgets(staging_budget, result_budget);
     let mut tensors = tensors(&leaves);
     let expected = bytes(&tensors);
     for leg in legs.iter().take(MOST_LEGS) {
         tensors = bench.run(tensors, leg, &expected).unwrap_or_else(|| self::tensors(&leaves));
     }
     bench.check(tensors, &expected);
-    bench.finish();
+    if kept == 0 {
+        bench.devices.iter().for_each(|device| device.shutdown().unwrap());
+    }
+    bench.settle();
+    if kept == 0 {
+        benches.remove(&devices);
+    }
     assert_eq!(transship_core::statistics().leaks, leaks, "memory in flight was given up");
 });
+
+static BENCHES: LazyLock<Mutex<HashMap<Kind, Bench>>> = LazyLock::new(Mutex::default);
 
 struct Bench {
     late: LateHandle,
@@ -135,32 +157,37 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(kind: &Kind) -> Self {
+    fn new(kind: Kind) -> Self {
+        let (granularity, bindable) = match kind.grains {
+            Grains::Bytes => (1, 1),
+            Grains::Words => (4, 4),
+            Grains::Bound => (4, 256),
+        };
         let late = LateHandle::new(LateConfig {
             devices: 2,
-            seed: kind.seed.map(u64::from),
+            seed: (!kind.in_turn).then_some(7),
             peers: kind.peers,
             pinned: kind.pinned,
             largest_open: if kind.mapped { 4096 } else { 0 },
             mapped_staging: kind.mapped,
             gather: kind.gathers.then_some(24),
-            copy_granularity: Alignment::of(kind.granularity.0).unwrap(),
-            bindable_alignment: Alignment::of(kind.bindable.0).unwrap(),
+            copy_granularity: Alignment::of(granularity).unwrap(),
+            bindable_alignment: Alignment::of(bindable).unwrap(),
             ..LateConfig::new("late")
         });
         let late = late.unwrap();
         let devices = [0, 1].map(|ordinal| Device::from_backend(late.backend(ordinal)).unwrap());
-        for device in &devices {
-            if kind.staging_budget > 0 {
-                device.set_staging_budget(usize::from(kind.staging_budget) << 16).unwrap();
-            }
-            if kind.result_budget > 0 {
-                device.set_result_budget(usize::from(kind.result_budget) << 16).unwrap();
-            }
-        }
         let streams =
             [0, 1].map(|ordinal: usize| devices[ordinal].create_stream(StreamPriority::Normal).unwrap());
         Self { late, devices, streams }
+    }
+
+    fn set_budgets(&self, staging: u8, result: u8) {
+        let budget = |units: u8| if units == 0 { MOST_STAGED } else { usize::from(units) << 16 };
+        for device in &self.devices {
+            device.set_staging_budget(budget(staging)).unwrap();
+            device.set_result_budget(budget(result)).unwrap();
+        }
     }
 
     /// The tensors where they are then; `None` if the leg gave them up.
@@ -206,17 +233,19 @@ impl Bench {
         }
     }
 
-    fn finish(self) {
+    /// Everything is given back, and no fault is left for the next run.
+    fn settle(&self) {
         for device in &self.devices {
-            device.shutdown().unwrap();
             let idle = || device.staging_statistics().in_use + device.result_statistics().in_use == 0;
-            eventually("staging is given back", idle);
+            eventually("staging is given back", || device.synchronize().is_ok() && idle());
             eventually("device memory is given back", || {
                 self.streams.iter().for_each(|stream| drop(stream.is_idle()));
                 device.counters().device_bytes == 0
             });
         }
+        self.late.fail_no_more();
         assert!(self.late.violations().is_empty(), "{:?}", self.late.violations());
+        self.late.clear_calls();
     }
 }
 

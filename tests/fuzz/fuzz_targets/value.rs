@@ -2,6 +2,8 @@
 //! and what cannot be copied comes back as it was.
 #![no_main]
 
+use std::sync::LazyLock;
+
 use arbitrary::{Arbitrary, Result, Unstructured};
 use late_backend::{LateConfig, LateHandle};
 use libfuzzer_sys::fuzz_target;
@@ -56,7 +58,7 @@ fuzz_target!(|case: Case| {
     let is_deep = depth_of(&tree) > MAX_DEPTH;
     assert_eq!(seen.is_none(), is_deep, "a tree of {} levels", depth_of(&tree));
 
-    let (handle, target) = target(late);
+    let target = if late { LATE.device.clone() } else { Device::host() };
     let options = CopyOptions::default().policy(CopyPolicy::Always).packing(pack);
     match start_copy(tree, &target, options.clone()) {
         Ok(copy) => {
@@ -72,18 +74,27 @@ fuzz_target!(|case: Case| {
             assert_eq!(shape_of(&back), before);
         }
     }
-    if let Some(handle) = handle {
-        assert!(handle.violations().is_empty(), "{:?}", handle.violations());
+    if late {
+        LATE.check();
     }
 });
 
-fn target(late: bool) -> (Option<LateHandle>, Device) {
-    if !late {
-        return (None, Device::host());
-    }
+/// Kept: a device costs more than the copies that one run makes.
+static LATE: LazyLock<Late> = LazyLock::new(|| {
     let handle = LateHandle::new(LateConfig::new("late")).unwrap();
-    let device = Device::from_backend(handle.backend(0)).unwrap();
-    (Some(handle), device)
+    Late { device: Device::from_backend(handle.backend(0)).unwrap(), handle }
+});
+
+struct Late {
+    handle: LateHandle,
+    device: Device,
+}
+
+impl Late {
+    fn check(&self) {
+        assert!(self.handle.violations().is_empty(), "{:?}", self.handle.violations());
+        self.handle.clear_calls();
+    }
 }
 
 fn build(steps: &[Step]) -> Value {

@@ -87,6 +87,10 @@ impl Calls {
         self.log.push(CallRecord { call, thread: std::thread::current().id(), blocking });
     }
 
+    pub(crate) fn fail_no_more(&mut self) {
+        self.faults.clear();
+    }
+
     pub(crate) fn fail_next(&mut self, call: Call, after: usize) {
         self.faults.push((call, after));
     }

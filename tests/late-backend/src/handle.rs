@@ -77,6 +77,11 @@ impl LateHandle {
         self.0.change(|state| state.calls.fail_next(call, after));
     }
 
+    /// Forgets the calls that were to fail and have not been made.
+    pub fn fail_no_more(&self) {
+        self.0.change(|state| state.calls.fail_no_more());
+    }
+
     /// Lets `after` calls of other threads than this one go on, and holds the next one up until [`let_go`](Self::let_go).
     pub fn hold(&self, after: usize) {
         self.0.change(|state| state.calls.hold = Hold::behind(after));
