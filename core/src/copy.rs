@@ -5,6 +5,7 @@ mod crew;
 mod fan_out;
 mod figures;
 mod flow;
+mod group;
 mod handle;
 mod held;
 mod into;

@@ -84,8 +84,8 @@ impl Drop for Kept {
 #[derive(Default)]
 pub(crate) struct Keep {
     pub(crate) blocks: SmallVec<[Block; 1]>,
-    /// A block that others use as well: who reads it after the copy, or copies of the same bytes to other devices.
-    pub(crate) shared_block: Option<Arc<Block>>,
+    /// Blocks that others use as well: who reads them after the copy, or copies of the same bytes to other devices.
+    pub(crate) shared_blocks: SmallVec<[Arc<Block>; 1]>,
     /// Room for the table of a kernel that makes all of the copies.
     pub(crate) table: Option<Block>,
     /// What the copies read, all sources of their job at once.
@@ -320,16 +320,16 @@ impl Keep {
         self.sources.as_ref().map_or(&[], |leaves| leaves)
     }
 
-    /// The block of this number that the copies read; where none is theirs alone, the one that others read as well.
+    /// The block of this number that the copies read: all are theirs alone, or all shared with others.
     pub(crate) fn staged(&self, number: usize) -> Option<&Block> {
-        self.blocks.get(number).or(self.shared_block.as_deref())
+        self.blocks.get(number).or_else(|| self.shared_blocks.get(number).map(|block| &**block))
     }
 
     fn leak(self: Arc<Self>) {
-        let others = [self.shared_block.as_deref(), self.table.as_ref()];
+        let shared = self.shared_blocks.iter().map(|block| &**block);
         let sources = self.sources().iter().map(|leaf| &leaf.storage);
         let mut bytes = self.storages.iter().chain(sources).map(Storage::bytes).sum::<usize>();
-        for block in self.blocks.iter().chain(others.into_iter().flatten()) {
+        for block in self.blocks.iter().chain(shared).chain(&self.table) {
             if block.give_up() {
                 bytes += block.bytes();
             }

@@ -1,15 +1,12 @@
 //! One structure to several devices.
 
-mod crew;
-mod group;
-
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::copy::completion::Completion;
-use crate::copy::fan_out::group::Group;
 use crate::copy::figures::CopyReport;
+use crate::copy::group::Group;
 use crate::copy::handle::CopyHandle;
 use crate::copy::job::Job;
 use crate::copy::start::Prepared;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::copy::completion::Completion;
 use crate::copy::figures::CopyReport;
+use crate::copy::group::Group;
 use crate::copy::handle::CopyHandle;
 use crate::copy::held::Held;
 use crate::copy::job::Job;
@@ -67,7 +68,7 @@ fn started<S: TensorTree>(
 ) -> Result<(Arc<Job>, CopyReport)> {
     let completion = Completion::within(options.deadline);
     let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
-    match launch(&job, |diligence| run::inline(&job, diligence), || run::in_background(job.clone())) {
+    match launch(&job, |diligence| run::inline(&job, diligence), || Group::of(job.clone()).in_background()) {
         Ok(()) => Ok((job, report)),
         Err(error) => {
             job.give_back(value);

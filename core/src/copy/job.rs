@@ -22,7 +22,6 @@ use crate::plan::{Counts, Plan, PlanOptions, Route};
 use crate::room::List;
 use crate::storage::{Storage, StreamUses};
 use crate::sync::OnceLock;
-use crate::workers::Team;
 use crate::{Alignment, Device, Error, Result, Tensor};
 
 /// A planned copy. Shared by its handle and the workers that carry it out; it owns the sources until they are not
@@ -161,11 +160,9 @@ impl Job {
         self.landings.get().map(|landings| &**landings).filter(|landings| !landings.is_empty())
     }
 
-    /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.
-    pub(crate) fn team(&self) -> Team {
-        let sources = self.flows.iter().filter_map(|flow| flow.origin.device());
-        let address = |device: &Device| Arc::as_ptr(device.backend()).addr();
-        Team::waiting_for([&self.target].into_iter().chain(sources).map(address))
+    /// The devices that something is copied from.
+    pub(crate) fn source_devices(&self) -> impl Iterator<Item = &Device> {
+        self.flows.iter().filter_map(|flow| flow.origin.device())
     }
 
     /// Whether there is anything to copy.

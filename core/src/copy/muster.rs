@@ -1,29 +1,26 @@
-//! Beginning a copy that workers carry out: whoever comes first does it, a worker or the thread that waits for the copy.
+//! Beginning copies that workers carry out: whoever comes first does it, a worker or a thread that waits for one of them.
 //!
 //! A sleeping worker takes 50 us and more to come. Whoever has nothing better to do than to wait fills blocks meanwhile.
 
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
-use crate::copy::completion::Completion;
 use crate::copy::crew::Crew;
-use crate::copy::job::{HostResults, Job};
-use crate::copy::run::{order_behind_destinations, order_behind_predecessors, order_behind_uses, panicked};
+use crate::copy::group::{Completions, Group, caught, conclude};
 use crate::copy::unit::units;
 use crate::sync::{Mutex, MutexGuard};
-use crate::{Error, Result, workers};
+use crate::{Result, workers};
 
-/// A copy that is to be carried out by several threads.
+/// Copies that are to be carried out by several threads.
 pub(crate) struct Muster {
     /// Held while the crew is put together: who comes meanwhile joins it.
     state: Mutex<State>,
-    completion: Arc<Completion>,
+    completions: Completions,
 }
 
 enum State {
-    /// Nobody has begun. The job knows of this; whoever begins, or calls it off, ends the circle.
-    Called(Arc<Job>),
+    /// Nobody has begun. The jobs know of this; whoever begins, or calls it off, ends the circle.
+    Called(Group),
     Begun(Weak<Crew>),
 }
 
@@ -37,12 +34,13 @@ enum Found {
 
 impl Muster {
     /// Calls one worker; whoever begins calls the others.
-    pub(super) fn call(job: Arc<Job>) -> Result<()> {
-        let team = job.team();
-        let (completion, known) = (job.completion.clone(), job.clone());
-        let muster = Arc::new(Self { state: Mutex::new(State::Called(job)), completion });
-        let muster = known.muster.get_or_init(|| muster).clone();
-        // The job is let go of before the copy counts as submitted.
+    pub(super) fn call(group: Group) -> Result<()> {
+        let (team, completions, known) = (group.team(), group.completions(), group.clone());
+        let muster = Arc::new(Self { state: Mutex::new(State::Called(group)), completions });
+        for job in known.jobs() {
+            job.muster.get_or_init(|| muster.clone());
+        }
+        // The jobs are let go of before their copies count as submitted.
         drop(known);
         let called = muster.clone();
         let result = workers::run(team, move || {
@@ -56,7 +54,7 @@ impl Muster {
         result
     }
 
-    /// Begins the copy, unless somebody has; who carries it out, with destinations that are allocated. May wait for devices.
+    /// Begins the copies, unless somebody has; who carries them out, with destinations that are allocated. May wait for devices.
     pub(super) fn join(&self) -> Option<Arc<Crew>> {
         self.enter(self.state.lock())
     }
@@ -67,20 +65,19 @@ impl Muster {
     }
 
     fn enter(&self, state: MutexGuard<'_, State>) -> Option<Arc<Crew>> {
-        let found = catch_unwind(AssertUnwindSafe(|| find(state)));
-        match found.unwrap_or_else(|panic| Err(panicked(&*panic))) {
+        match caught(|| find(state)) {
             Ok(Found::Crew(crew)) => return Some(crew),
-            Ok(Found::NothingToCopy) => self.completion.submitted(),
+            Ok(Found::NothingToCopy) => conclude(&self.completions, None),
             Ok(Found::Over) => {}
-            Err(error) => self.completion.fail(error),
+            Err(error) => conclude(&self.completions, Some(error)),
         }
         None
     }
 }
 
-fn find(mut state: MutexGuard<'_, State>) -> Result<Found, Error> {
+fn find(mut state: MutexGuard<'_, State>) -> Result<Found> {
     match mem::replace(&mut *state, State::Begun(Weak::new())) {
-        State::Called(job) => match begin(job)? {
+        State::Called(group) => match begin(group)? {
             Some(crew) => {
                 *state = State::Begun(Arc::downgrade(&crew));
                 Ok(Found::Crew(crew))
@@ -96,19 +93,16 @@ fn find(mut state: MutexGuard<'_, State>) -> Result<Found, Error> {
 }
 
 /// Puts the crew together; `None` if there is nothing to copy.
-fn begin(job: Arc<Job>) -> Result<Option<Arc<Crew>>> {
-    order_behind_predecessors(&job, true)?;
-    order_behind_destinations(&job, true)?;
-    if let Some(destinations) = job.allocate(HostResults::Grow)? {
-        order_behind_uses(&job, &destinations.uses, true)?;
-    }
-    let units = units(&job);
+fn begin(group: Group) -> Result<Option<Arc<Crew>>> {
+    group.prepare()?;
+    let Some(lead) = group.lead() else { return Ok(None) };
+    let units = units(lead);
     if units.is_empty() {
         return Ok(None);
     }
-    let team = job.team();
-    let helpers = if job.pace.is_some() { 0 } else { units.len().min(workers::most_threads()) - 1 };
-    let crew = Arc::new(Crew::new(job, units));
+    let helpers = if lead.pace.is_some() { 0 } else { units.len().min(workers::most_threads()) - 1 };
+    let team = group.team();
+    let crew = Arc::new(Crew::new(group, units));
     let helper = || {
         let crew = crew.clone();
         move || crew.work()

@@ -8,7 +8,6 @@ use crate::backend::{BackendStream, Direction};
 use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{HostResults, Job};
-use crate::copy::muster::Muster;
 use crate::copy::runs;
 use crate::copy::transfer::{self, Supply, Taken};
 use crate::copy::unit::{Unit, units};
@@ -80,16 +79,6 @@ pub(crate) fn inline(job: &Job, diligence: Diligence) -> Result<(), Refusal> {
     job.close()?;
     job.completion.submitted();
     Ok(())
-}
-
-/// Hands the copy to the workers.
-pub(crate) fn in_background(job: Arc<Job>) -> Result<()> {
-    job.completion.figures.note_background();
-    job.target.note_background(&job.completion);
-    for source in job.flows.iter().filter_map(|flow| flow.origin.device()) {
-        source.note_background(&job.completion);
-    }
-    Muster::call(job)
 }
 
 /// Refuses what is too much for the caller's thread.

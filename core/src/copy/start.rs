@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::copy::completion::Completion;
 use crate::copy::figures::CopyReport;
+use crate::copy::group::Group;
 use crate::copy::handle::CopyHandle;
 use crate::copy::job::Job;
 use crate::copy::leaves;
@@ -42,7 +43,7 @@ pub fn start_copy<S: TensorTree>(
 ) -> Result<CopyHandle<S>, CopyError<S>> {
     let completion = Completion::within(options.deadline);
     let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
-    match launch(&job, |diligence| run::inline(&job, diligence), || run::in_background(job.clone())) {
+    match launch(&job, |diligence| run::inline(&job, diligence), || Group::of(job.clone()).in_background()) {
         Ok(()) => Ok(CopyHandle::new(value, job, report)),
         Err(error) => {
             job.completion.fail(error.clone());

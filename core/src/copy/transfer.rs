@@ -6,7 +6,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::backend::{Buffer, CopyOp, Direction, HostSide};
 use crate::copy::figures::Phase;
@@ -94,10 +94,17 @@ impl Filled {
     }
 }
 
-/// Copies a block up that others read as well.
-pub(crate) fn copy_up_shared(job: &Job, filled: &Shared) -> Result<()> {
-    let keep = Keep { shared_block: Some(filled.block.clone()), ..Keep::default() };
-    copy_units_up(job, &[filled.unit], keep)
+/// Copies blocks up that others read as well: one submission for each flow.
+pub(crate) fn copy_up_shared(job: &Job, filled: &[Shared]) -> Result<()> {
+    for flow in 0..job.flows.len() {
+        let (mut units, mut keep) = (SmallVec::<[Unit; 1]>::new(), Keep::default());
+        for Shared { unit, block } in filled.iter().filter(|filled| filled.unit.flow == flow) {
+            units.push(*unit);
+            keep.shared_blocks.push(block.clone());
+        }
+        copy_units_up(job, &units, keep)?;
+    }
+    Ok(())
 }
 
 /// One copy for each chunk that a block holds a part of.
@@ -389,13 +396,12 @@ impl<'a> Transfer<'a> {
         table: Option<Block>,
         runs: &[Run],
     ) -> Result<u64> {
-        let shared_block = Some(block.clone());
-        let keep = Keep { shared_block, table, ..self.keep() };
+        let keep = Keep { shared_blocks: smallvec![block.clone()], table, ..self.keep() };
         // SAFETY: as in `copy_runs`; the block has room for the whole unit.
         unsafe {
             self.submit(lane, keep, |keep| {
                 let mut ops = Vec::with_capacity(runs.len());
-                if let Some(block) = &keep.shared_block {
+                if let Some(block) = keep.shared_blocks.first() {
                     let (to, sources) = (block.host_side(0), keep.sources());
                     let down = |run: &Run| {
                         let from = sources.get(run.leaf)?.storage.buffer();

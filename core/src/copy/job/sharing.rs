@@ -9,7 +9,6 @@ use crate::copy::flow::{Flow, Origin, Way};
 use crate::copy::leaves;
 use crate::options::CopyOptions;
 use crate::sync::OnceLock;
-use crate::workers::Team;
 use crate::{Device, Result, TensorTree};
 
 impl Job {
@@ -57,11 +56,6 @@ impl Job {
     /// Puts the sources back into the structure that they were taken out of, or into a clone of it.
     pub(crate) fn give_back<S: TensorTree>(&self, value: &mut S) {
         leaves::restore(value, self.leaves.iter().map(|leaf| leaf.storage.clone()));
-    }
-
-    /// The workers that carry several copies out which share their blocks.
-    pub(crate) fn common_team(jobs: &[Arc<Self>]) -> Team {
-        Team::waiting_for(jobs.iter().map(|job| Arc::as_ptr(job.target.backend()).addr()))
     }
 }
 

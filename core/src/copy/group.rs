@@ -1,0 +1,212 @@
+//! Copies that are carried out together, and their bytes staged once: a single one, or several of the same leaves to devices
+//! that read the same staging blocks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::copy::completion::Completion;
+use crate::copy::flow::{Flow, Way};
+use crate::copy::job::{HostResults, Job};
+use crate::copy::muster::Muster;
+use crate::copy::run::{self, Diligence, Refusal, panicked};
+use crate::copy::start;
+use crate::copy::transfer::{self, Filled, Outlet, Shared, Supply};
+use crate::copy::unit::{Unit, units};
+use crate::workers::Team;
+use crate::{CopyOptions, Device, Error, Result};
+
+/// Copies with one plan. What fails for one of them leaves the others alone.
+#[derive(Clone)]
+pub(crate) struct Group {
+    jobs: SmallVec<[Arc<Job>; 2]>,
+}
+
+impl Group {
+    pub(crate) fn of(job: Arc<Job>) -> Self {
+        Self { jobs: smallvec![job] }
+    }
+
+    /// Whether a copy to `target` can share with these.
+    pub(super) fn can_take(&self, target: &Device) -> bool {
+        self.jobs.iter().all(|job| job.can_share_with(target))
+    }
+
+    /// Adds the copy to a device that it [can take](Self::can_take).
+    pub(super) fn add(
+        &mut self,
+        target: &Device,
+        options: &CopyOptions,
+        completion: Arc<Completion>,
+    ) -> Result<Arc<Job>> {
+        let known = self.jobs.first().ok_or(Error::NotReady)?;
+        let job = Arc::new(known.to_another(target, options, completion)?);
+        self.jobs.push(job.clone());
+        Ok(job)
+    }
+
+    pub(super) fn jobs(&self) -> &[Arc<Job>] {
+        &self.jobs
+    }
+
+    pub(super) fn completions(&self) -> Completions {
+        self.jobs.iter().map(|job| job.completion.clone()).collect()
+    }
+
+    /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.
+    pub(super) fn team(&self) -> Team {
+        let devices = self.jobs.iter().flat_map(|job| [&job.target].into_iter().chain(job.source_devices()));
+        Team::waiting_for(devices.map(|device| Arc::as_ptr(device.backend()).addr()))
+    }
+
+    /// Carries all out, at once or by workers. Fails, and with it each of them, if none can be.
+    pub(super) fn launch(&self) -> Result<()> {
+        let inline = |diligence| match &*self.jobs {
+            [only] => run::inline(only, diligence),
+            _ => self.inline(diligence),
+        };
+        let Some(first) = self.jobs.first() else { return Ok(()) };
+        start::launch(first, inline, || self.clone().in_background())
+            .inspect_err(|error| self.jobs.iter().for_each(|job| job.completion.fail(error.clone())))
+    }
+
+    /// Hands the copies to workers.
+    pub(super) fn in_background(self) -> Result<()> {
+        for job in &self.jobs {
+            job.completion.figures.note_background();
+            for device in [&job.target].into_iter().chain(job.source_devices()) {
+                device.note_background(&job.completion);
+            }
+        }
+        Muster::call(self)
+    }
+
+    /// As [`run::inline`], for several.
+    fn inline(&self, diligence: Diligence) -> Result<(), Refusal> {
+        let Some(first) = self.jobs.first() else { return Ok(()) };
+        run::weigh(first, diligence)?;
+        for job in &self.jobs {
+            match run::order_behind_predecessors(job, false) {
+                Ok(true) => {}
+                Ok(false) => return Err(Refusal::NeedsWorker("a source is still being filled")),
+                Err(error) => job.completion.fail(error),
+            }
+        }
+        self.each(|job| job.allocate(HostResults::Grow).map(drop))?;
+        self.share_lanes();
+        if let Some(lead) = self.lead() {
+            let units = units(lead);
+            let blocks = run::take_blocks(lead, &units, diligence)?;
+            for (unit, taken) in units.iter().zip(blocks) {
+                let outlet = &mut |filled| self.copy_up(smallvec![filled]);
+                caught(|| self.carry(unit, Supply::Taken(taken), outlet))?;
+            }
+        }
+        self.running().for_each(|job| job.completion.submitted());
+        self.common_error().map_or(Ok(()), |error| Err(Refusal::Failed(error)))
+    }
+
+    /// Does what comes before the first unit. May wait for devices.
+    pub(super) fn prepare(&self) -> Result<()> {
+        self.each(|job| {
+            run::order_behind_predecessors(job, true)?;
+            run::order_behind_destinations(job, true)?;
+            if let Some(destinations) = job.allocate(HostResults::Grow)? {
+                run::order_behind_uses(job, &destinations.uses, true)?;
+            }
+            Ok(())
+        })?;
+        self.share_lanes();
+        Ok(())
+    }
+
+    /// Has whoever waits for a block of the lead ask the lanes of all, which read them.
+    fn share_lanes(&self) {
+        if let (Some(lead), [_, _, ..]) = (self.lead(), &*self.jobs) {
+            for flow in self.jobs.iter().flat_map(|job| &job.flows) {
+                lead.target.staging().serve(&flow.lane);
+            }
+        }
+    }
+
+    /// The first that has its memory, whose pool serves all.
+    pub(super) fn lead(&self) -> Option<&Arc<Job>> {
+        self.jobs.iter().find(|job| job.destinations.get().is_some())
+    }
+
+    /// Carries one unit to all, as far as `outlet` if it goes up through a staging block: filled once.
+    pub(super) fn carry(&self, unit: &Unit, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
+        let Some(lead) = self.lead() else { return Ok(()) };
+        let is_staged = |flow: &Flow| matches!(flow.way, Way::Staged);
+        if self.jobs.len() == 1 || lead.flows.get(unit.flow).is_some_and(is_staged) {
+            return transfer::carry(lead, unit, supply, outlet);
+        }
+        // Pinned sources, which each device reads where they lie.
+        self.each(|job| transfer::carry(job, unit, Supply::Now, &mut |_| Err(Error::NotReady)))
+    }
+
+    /// Copies blocks up that [`carry`](Self::carry) has filled. They go back to their pool when the last of the lanes that read
+    /// them is through: each of them holds them.
+    pub(super) fn copy_up(&self, filled: SmallVec<[Filled; 1]>) -> Result<()> {
+        match (&*self.jobs, self.lead()) {
+            ([only], _) => transfer::copy_up(only, filled),
+            (_, Some(lead)) => {
+                let shared: SmallVec<[Shared; 1]> =
+                    filled.into_iter().map(|filled| filled.share(lead)).collect();
+                self.each(|job| transfer::copy_up_shared(job, &shared))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does the same for each copy that still runs. What it fails for fails, while others go on; for the last one that is the
+    /// error.
+    pub(super) fn each(&self, step: impl Fn(&Job) -> Result<()>) -> Result<()> {
+        for job in self.running() {
+            if let Err(error) = caught(|| step(job)) {
+                if self.running().all(|other| Arc::ptr_eq(other, job)) {
+                    return Err(error);
+                }
+                job.completion.fail(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody still wants one of the copies.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.running().next().is_some()
+    }
+
+    /// The copies that have neither failed nor been abandoned.
+    fn running(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.jobs.iter().filter(|job| !job.completion.is_submitted() && !job.completion.is_abandoned())
+    }
+
+    /// Why the first of them has failed, if all have.
+    fn common_error(&self) -> Option<Error> {
+        let all_failed = self.jobs.iter().all(|job| !job.completion.is_accepted());
+        let first = self.jobs.first().filter(|_| all_failed)?;
+        first.completion.is_done().err()
+    }
+}
+
+/// Where the ends of the copies of a group are told, by whoever has let go of the group: it owns the sources.
+pub(super) type Completions = SmallVec<[Arc<Completion>; 1]>;
+
+/// Tells that every piece is submitted, or why not.
+pub(super) fn conclude(completions: &Completions, error: Option<Error>) {
+    for completion in completions {
+        match &error {
+            Some(error) => completion.fail(error.clone()),
+            None if completion.is_abandoned() => completion.fail(Error::Cancelled),
+            None => completion.submitted(),
+        }
+    }
+}
+
+/// What `work` returns; an error if it panics.
+pub(super) fn caught<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
