@@ -15,6 +15,7 @@ use transship_core::{
 };
 
 const LONG: Duration = Duration::from_secs(60);
+const MOST_WORKERS: usize = 8;
 
 fn options() -> CopyOptions {
     CopyOptions::default().background(BackgroundWork::Always)
@@ -92,11 +93,19 @@ fn who_waits_for_a_time_leaves_the_work_to_workers() {
 #[test]
 fn sources_are_free_when_wait_returns_though_no_worker_has_come() {
     let (late, device) = late();
-    for _ in 0..200 {
-        let drops = Drops::default();
-        let _copied =
-            start_copy(drops.tensor(vec![7; 64]), &device, options()).and_then(CopyHandle::wait).unwrap();
-        assert_eq!(drops.count(), 1, "somebody still holds the source");
-    }
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    late.stall_stream(&**stream.backend_stream());
+    // Each holds a worker up, and there are no more.
+    let paced =
+        || start_copy(Tensor::from(vec![1_u8; 16 << 10]), &device, options().paced(4096).stream(&stream));
+    let held_up: Vec<_> = (0..MOST_WORKERS + 1).map(|_| paced().unwrap()).collect();
+
+    let drops = Drops::default();
+    let copied =
+        start_copy(drops.tensor(vec![7; 64]), &device, options()).and_then(CopyHandle::wait).unwrap();
+    assert_eq!(drops.count(), 1, "somebody still holds the source");
+    assert_eq!(bytes_of(&copied), [7; 64]);
+    late.release();
+    held_up.into_iter().for_each(|copy| drop(copy.wait().unwrap()));
     no_violations(&late);
 }
