@@ -18,6 +18,8 @@ use transship_core::{
 
 const MOST_LEAVES: usize = 24;
 const MOST_LEGS: usize = 6;
+/// Of all leaves: enough for several units.
+const MOST_BYTES: usize = 2 << 20;
 const MOST_STAGED: usize = 64 << 20;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -340,24 +342,35 @@ fn is_a_fault(error: &Error) -> bool {
 
 fn tensors(leaves: &[Leaf]) -> Vec<Tensor> {
     let mut made: Vec<Tensor> = Vec::new();
+    let mut left = MOST_BYTES;
     for (index, leaf) in leaves.iter().take(MOST_LEAVES).enumerate() {
         let before = made.last().cloned();
         made.push(match (&leaf.view, before) {
             (View::Again, Some(before)) => before,
-            _ => leaf.tensor(index),
+            _ => leaf.tensor(index, &mut left),
         });
     }
     made
 }
 
+/// Any bytes, and such as are truth values. Made once: coverage looks at each step of a loop.
+static PATTERNS: LazyLock<(Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
+    let all = (0..MOST_BYTES + MOST_LEAVES * 31).map(|at| (at * 7 + at / 251) as u8).collect::<Vec<_>>();
+    let truths = all.iter().map(|byte| byte & 1).collect();
+    (all, truths)
+});
+
 impl Leaf {
-    fn tensor(&self, index: usize) -> Tensor {
+    fn tensor(&self, index: usize, left: &mut usize) -> Tensor {
         let dtype = DType::ALL[usize::from(self.dtype) % DType::ALL.len()];
-        let shape = [usize::from(self.rows) * self.times.0.min(64), usize::from(self.columns)];
+        let row = usize::from(self.columns) * dtype.size();
+        let rows = (usize::from(self.rows) * self.times.0).min(*left / row.max(1));
+        *left -= rows * row;
+        let shape = [rows, usize::from(self.columns)];
         let mut tensor = Tensor::empty(&shape, dtype, &Device::host()).unwrap();
-        for (at, byte) in tensor.as_mut_bytes().unwrap().iter_mut().enumerate() {
-            *byte = (at * 7 + at / 251 + index * 31) as u8 & if dtype == DType::Bool { 1 } else { 0xff };
-        }
+        let bytes = tensor.as_mut_bytes().unwrap();
+        let pattern = if dtype == DType::Bool { &PATTERNS.1 } else { &PATTERNS.0 };
+        bytes.copy_from_slice(&pattern[index * 31..][..bytes.len()]);
         match self.view {
             View::Whole | View::Again => tensor,
             View::Transposed => tensor.transpose(0, 1).unwrap(),
