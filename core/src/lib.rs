@@ -10,6 +10,7 @@ pub mod stream_ordered;
 
 mod alignment;
 mod copy;
+mod counted;
 mod device;
 mod device_id;
 mod dtype;

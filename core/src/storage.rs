@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::copy::Completion;
+use crate::counted::{self, Counted};
 use crate::plan::Chunk;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +16,23 @@ use crate::{Device, DeviceId, Error, Result};
 
 /// Shared ownership of one piece of memory. Cloning it shares the memory.
 #[derive(Clone)]
-pub(crate) struct Storage(Arc<Shared>);
+pub(crate) struct Storage(Counted<Memory>);
 
-/// What a traversal looks at comes first, in one cache line with the counts of the `Arc`.
+/// A storage for several tensors; see [`Storage::shares`].
+pub(crate) struct Shares(counted::Shares<Memory>);
+
+impl Iterator for Shares {
+    type Item = Storage;
+
+    #[inline]
+    fn next(&mut self) -> Option<Storage> {
+        self.0.next().map(Storage)
+    }
+}
+
+/// What a traversal looks at comes first, in one cache line with the count.
 #[repr(C)]
-struct Shared {
+struct Memory {
     bytes: usize,
     host: Option<(NonNull<u8>, bool)>,
     /// `None` is the host: sources are let go of by many threads at once, and a shared count would slow them down.
@@ -37,9 +50,9 @@ struct Shared {
 
 // SAFETY: `host` points into `buffer`, which is Send and Sync; reads and writes through it are guarded by
 // `host_bytes` (no copy in flight writes it) and `host_bytes_mut` (nobody else holds the storage).
-unsafe impl Send for Shared {}
+unsafe impl Send for Memory {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Memory {}
 
 /// Whose the bytes between tensors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +108,7 @@ impl Storage {
         gaps: Gaps,
         lent: bool,
     ) -> Self {
-        let shared = Shared {
+        let memory = Memory {
             // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
             host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
             bytes: buffer.bytes(),
@@ -107,12 +120,19 @@ impl Storage {
             used: AtomicBool::new(false),
             uses: Mutex::new(SmallVec::new()),
         };
-        Self(Arc::new(shared))
+        Self(Counted::new(memory))
     }
 
     /// What tells this storage from any other that is alive.
+    #[inline]
     pub(crate) fn identity(&self) -> usize {
-        Arc::as_ptr(&self.0) as usize
+        self.0.address()
+    }
+
+    /// It for `count` more tensors, which are counted now.
+    #[inline]
+    pub(crate) fn shares(&self, count: usize) -> Shares {
+        Shares(self.0.shares(count))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -128,6 +148,7 @@ impl Storage {
     }
 
     /// The device, `None` for the host.
+    #[inline]
     pub(crate) fn device(&self) -> Option<&Device> {
         self.0.device.as_ref()
     }
@@ -136,8 +157,9 @@ impl Storage {
         self.0.device.as_ref().map_or(DeviceId::HOST, Device::id)
     }
 
+    #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+        self.0.is_shared()
     }
 
     pub(crate) fn gaps(&self) -> Gaps {
@@ -151,21 +173,21 @@ impl Storage {
     }
 
     /// Whether nobody else holds it: no other tensor, and nothing in flight.
-    pub(crate) fn is_exclusive(&mut self) -> bool {
-        Arc::get_mut(&mut self.0).is_some()
+    pub(crate) fn is_exclusive(&self) -> bool {
+        !self.0.is_shared()
     }
 
     /// Forgets uses that are over, if nobody else holds it.
     pub(crate) fn forget_past_uses(&mut self) {
-        if let Some(shared) = Arc::get_mut(&mut self.0) {
-            shared.uses.get_mut().retain(|using| !using.is_over());
+        if let Some(memory) = self.0.get_mut() {
+            memory.uses.get_mut().retain(|using| !using.is_over());
         }
     }
 
     /// Swaps the copy that fills it for another one; `false`, and nothing is changed, if somebody else holds it.
     pub(crate) fn swap_filler(&mut self, filler: &mut Option<Arc<Completion>>) -> bool {
-        let shared = Arc::get_mut(&mut self.0);
-        shared.map(|shared| std::mem::swap(&mut shared.filled_by, filler)).is_some()
+        let memory = self.0.get_mut();
+        memory.map(|memory| std::mem::swap(&mut memory.filled_by, filler)).is_some()
     }
 
     /// What tells the device from any other that is open; 0 is the host.
@@ -183,6 +205,7 @@ impl Storage {
     }
 
     /// The copy that fills the memory, unless that is known to be done.
+    #[inline]
     pub(crate) fn pending(&self) -> Option<&Arc<Completion>> {
         self.0.filled_by.as_ref().filter(|copy| !copy.is_done_cached())
     }
@@ -212,13 +235,13 @@ impl Storage {
     pub(crate) fn host_bytes_mut(&mut self, offset: usize, bytes: usize) -> Result<&mut [u8]> {
         self.check_ready()?;
         let start = self.host_range(offset, bytes)?;
-        let Some(shared) = Arc::get_mut(&mut self.0) else {
+        let Some(memory) = self.0.get_mut() else {
             return Err(Error::NotWritable { why: "shared with another tensor or in flight" });
         };
-        if !shared.host().is_some_and(|(_, writable)| writable) {
+        if !memory.host().is_some_and(|(_, writable)| writable) {
             return Err(Error::NotWritable { why: "lent read-only" });
         }
-        let uses = shared.uses.get_mut();
+        let uses = memory.uses.get_mut();
         uses.retain(|using| !using.is_over());
         if !uses.is_empty() {
             return Err(Error::NotWritable { why: "in use on a stream" });
@@ -339,7 +362,7 @@ pub(crate) fn poisoned(error: Error) -> Error {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the field is not touched again.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
@@ -355,7 +378,7 @@ impl Drop for Shared {
     }
 }
 
-impl Shared {
+impl Memory {
     /// Where the host reaches the memory. What a copy fills may be mapped only when that is done.
     #[inline]
     fn host(&self) -> Option<(NonNull<u8>, bool)> {

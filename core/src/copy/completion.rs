@@ -126,6 +126,7 @@ impl Completion {
     }
 
     /// Whether the copy is known to be done, without asking the driver.
+    #[inline]
     pub(crate) fn is_done_cached(&self) -> bool {
         self.state.load(Ordering::Acquire) == DONE
     }

@@ -1,6 +1,7 @@
 //! One copy, planned: what goes where, and by which way.
 
 mod into;
+mod placing;
 mod sharing;
 
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::plan::{Counts, Plan, PlanOptions, Route};
 use crate::room::List;
 use crate::storage::{Storage, StreamUses};
 use crate::sync::OnceLock;
-use crate::{Alignment, Device, Error, Result, Tensor};
+use crate::{Alignment, Device, Error, Result};
 
 /// A planned copy. Shared by its handle and the workers that carry it out; it owns the sources until they are not
 /// needed any more.
@@ -168,50 +169,6 @@ impl Job {
     /// Whether there is anything to copy.
     pub(crate) fn is_trivial(&self) -> bool {
         self.flows.is_empty()
-    }
-
-    /// Puts the copy of `leaf` into `tensor`, which has it planned by `route`; `false` if there is none that fits.
-    #[inline(always)]
-    pub(crate) fn place(&self, leaf: &Leaf, route: Route, tensor: &mut Tensor) -> bool {
-        let Some(destinations) = self.destinations.get() else {
-            tensor.put_storage(leaf.storage.clone());
-            return true;
-        };
-        let (chunk, offset) = match route {
-            Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => (chunk, offset),
-            _ => return self.place_uncopied(leaf, route, destinations, tensor),
-        };
-        match destinations.chunks.get(chunk as usize) {
-            Some(to) => tensor.place(to.storage.clone(), offset, leaf.is_gathered()),
-            None => false,
-        }
-    }
-
-    /// The same for a tensor that has no copy of its own.
-    #[inline(never)]
-    fn place_uncopied(
-        &self,
-        leaf: &Leaf,
-        route: Route,
-        destinations: &Destinations,
-        tensor: &mut Tensor,
-    ) -> bool {
-        match route {
-            Route::Resident => {
-                tensor.put_storage(leaf.storage.clone());
-                true
-            }
-            Route::Empty => {
-                let nothing = destinations.empty.as_ref().unwrap_or(&leaf.storage);
-                tensor.place(nothing.clone(), 0, true)
-            }
-            _ => {
-                let copied = self.plan.placement_by(route);
-                let placed =
-                    copied.and_then(|(chunk, at)| Some((destinations.chunks.get(chunk as usize)?, at)));
-                placed.is_some_and(|(to, at)| tensor.place(to.storage.clone(), at, leaf.is_gathered()))
-            }
-        }
     }
 
     /// The memory of the tensors that come out: what the copy fills, and what stays where it is.

@@ -109,11 +109,12 @@ fn fits(tensor: &Tensor, storage: &Storage) -> bool {
 pub(crate) fn place<S: TensorTree>(value: &mut S, job: &Job) -> Result<()> {
     let leaves = job.leaves.len();
     let mut rest = job.leaves.iter().zip(job.plan.routes());
+    let mut placing = job.placing();
     let changed = |second| Error::TreeChanged { first: leaves, second };
     let mut sink = |tensor: &mut Tensor| {
         let visited = leaves - rest.len();
         match rest.next() {
-            Some((leaf, route)) if leaf.describes(tensor) && job.place(leaf, *route, tensor) => Ok(()),
+            Some((leaf, route)) if leaf.describes(tensor) && placing.place(leaf, *route, tensor) => Ok(()),
             Some(_) => Err(Stop(changed(visited))),
             None => Err(Stop(changed(visited + 1))),
         }
