@@ -9,7 +9,7 @@ use std::process::abort;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// More than can be counted up by so many threads as there may be, without anybody noticing.
+/// So far below the end that threads cannot count beyond that before one of them notices.
 const MOST: usize = isize::MAX as usize;
 
 /// A share of a value, which is dropped with the last one. As an `Arc`, without weak ones.
