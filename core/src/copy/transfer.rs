@@ -3,23 +3,25 @@
 //! Each source of a plan has a linear space, in which its chunks lie one behind the other. A unit is a range of it; a
 //! staging block holds just the bytes of one unit, at the same distances.
 
+mod down;
+mod up;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
-use crate::backend::{Buffer, CopyOp, Direction, HostSide};
+use crate::backend::{Buffer, CopyOp, Direction};
 use crate::copy::figures::Phase;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::job::{Destinations, Job};
-use crate::copy::landing::Landing;
 use crate::copy::leaves::Leaf;
 use crate::copy::runs::{self, Run};
-use crate::copy::unit::{Piece, Unit, chunk_pieces, pieces};
+use crate::copy::unit::{Piece, Unit, pieces};
 use crate::gather::gather;
 use crate::in_flight::{Keep, Lane, Ops, Storages};
 use crate::pool::{Block, Pool, host_side};
 use crate::{Device, Error, Result};
+
+pub(crate) use up::{Filled, Shared, copy_up, copy_up_shared};
 
 /// Where the blocks of a unit come from.
 #[cfg_attr(shuttle, expect(clippy::large_enum_variant, reason = "the locks of the model are larger"))]
@@ -47,12 +49,6 @@ pub(crate) fn table_bytes(job: &Job, flow: &Flow) -> Option<usize> {
         .then(|| runs::most(job, flow).saturating_mul(entry))
 }
 
-/// A unit that lies in a block, which has room for it, and is to be copied up.
-pub(crate) struct Filled {
-    unit: Unit,
-    block: Block,
-}
-
 /// Takes blocks that are filled, to copy them up.
 pub(crate) type Outlet<'a> = &'a mut dyn FnMut(Filled) -> Result<()>;
 
@@ -67,97 +63,6 @@ pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply, outlet: Outlet<'_>) 
         Way::Direct | Way::Download => transfer.direct(supply),
         Way::OverHost { down } => transfer.over_host(down, outlet),
     }
-}
-
-/// Copies blocks up that [`carry`] has filled for this job: one submission for each flow.
-pub(crate) fn copy_up(job: &Job, mut filled: SmallVec<[Filled; 1]>) -> Result<()> {
-    while let Some(flow) = filled.last().map(|last| last.unit.flow) {
-        let (now, later) = filled.into_iter().partition(|filled| filled.unit.flow == flow);
-        copy_up_one_flow(job, now)?;
-        filled = later;
-    }
-    Ok(())
-}
-
-/// A [`Filled`] that several copies read, of jobs with the same plan.
-pub(crate) struct Shared {
-    unit: Unit,
-    block: Arc<Block>,
-}
-
-impl Filled {
-    /// For copies with the plan of `job`, which has filled it.
-    pub(crate) fn share(self, job: &Job) -> Shared {
-        let Self { unit, block } = self;
-        job.completion.figures.count_staged(unit.bytes(), block.staging().is_pinned());
-        Shared { unit, block: Arc::new(block) }
-    }
-}
-
-/// Copies blocks up that others read as well: one submission for each flow.
-pub(crate) fn copy_up_shared(job: &Job, filled: &[Shared]) -> Result<()> {
-    for flow in 0..job.flows.len() {
-        let (mut units, mut keep) = (SmallVec::<[Unit; 1]>::new(), Keep::default());
-        for Shared { unit, block } in filled.iter().filter(|filled| filled.unit.flow == flow) {
-            units.push(*unit);
-            keep.shared_blocks.push(block.clone());
-        }
-        copy_units_up(job, &units, keep)?;
-    }
-    Ok(())
-}
-
-/// One copy for each chunk that a block holds a part of.
-fn copy_up_one_flow(job: &Job, filled: SmallVec<[Filled; 1]>) -> Result<()> {
-    let mut units = SmallVec::<[Unit; 1]>::new();
-    let mut keep = Keep::default();
-    for Filled { unit, block } in filled {
-        job.completion.figures.count_staged(unit.bytes(), block.staging().is_pinned());
-        units.push(unit);
-        keep.blocks.push(block);
-    }
-    copy_units_up(job, &units, keep)
-}
-
-/// Copies units of one flow up, each out of the block of its number.
-fn copy_units_up(job: &Job, units: &[Unit], mut keep: Keep) -> Result<()> {
-    let Some(last) = units.last() else { return Ok(()) };
-    let transfer = Transfer::of(job, last)?;
-    let mut pieces = SmallVec::<[BlockPiece; 2]>::new();
-    for (block, unit) in units.iter().enumerate() {
-        for piece in chunk_pieces(job, transfer.flow, unit) {
-            let Some(to) = transfer.destinations.chunks.get(piece.chunk) else { continue };
-            keep.storages.push(to.storage.clone());
-            let to_offset = to.offset + piece.chunk_offset;
-            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
-            pieces.push(BlockPiece { block, offset: piece.linear - unit.start, to_offset, bytes });
-        }
-    }
-    // SAFETY: the pieces are cut out of chunks that the plan has sized, or that lie in memory of the caller which has room for
-    // them (`Held::check`), and each lies within its unit, which the block has
-    // room for (`Filled`); a block of another device is one that this one reads (`Job::can_share_with`).
-    let submission = unsafe {
-        transfer.submit(&transfer.flow.lane, keep, |keep| {
-            let uploads = pieces.iter().zip(&keep.storages).filter_map(|(from, storage)| {
-                Some(CopyOp::Upload {
-                    from: keep.staged(from.block)?.host_side(from.offset),
-                    to: storage.buffer(),
-                    to_offset: from.to_offset,
-                    bytes: from.bytes,
-                })
-            });
-            uploads.collect()
-        })
-    };
-    submission.map(|_| ())
-}
-
-/// A part of a chunk, and where it lies in which block.
-struct BlockPiece {
-    block: usize,
-    offset: usize,
-    to_offset: usize,
-    bytes: usize,
 }
 
 struct Transfer<'a> {
@@ -213,30 +118,6 @@ impl<'a> Transfer<'a> {
         };
         self.job.completion.figures.time(Phase::Stage, || self.write_block(&block, None))?;
         outlet(Filled { unit: *self.unit, block })
-    }
-
-    /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
-    fn drain(&self, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
-        let (job, flow, lane) = (self.job, self.flow, &self.flow.lane);
-        let landing = |block| Landing::new(job, flow, self.destinations, self.unit, block);
-        let source = flow.origin.device().ok_or(Error::NotReady)?;
-        match supply {
-            Supply::Taken(Taken { block, table }) => {
-                let block = Arc::new(block.ok_or(Error::NotReady)?);
-                self.read_down(lane, &block, |_| table)?;
-                job.landings().push(landing(block));
-                source.staging().lend_to(job.landings());
-                Ok(())
-            }
-            Supply::Now => {
-                let Some(block) = self.take(source.staging(), Direction::Download)? else {
-                    return self.carry_halves(outlet);
-                };
-                let landing = landing(self.copy_down(lane, block)?);
-                // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.
-                job.completion.figures.time(Phase::Stage, || unsafe { landing.land() })
-            }
-        }
     }
 
     /// A block for the unit; `None` if no block of this size can be pinned, but smaller ones perhaps. At the end of the ladder it
@@ -321,9 +202,8 @@ impl<'a> Transfer<'a> {
     /// Submits `runs`, whose destinations are those of `keep`.
     fn copy_runs(&self, keep: Keep, runs: &[Run]) -> Result<()> {
         // SAFETY: `runs` cuts its ranges out of leaves, which were checked against their storages when they were taken,
-        // and out of chunks, which the plan has sized, or which lie in memory of the caller (`Held::check`); all of these storages
-        // are in `keep`. The table was taken for as
-        // many runs (`runs::split`).
+        // and out of chunks, which the plan has sized, or which lie in memory of the caller (`Held::check`); all of these
+        // storages are in `keep`. The table was taken for as many runs (`runs::split`).
         let submission = unsafe {
             self.submit(&self.flow.lane, keep, |keep| {
                 let mut ops = Vec::with_capacity(runs.len());
@@ -356,61 +236,6 @@ impl<'a> Transfer<'a> {
                 let &Run { from_offset, to_offset, bytes, .. } = run;
                 CopyOp::Between { from, from_offset, to, to_offset, bytes }
             })),
-        }
-    }
-
-    /// Copies the unit into a block of the source and waits for it.
-    fn copy_down(&self, lane: &Arc<Lane>, block: Block) -> Result<Arc<Block>> {
-        let block = Arc::new(block);
-        if let Some(position) = self.read_down(lane, &block, |bytes| self.grow_table(bytes))? {
-            lane.wait(position, None)?;
-        }
-        Ok(block)
-    }
-
-    /// Copies the unit into a block of the source; the position behind that, unless there is nothing to copy.
-    fn read_down(
-        &self,
-        lane: &Arc<Lane>,
-        block: &Arc<Block>,
-        table: impl FnOnce(usize) -> Option<Block>,
-    ) -> Result<Option<u64>> {
-        let runs = runs::runs(self.job, self.flow, self.unit, None, &mut Storages::new());
-        self.job.completion.figures.count_staged(self.unit.bytes(), block.staging().is_pinned());
-        let (gathered, single) = runs::split(runs, self.flow.gather(&self.job.target), table);
-        let mut last = None;
-        if let Some((runs, table)) = gathered {
-            self.job.completion.figures.count_gathered(runs.len());
-            last = Some(self.copy_runs_down(lane, block, Some(table), &runs)?);
-        }
-        if !single.is_empty() {
-            last = Some(self.copy_runs_down(lane, block, None, &single)?);
-        }
-        Ok(last)
-    }
-
-    fn copy_runs_down(
-        &self,
-        lane: &Arc<Lane>,
-        block: &Arc<Block>,
-        table: Option<Block>,
-        runs: &[Run],
-    ) -> Result<u64> {
-        let keep = Keep { shared_blocks: smallvec![block.clone()], table, ..self.keep() };
-        // SAFETY: as in `copy_runs`; the block has room for the whole unit.
-        unsafe {
-            self.submit(lane, keep, |keep| {
-                let mut ops = Vec::with_capacity(runs.len());
-                if let Some(block) = keep.shared_blocks.first() {
-                    let (to, sources) = (block.host_side(0), keep.sources());
-                    let down = |run: &Run| {
-                        let from = sources.get(run.leaf)?.storage.buffer();
-                        Some(run.down(from, to, run.to_offset - self.unit.start))
-                    };
-                    ops.extend(runs.iter().filter_map(down));
-                }
-                ops.into()
-            })
         }
     }
 
@@ -471,14 +296,6 @@ unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>) -> Result<()> {
         },
     }
     Ok(())
-}
-
-impl Run {
-    /// The copy out of `from` to a place in host memory.
-    #[inline]
-    fn down<'k>(&self, from: &'k dyn Buffer, to: HostSide<'k>, offset: usize) -> CopyOp<'k> {
-        CopyOp::Download { from, from_offset: self.from_offset, to: to.at(offset), bytes: self.bytes }
-    }
 }
 
 /// A block of each pool, always taken in the same order: two copies in opposite directions, each with the block that the
