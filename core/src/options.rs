@@ -40,6 +40,7 @@ pub struct CopyOptions {
 
 /// Whether workers may do the staging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum BackgroundWork {
     /// Small copies at once on the caller's thread, large ones, and all that would block, on workers.
     #[default]
@@ -52,6 +53,7 @@ pub enum BackgroundWork {
 
 /// Whether a tensor that is on the target already is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CopyPolicy {
     /// Only if it is somewhere else.
     #[default]

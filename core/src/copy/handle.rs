@@ -49,6 +49,7 @@ pub enum TimedWait<S> {
 
 /// What [`CopyHandle::cancel`] gives back.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Cancelled<S> {
     /// The structure, with its sources as long as nobody has waited for or polled the handle, else perhaps with its
     /// copies, which are unfilled until the device is done with them. `None` if it was given out already.
