@@ -7,10 +7,12 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::process::abort;
 use std::ptr::NonNull;
+// Not those of the model checker, which knows the counts of `Arc` as little.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So far below the end that threads cannot count beyond that before one of them notices.
-const MOST: usize = isize::MAX as usize;
+/// So far below the end that no number of threads, with as many tensors each as there is memory for, counts beyond that before
+/// one of them notices.
+const MOST: usize = isize::MAX as usize / 2;
 
 /// A share of a value, which is dropped with the last one. As an `Arc`, without weak ones.
 pub(crate) struct Counted<T> {
@@ -75,8 +77,7 @@ impl<T> Counted<T> {
     #[inline]
     fn add(&self, count: usize) {
         // Whoever adds has a share: nothing needs to be ordered.
-        let before = self.inner().count.fetch_add(count, Ordering::Relaxed);
-        if before > MOST || count > MOST {
+        if count > MOST || self.inner().count.fetch_add(count, Ordering::Relaxed) > MOST {
             abort();
         }
     }

@@ -6,6 +6,11 @@
 mod hooked;
 mod support;
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+
 use hooked::Hooked;
 use late_backend::{Call, LateConfig, LateHandle};
 use support::{Drops, bytes_of, eventually, given_time, in_time, no_violations, on, two};
@@ -293,6 +298,52 @@ fn what_nobody_wants_any_more_is_not_submitted() {
     drop(copies);
     all_is_given_back(&late, &[&one, &other]);
     assert!(submissions() <= 2, "{}", submissions());
+}
+
+/// Of the devices, the first stands still, and there is one block: whoever carries units waits for it.
+fn to_one_that_stands_still(late: &LateHandle, devices: &[Device; 2]) -> [CopyHandle<Vec<Tensor>>; 2] {
+    devices[0].set_staging_budget(BLOCK).unwrap();
+    let stream = devices[0].create_stream(StreamPriority::Normal).unwrap();
+    late.stall_stream(&**stream.backend_stream());
+    let _current = stream.enter();
+    let large = Tensor::from(vec![1_u8; 9 * BLOCK + 17]);
+    let options = options().background(BackgroundWork::Always);
+    start_copy_to_all(vec![large], devices, options).unwrap().try_into().unwrap()
+}
+
+/// catches: 105-who-waits-for-one-carries-units-of-all
+#[test]
+fn a_failure_is_told_though_another_device_stands_still() {
+    for call in [Call::Allocate, Call::Submit].repeat(10) {
+        let (late, one, other) = pair();
+        let devices = [one, other];
+        late.fail_next(call, 1);
+        let [goes_on, fails] = to_one_that_stands_still(&late, &devices);
+        assert!(in_time(move || fails.wait()).is_err(), "{call:?}");
+        late.release();
+        assert_eq!(bytes_of(&wait(goes_on).0[0]), vec![1; 9 * BLOCK + 17]);
+        all_is_given_back(&late, &[&devices[0], &devices[1]]);
+    }
+}
+
+/// catches: 106-not-told-behind-a-panic
+#[test]
+fn a_waker_that_panics_leaves_the_others_told() {
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    let (late, one, other) = pair();
+    let [mut polled, waited_for] = to_one_that_stands_still(&late, &[one, other]);
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(Pin::new(&mut polled).poll(&mut Context::from_waker(&waker)).is_pending());
+    eventually("a worker waits", || late.calls().iter().any(|record| record.call == Call::Wait));
+    late.break_one(0);
+    assert!(in_time(move || waited_for.wait()).is_err());
 }
 
 #[test]

@@ -7,12 +7,10 @@ mod support;
 use std::thread;
 use std::time::Duration;
 
-use late_backend::{Call, LateConfig, LateHandle};
-use support::{Drops, bytes_of, eventually, late, no_violations, two};
+use late_backend::{Call, LateHandle};
+use support::{Drops, bytes_of, eventually, late, no_violations};
 use transship_core::backend::StreamPriority;
-use transship_core::{
-    BackgroundWork, CopyHandle, CopyOptions, Device, Tensor, TimedWait, start_copy, start_copy_to_all,
-};
+use transship_core::{BackgroundWork, CopyHandle, CopyOptions, Device, Tensor, TimedWait, start_copy};
 
 const LONG: Duration = Duration::from_secs(60);
 const MOST_WORKERS: usize = 8;
@@ -43,25 +41,6 @@ fn who_hands_a_copy_to_a_stream_carries_units() {
     let (late, device) = late();
     let stream = device.create_stream(StreamPriority::Normal).unwrap();
     carries_units(&late, &device, |copy| copy.wait_on(&stream).unwrap());
-}
-
-/// Mutant: nobody helps (98).
-#[test]
-fn who_waits_for_one_of_several_copies_carries_units_of_all() {
-    let (late, one, other) = two(LateConfig::new("late"));
-    eventually("this thread comes before the workers", || {
-        late.clear_calls();
-        let mut copies = start_copy_to_all(tree(), &[one.clone(), other.clone()], options()).unwrap();
-        let last = copies.pop().unwrap().wait().unwrap();
-        let submitted = own_submissions(&late);
-        let first = copies.pop().unwrap().wait().unwrap();
-        for (copied, device) in [(first, &one), (last, &other)] {
-            assert_eq!(copied[0].device_id().unwrap(), device.id());
-            assert_eq!((bytes_of(&copied[0]).len(), bytes_of(&copied[1])), (3 << 20, vec![2; 5]));
-        }
-        submitted >= 2
-    });
-    no_violations(&late);
 }
 
 fn carries_units(late: &LateHandle, device: &Device, end: impl Fn(CopyHandle<Vec<Tensor>>) -> Vec<Tensor>) {

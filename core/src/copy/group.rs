@@ -137,7 +137,7 @@ impl Group {
 
     /// Carries one unit to all, as far as `outlet` if it goes up through a staging block: filled once.
     pub(super) fn carry(&self, unit: &Unit, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
-        let Some(lead) = self.lead() else { return Ok(()) };
+        let lead = self.lead().ok_or(Error::NotReady)?;
         let is_staged = |flow: &Flow| matches!(flow.way, Way::Staged);
         if self.jobs.len() == 1 || lead.flows.get(unit.flow).is_some_and(is_staged) {
             return transfer::carry(lead, unit, supply, outlet);
@@ -198,11 +198,15 @@ pub(super) type Completions = SmallVec<[Arc<Completion>; 1]>;
 /// Tells that every piece is submitted, or why not.
 pub(super) fn conclude(completions: &Completions, error: Option<Error>) {
     for completion in completions {
-        match &error {
-            Some(error) => completion.fail(error.clone()),
-            None if completion.is_abandoned() => completion.fail(Error::Cancelled),
-            None => completion.submitted(),
-        }
+        // It wakes a task, whose code may panic: the others are told all the same.
+        let _ = caught(|| {
+            match &error {
+                Some(error) => completion.fail(error.clone()),
+                None if completion.is_abandoned() => completion.fail(Error::Cancelled),
+                None => completion.submitted(),
+            }
+            Ok(())
+        });
     }
 }
 

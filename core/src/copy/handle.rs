@@ -84,7 +84,7 @@ impl<S: TensorTree> CopyHandle<S> {
     }
 
     /// Blocks until the copy is done. Where workers carry it out, this thread does its share of that, unless the copy has a
-    /// deadline or is paced.
+    /// deadline, is paced, or is one of several ([`start_copy_to_all`](crate::start_copy_to_all)).
     ///
     /// # Errors
     ///

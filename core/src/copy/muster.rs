@@ -1,4 +1,4 @@
-//! Beginning copies that workers carry out: whoever comes first does it, a worker or a thread that waits for one of them.
+//! Beginning copies that workers carry out: whoever comes first does it, a worker or the thread that waits for a single one.
 //!
 //! A sleeping worker takes 50 us and more to come. Whoever has nothing better to do than to wait fills blocks meanwhile.
 
@@ -9,7 +9,7 @@ use crate::copy::crew::Crew;
 use crate::copy::group::{Completions, Group, caught, conclude};
 use crate::copy::unit::units;
 use crate::sync::{Mutex, MutexGuard};
-use crate::{Result, workers};
+use crate::{Error, Result, workers};
 
 /// Copies that are to be carried out by several threads.
 pub(crate) struct Muster {
@@ -19,7 +19,7 @@ pub(crate) struct Muster {
 }
 
 enum State {
-    /// Nobody has begun. The jobs know of this; whoever begins, or calls it off, ends the circle.
+    /// Nobody has begun. A single job knows of this; whoever begins, or calls it off, ends the circle.
     Called(Group),
     Begun(Weak<Crew>),
 }
@@ -37,8 +37,9 @@ impl Muster {
     pub(super) fn call(group: Group) -> Result<()> {
         let (team, completions, known) = (group.team(), group.completions(), group.clone());
         let muster = Arc::new(Self { state: Mutex::new(State::Called(group)), completions });
-        for job in known.jobs() {
-            job.muster.get_or_init(|| muster.clone());
+        // Who waits for one of several copies is not to wait for the devices of the others, nor carry on for those alone.
+        if let [only] = known.jobs() {
+            only.muster.get_or_init(|| muster.clone());
         }
         // The jobs are let go of before their copies count as submitted.
         drop(known);
@@ -95,7 +96,9 @@ fn find(mut state: MutexGuard<'_, State>) -> Result<Found> {
 /// Puts the crew together; `None` if there is nothing to copy.
 fn begin(group: Group) -> Result<Option<Arc<Crew>>> {
     group.prepare()?;
-    let Some(lead) = group.lead() else { return Ok(None) };
+    let Some(lead) = group.lead() else {
+        return if group.is_wanted() { Err(Error::NotReady) } else { Ok(None) };
+    };
     let units = units(lead);
     if units.is_empty() {
         return Ok(None);
