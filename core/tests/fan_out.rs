@@ -338,11 +338,14 @@ fn a_waker_that_panics_leaves_the_others_told() {
     }
 
     let (late, one, other) = pair();
-    let [mut polled, waited_for] = to_one_that_stands_still(&late, &[one, other]);
+    late.fail_next(Call::Staging, 0);
+    late.hold(0);
+    let options = options().background(BackgroundWork::Always);
+    let mut copies = start_copy_to_all(batch(), &[one, other], options).unwrap();
     let waker = Waker::from(Arc::new(Panics));
-    assert!(Pin::new(&mut polled).poll(&mut Context::from_waker(&waker)).is_pending());
-    eventually("a worker waits", || late.calls().iter().any(|record| record.call == Call::Wait));
-    late.break_one(0);
+    assert!(Pin::new(&mut copies[0]).poll(&mut Context::from_waker(&waker)).is_pending());
+    late.let_go();
+    let waited_for = copies.pop().unwrap();
     assert!(in_time(move || waited_for.wait()).is_err());
 }
 

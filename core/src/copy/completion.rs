@@ -1,6 +1,7 @@
 //! How far a copy is: being staged, submitted, done or failed. Everybody who waits for a copy shares one of these; none
 //! of them owns what is in flight.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -333,7 +334,8 @@ impl Completion {
             }
         }
         if let Some(waker) = waker {
-            waker.wake();
+            // A program's code. What is left to be done here is for others, and they must be told as well.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 }

@@ -198,15 +198,11 @@ pub(super) type Completions = SmallVec<[Arc<Completion>; 1]>;
 /// Tells that every piece is submitted, or why not.
 pub(super) fn conclude(completions: &Completions, error: Option<Error>) {
     for completion in completions {
-        // It wakes a task, whose code may panic: the others are told all the same.
-        let _ = caught(|| {
-            match &error {
-                Some(error) => completion.fail(error.clone()),
-                None if completion.is_abandoned() => completion.fail(Error::Cancelled),
-                None => completion.submitted(),
-            }
-            Ok(())
-        });
+        match &error {
+            Some(error) => completion.fail(error.clone()),
+            None if completion.is_abandoned() => completion.fail(Error::Cancelled),
+            None => completion.submitted(),
+        }
     }
 }
 
