@@ -147,6 +147,7 @@ fn another_element_type_is_refused() {
     assert!(refused(tensor.item::<f32>().unwrap_err()));
 }
 
+/// Mutant: nobody asks whether others hold it (104).
 #[test]
 fn writing_needs_memory_that_nobody_shares() {
     let mut tensor = matrix();
