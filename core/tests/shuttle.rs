@@ -234,6 +234,23 @@ fn no_wake_up_is_lost() {
     });
 }
 
+/// The reactor may be about to park when the next copy comes.
+///
+/// catches: 93-reactor-parks-without-a-look
+#[test]
+fn copies_one_after_the_other_are_looked_after() {
+    explore(1500, || {
+        let (late, [device]) = devices(BLOCK);
+        device.prepare(8).unwrap();
+        for _ in 0..6 {
+            // Nobody else looks after it.
+            drop(start_copy(Tensor::from(bytes(8, 1)), &device, at_once_or_never()).unwrap());
+            eventually(|| device.staging_statistics().in_use == 0);
+        }
+        nothing_is_left(&late, [device]);
+    });
+}
+
 /// Two tasks, and somebody else who settles what they wait for.
 #[test]
 fn copies_are_settled_by_whoever_comes_first() {
@@ -355,8 +372,6 @@ fn sources_are_free_when_the_copy_is_done() {
 }
 
 /// A copy ends in time or fails, whichever comes first; not both, and not neither.
-///
-/// catches: 93-reactor-parks-without-a-look
 #[test]
 fn a_deadline_is_met_or_missed() {
     explore(1500, || {
