@@ -153,7 +153,6 @@ unsafe fn let_go<T>(inner: NonNull<Inner<T>>, count: usize) {
 /// # Safety
 ///
 /// There are no shares any more.
-#[cold]
 #[inline(never)]
 unsafe fn drop_last<T>(inner: NonNull<Inner<T>>) {
     // SAFETY: it was a box, and nobody has it.

@@ -212,6 +212,7 @@ fn sources_are_let_go_of_when_all_are_waited_for() {
 }
 
 /// What the first or the second device fails to submit or to allocate.
+///
 /// catches: 102-copies-that-fail-stop-the-others
 #[test]
 fn a_failure_of_one_device_leaves_the_other_alone() {
