@@ -5,6 +5,7 @@ use std::ptr;
 use smallvec::SmallVec;
 
 use crate::Layout;
+use crate::writer::Writer;
 
 /// Writes the bytes `from..from + bytes` of a tensor, its elements taken in row-major order without gaps, to
 /// `destination`. The border of the range may cut an element.
@@ -19,6 +20,7 @@ pub(crate) unsafe fn gather(
     from: usize,
     destination: *mut u8,
     bytes: usize,
+    writer: &Writer,
 ) {
     debug_assert!(from.checked_add(bytes).is_some_and(|end| end <= layout.bytes()));
     if bytes == 0 {
@@ -26,7 +28,7 @@ pub(crate) unsafe fn gather(
     }
     if layout.is_contiguous() {
         // SAFETY: the elements lie in one run of `layout.bytes()` bytes, which holds the range.
-        return unsafe { ptr::copy_nonoverlapping(source.add(from), destination, bytes) };
+        return unsafe { writer.copy(source.add(from), destination, bytes) };
     }
     let runs = Runs::of(layout);
     let mut cursor = Cursor::at(&runs, from / runs.bytes);
@@ -43,7 +45,8 @@ pub(crate) unsafe fn gather(
         // SAFETY: the cursor is at the run that holds byte `from + written`; it and the next `count - 1` of its row are
         // whole runs of the range.
         unsafe {
-            copy_row(source.add(cursor.offset), runs.row.step, destination.add(written), runs.bytes, count);
+            let (source, destination) = (source.add(cursor.offset), destination.add(written));
+            copy_row(source, runs.row.step, destination, runs.bytes, count, writer);
         }
         written += count * runs.bytes;
         cursor.advance(&runs, count);
@@ -145,7 +148,14 @@ impl Cursor {
 /// # Safety
 ///
 /// All of them are valid for reads, and `destination` for writes of `count * bytes` bytes elsewhere.
-unsafe fn copy_row(source: *const u8, step: usize, destination: *mut u8, bytes: usize, count: usize) {
+unsafe fn copy_row(
+    source: *const u8,
+    step: usize,
+    destination: *mut u8,
+    bytes: usize,
+    count: usize,
+    writer: &Writer,
+) {
     // SAFETY: passed on to the caller.
     unsafe {
         match bytes {
@@ -156,7 +166,7 @@ unsafe fn copy_row(source: *const u8, step: usize, destination: *mut u8, bytes: 
             16 => copy_small::<16>(source, step, destination, count),
             _ => {
                 for run in 0..count {
-                    ptr::copy_nonoverlapping(source.add(run * step), destination.add(run * bytes), bytes);
+                    writer.copy(source.add(run * step), destination.add(run * bytes), bytes);
                 }
             }
         }

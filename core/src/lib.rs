@@ -41,6 +41,7 @@ mod tensor;
 mod threads;
 mod tree;
 mod workers;
+mod writer;
 
 pub use alignment::Alignment;
 pub use backend::{MemoryKind, RawMemory, StreamPriority};

@@ -9,6 +9,7 @@ use crate::copy::run::MOST_INLINE_BYTES;
 use crate::in_flight::Lane;
 use crate::options::{CopyOptions, LARGEST_BLOCK};
 use crate::plan::Plan;
+use crate::writer::Writer;
 use crate::{Alignment, Device, DeviceId, Error, Result, Stream};
 
 /// A flow through staging blocks is cut into about so many units: all workers begin at once, and the link soon.
@@ -63,6 +64,8 @@ pub(crate) struct Flow {
     unit: UnitSizes,
     /// and through staging blocks in pieces of these.
     staged_unit: UnitSizes,
+    /// Goes up through more staging blocks than one.
+    fills_many: bool,
 }
 
 /// The pieces in which a linear space is carried, in bytes.
@@ -151,13 +154,15 @@ impl Flow {
         let unit = UnitSizes::all(paced(if table <= largest { usize::MAX } else { largest }));
         let span = plan.source_span(source);
         let block = staging_block(span, budget, target, from);
-        let staged_unit = match options.pace.is_none() && is_cut(span, target, from) {
+        let is_cut = is_cut(span, target, from);
+        let staged_unit = match options.pace.is_none() && is_cut {
             true => {
                 UnitSizes { least: paced(SMALLEST_UNIT.max(block / 4).min(block)), largest: paced(block) }
             }
             false => UnitSizes::all(paced(block)),
         };
-        Self { source, origin, way, lane, on_callers_stream: callers.is_some(), unit, staged_unit }
+        let on_callers_stream = callers.is_some();
+        Self { source, origin, way, lane, on_callers_stream, unit, staged_unit, fills_many: is_cut }
     }
 
     /// The pieces in which its bytes are carried; `pageable`: results on the host are ordinary memory.
@@ -175,6 +180,11 @@ impl Flow {
     pub(crate) fn fills_at_once(&self) -> bool {
         matches!(self.way, Way::Download)
             && self.origin.device().is_some_and(|source| source.limits().mapped_staging)
+    }
+
+    /// What fills its staging blocks. A small one is in the cache, where the device finds it.
+    pub(crate) fn writer(&self) -> Writer {
+        if self.fills_many { Writer::past_caches() } else { Writer::ordinary() }
     }
 
     /// The device that runs the copies; over the host, those on the way up.

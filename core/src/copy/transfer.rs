@@ -19,6 +19,7 @@ use crate::copy::unit::{Piece, Unit, pieces};
 use crate::gather::gather;
 use crate::in_flight::{Keep, Lane, Ops, Storages};
 use crate::pool::{Block, Pool, host_side};
+use crate::writer::Writer;
 use crate::{Device, Error, Result};
 
 pub(crate) use up::{Filled, Shared, copy_up, copy_up_shared};
@@ -85,6 +86,7 @@ impl<'a> Transfer<'a> {
         self.job.completion.figures.time(Phase::Stage, || {
             let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
             let mut written = 0;
+            let writer = Writer::ordinary();
             for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
                 if chunk != piece.chunk {
                     chunk = piece.chunk;
@@ -96,7 +98,7 @@ impl<'a> Transfer<'a> {
                 // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
                 // done: the storage says `NotReady` until then, and no device uses it (`Job::close`,
                 // `order_behind_uses`).
-                unsafe { read(leaf, &piece, to.ok_or(Error::NotReady)?) }?;
+                unsafe { read(leaf, &piece, to.ok_or(Error::NotReady)?, &writer) }?;
                 written += piece.bytes;
             }
             self.job.completion.figures.count_written(written);
@@ -242,12 +244,13 @@ impl<'a> Transfer<'a> {
     /// Writes the unit into `block`: out of the leaves, or out of another block that holds the same unit.
     fn write_block(&self, block: &Block, other: Option<&Block>) -> Result<()> {
         let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
+        let writer = self.flow.writer();
         for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
             let offset = piece.linear - self.unit.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
             match other {
                 // SAFETY: `at` has checked that the window has room; the block is ours alone until it is submitted.
-                None => unsafe { read(leaf, &piece, to) }?,
+                None => unsafe { read(leaf, &piece, to, &writer) }?,
                 Some(other) => {
                     let from = other.staging().contents().ok_or_else(|| other.why_no_access())?;
                     // SAFETY: as above; `other` holds the same unit, and the copies into it are done (`copy_down`).
@@ -281,18 +284,18 @@ impl<'a> Transfer<'a> {
 ///
 /// # Safety
 ///
-/// `to` has room for the piece and is not used by anybody else.
+/// `to` has room for the piece and is not used by anybody else, before `writer` is dropped.
 #[inline]
-unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>) -> Result<()> {
+unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &Writer) -> Result<()> {
     let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
     match &leaf.strided {
         // SAFETY: the piece lies within the leaf, and the leaf within its storage (`Survey::look_at`), which the job holds;
         // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
         // since nobody else has it.
-        None => unsafe { to.copy_from_nonoverlapping(first.add(piece.leaf_offset), piece.bytes) },
+        None => unsafe { writer.copy(first.as_ptr().add(piece.leaf_offset), to.as_ptr(), piece.bytes) },
         // SAFETY: as above; the layout is that of the leaf.
         Some(layout) => unsafe {
-            gather(layout, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes);
+            gather(layout, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
         },
     }
     Ok(())

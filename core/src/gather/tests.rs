@@ -5,6 +5,7 @@
 use proptest::prelude::*;
 
 use super::gather;
+use crate::writer::Writer;
 use crate::{DType, Layout};
 
 /// The bytes of every element in row-major order, by the definition of strides.
@@ -29,8 +30,10 @@ fn gathered(layout: &Layout, source: &[u8], from: usize, bytes: usize) -> Vec<u8
     const GUARD: usize = 32;
     assert!(source.len() >= layout.span() && from + bytes <= layout.bytes());
     let mut buffer = vec![0xEE; bytes + 2 * GUARD];
+    let writer = Writer::past_caches();
     // SAFETY: the source holds the span, the range is within the payload (both asserted), the buffer holds it.
-    unsafe { gather(layout, source.as_ptr(), from, buffer.as_mut_ptr().add(GUARD), bytes) };
+    unsafe { gather(layout, source.as_ptr(), from, buffer.as_mut_ptr().add(GUARD), bytes, &writer) };
+    drop(writer);
     assert!(buffer[..GUARD].iter().chain(&buffer[GUARD + bytes..]).all(|byte| *byte == 0xEE));
     buffer[GUARD..GUARD + bytes].to_vec()
 }

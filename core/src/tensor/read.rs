@@ -5,6 +5,7 @@ use bytemuck::checked::CheckedCastError;
 use super::Tensor;
 use crate::gather::gather;
 use crate::host_memory::{HostMemory, out_of_memory};
+use crate::writer::Writer;
 use crate::{Element, Error, Result};
 
 /// Each needs a tensor on the host that no copy has taken and whose own copy is done: beside the errors named, each gives
@@ -141,7 +142,7 @@ impl Tensor {
     unsafe fn gather_into(&self, destination: *mut u8) -> Result<()> {
         let span = self.storage()?.host_bytes(self.offset, self.layout.span())?;
         // SAFETY: `span` is the whole span, the range all elements; the destination is promised by the caller.
-        unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.bytes()) };
+        unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.bytes(), &Writer::ordinary()) };
         Ok(())
     }
 
