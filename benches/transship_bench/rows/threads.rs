@@ -44,7 +44,7 @@ fn run(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     }
     let effort = bed.effort(2.0);
     turn(&mut ways, effort.warm_up)?;
-    ways.iter_mut().for_each(|way| way.times.clear());
+    ways.iter_mut().for_each(Way::forget);
     for _ in 0..TURNS {
         turn(&mut ways, effort.timed / TURNS as u32)?;
     }
@@ -68,21 +68,33 @@ struct Way<'a> {
     make: Make<'a>,
     /// Of all turns and all threads.
     times: Vec<Duration>,
+    /// How long the turns took, by the clock.
+    turns: Duration,
 }
 
 impl<'a> Way<'a> {
     fn new(kind: Kind, name: &'static str, make: Make<'a>) -> Self {
-        Self { kind, name, make, times: Vec::new() }
+        Self { kind, name, make, times: Vec::new(), turns: Duration::ZERO }
+    }
+
+    /// What was done so far was to warm up.
+    fn forget(&mut self) {
+        self.times.clear();
+        self.turns = Duration::ZERO;
     }
 
     fn into_lines(self) -> Result<Vec<Line>> {
-        // Without what is not timed: making the input, and letting go of the last result.
-        let rate = (THREADS * self.times.len()) as f64 / self.times.iter().sum::<Duration>().as_secs_f64();
+        let copies = self.times.len() as f64;
+        let by_the_clock = copies / self.turns.as_secs_f64();
+        // Without making the input, and letting go of the last result.
+        let while_timed = THREADS as f64 * copies / self.times.iter().sum::<Duration>().as_secs_f64();
         let samples = Samples::new(self.times).ok_or("nothing was timed")?;
         let times = Line { kind: self.kind, way: self.name.to_owned(), outcome: Outcome::Times(samples) };
+        let rate = |what, rate| Line::figure(self.kind, format!("{}: {what}", self.name), rate, "copies/s");
         Ok(vec![
             times,
-            Line::figure(self.kind, format!("{}: all threads together", self.name), rate, "copies/s"),
+            rate("all threads together, by the clock", by_the_clock),
+            rate("all threads together, what is timed", while_timed),
         ])
     }
 }
@@ -101,13 +113,14 @@ fn turn(ways: &mut [Way<'_>], time: Duration) -> Result<()> {
                 .map(|thread| thread.join().map_err(|_| "a thread panicked")?)
                 .collect::<Result<Vec<_>>>()
         })?;
-        way.times.extend(threads.into_iter().flatten());
+        way.turns += threads.iter().map(|thread| thread.turn).max().unwrap_or_default();
+        way.times.extend(threads.into_iter().flat_map(|thread| thread.times));
     }
     Ok(())
 }
 
 /// Copies for so long; looks at the last one.
-fn one_thread(number: usize, make: Make<'_>, begin: &Barrier, time: Duration) -> Result<Vec<Duration>> {
+fn one_thread(number: usize, make: Make<'_>, begin: &Barrier, time: Duration) -> Result<Thread> {
     let ready = warm(number, make);
     begin.wait();
     let (mut method, inputs) = ready?;
@@ -119,11 +132,19 @@ fn one_thread(number: usize, make: Make<'_>, begin: &Barrier, time: Duration) ->
             break;
         }
     }
+    let turn = started.elapsed();
     let last = &inputs[(times.len() - 1) % inputs.len()];
     if !method.is_right(&last.expected)? {
         return Err("a thread has copied something else than it was given".into());
     }
-    Ok(times)
+    Ok(Thread { times, turn })
+}
+
+/// What one thread has done in a turn.
+struct Thread {
+    times: Vec<Duration>,
+    /// How long it took, all that is not timed included.
+    turn: Duration,
 }
 
 /// A method that has run before, and the thread's own inputs.
