@@ -13,7 +13,8 @@ use crate::writer::Writer;
 /// # Safety
 ///
 /// `source` points to the first element and is valid for reads of `layout.span()` bytes; `destination` is valid for
-/// writes of `bytes` bytes that are none of those; and `from + bytes` is at most `layout.bytes()`.
+/// writes of `bytes` bytes that are none of those, which nobody uses before `writer` is dropped; and `from + bytes` is at most
+/// `layout.bytes()`.
 pub(crate) unsafe fn gather(
     layout: &Layout,
     source: *const u8,
@@ -147,7 +148,8 @@ impl Cursor {
 ///
 /// # Safety
 ///
-/// All of them are valid for reads, and `destination` for writes of `count * bytes` bytes elsewhere.
+/// All of them are valid for reads, and `destination` for writes of `count * bytes` bytes elsewhere, which nobody uses before
+/// `writer` is dropped.
 unsafe fn copy_row(
     source: *const u8,
     step: usize,

@@ -5,10 +5,11 @@
 //!
 //! Each [`Team`] has threads of its own: a device that never answers holds up nobody else.
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -76,9 +77,11 @@ pub(crate) fn handovers() -> u64 {
 
 /// How many threads there may be in a team.
 pub(crate) fn most_threads() -> usize {
-    // Asking takes 80 us where the system looks into files for it (H200 machine).
-    static KNOWN: OnceLock<usize> = OnceLock::new();
-    *KNOWN.get_or_init(|| thread::available_parallelism().map_or(1, usize::from).clamp(2, MOST_THREADS))
+    // Asking takes 80 us, in which the standard library reads files (H200 machine). Each thread may be bound to processors of
+    // its own.
+    thread_local!(static KNOWN: OnceCell<usize> = const { OnceCell::new() });
+    let ask = || thread::available_parallelism().map_or(1, usize::from).clamp(2, MOST_THREADS);
+    KNOWN.try_with(|known| *known.get_or_init(ask)).unwrap_or(2)
 }
 
 /// Runs `task` on a worker of `team`.

@@ -200,3 +200,25 @@ fn large_copies_go_in_about_64_pieces_and_small_ones_in_one() {
         no_violations(&late);
     }
 }
+
+/// Runs of all lengths about those that are written past the caches, in one piece each and as rows of matrices.
+///
+/// Mutant: what lies behind the last line of the caches is forgotten (107).
+#[test]
+fn runs_of_every_length_arrive_through_many_blocks() {
+    let (late, device) = late();
+    let pattern = |bytes: usize| (0..bytes).map(|at| (at % 251) as u8).collect::<Vec<_>>();
+    let lengths = (250..640).chain((64 << 10) - 32..(64 << 10) + 32);
+    let whole = lengths.clone().map(|bytes| Tensor::from(pattern(bytes)));
+    let rows = lengths.step_by(7).map(|bytes| {
+        let matrix = Tensor::from(pattern(5 * bytes)).reshape(&[5, bytes]).unwrap();
+        matrix.slice(0, 0..5, 2).unwrap()
+    });
+    let tensors: Vec<_> = whole.chain(rows).collect();
+    let there = start_copy(tensors.clone(), &device, CopyOptions::default()).unwrap().wait().unwrap();
+    let back = start_copy(there, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+    for (copied, expected) in back.iter().zip(&tensors) {
+        assert!(copied.to_bytes().unwrap() == expected.to_bytes().unwrap(), "{:?}", expected.shape());
+    }
+    no_violations(&late);
+}

@@ -68,29 +68,29 @@ struct Way<'a> {
     make: Make<'a>,
     /// Of all turns and all threads.
     times: Vec<Duration>,
-    /// How long the turns took, by the clock.
-    turns: Duration,
+    /// How long its turns took, by the clock.
+    elapsed: Duration,
 }
 
 impl<'a> Way<'a> {
     fn new(kind: Kind, name: &'static str, make: Make<'a>) -> Self {
-        Self { kind, name, make, times: Vec::new(), turns: Duration::ZERO }
+        Self { kind, name, make, times: Vec::new(), elapsed: Duration::ZERO }
     }
 
     /// What was done so far was to warm up.
     fn forget(&mut self) {
         self.times.clear();
-        self.turns = Duration::ZERO;
+        self.elapsed = Duration::ZERO;
     }
 
     fn into_lines(self) -> Result<Vec<Line>> {
         let copies = self.times.len() as f64;
-        let by_the_clock = copies / self.turns.as_secs_f64();
+        let by_the_clock = copies / self.elapsed.as_secs_f64();
         // Without making the input, and letting go of the last result.
         let while_timed = THREADS as f64 * copies / self.times.iter().sum::<Duration>().as_secs_f64();
         let samples = Samples::new(self.times).ok_or("nothing was timed")?;
         let times = Line { kind: self.kind, way: self.name.to_owned(), outcome: Outcome::Times(samples) };
-        let rate = |what, rate| Line::figure(self.kind, format!("{}: {what}", self.name), rate, "copies/s");
+        let rate = |what, value| Line::figure(self.kind, format!("{}: {what}", self.name), value, "copies/s");
         Ok(vec![
             times,
             rate("all threads together, by the clock", by_the_clock),
@@ -113,14 +113,14 @@ fn turn(ways: &mut [Way<'_>], time: Duration) -> Result<()> {
                 .map(|thread| thread.join().map_err(|_| "a thread panicked")?)
                 .collect::<Result<Vec<_>>>()
         })?;
-        way.turns += threads.iter().map(|thread| thread.turn).max().unwrap_or_default();
+        way.elapsed += threads.iter().map(|thread| thread.elapsed).max().unwrap_or_default();
         way.times.extend(threads.into_iter().flat_map(|thread| thread.times));
     }
     Ok(())
 }
 
 /// Copies for so long; looks at the last one.
-fn one_thread(number: usize, make: Make<'_>, begin: &Barrier, time: Duration) -> Result<Thread> {
+fn one_thread(number: usize, make: Make<'_>, begin: &Barrier, time: Duration) -> Result<Turn> {
     let ready = warm(number, make);
     begin.wait();
     let (mut method, inputs) = ready?;
@@ -132,19 +132,19 @@ fn one_thread(number: usize, make: Make<'_>, begin: &Barrier, time: Duration) ->
             break;
         }
     }
-    let turn = started.elapsed();
+    let elapsed = started.elapsed();
     let last = &inputs[(times.len() - 1) % inputs.len()];
     if !method.is_right(&last.expected)? {
         return Err("a thread has copied something else than it was given".into());
     }
-    Ok(Thread { times, turn })
+    Ok(Turn { times, elapsed })
 }
 
 /// What one thread has done in a turn.
-struct Thread {
+struct Turn {
     times: Vec<Duration>,
-    /// How long it took, all that is not timed included.
-    turn: Duration,
+    /// How long it took, with all that is not timed.
+    elapsed: Duration,
 }
 
 /// A method that has run before, and the thread's own inputs.

@@ -9,6 +9,7 @@ use crate::copy::run::MOST_INLINE_BYTES;
 use crate::in_flight::Lane;
 use crate::options::{CopyOptions, LARGEST_BLOCK};
 use crate::plan::Plan;
+use crate::pool::Block;
 use crate::writer::Writer;
 use crate::{Alignment, Device, DeviceId, Error, Result, Stream};
 
@@ -64,8 +65,8 @@ pub(crate) struct Flow {
     unit: UnitSizes,
     /// and through staging blocks in pieces of these.
     staged_unit: UnitSizes,
-    /// Goes up through more staging blocks than one.
-    fills_many: bool,
+    /// Many staging blocks are filled from the host.
+    past_caches: bool,
 }
 
 /// The pieces in which a linear space is carried, in bytes.
@@ -162,7 +163,8 @@ impl Flow {
             false => UnitSizes::all(paced(block)),
         };
         let on_callers_stream = callers.is_some();
-        Self { source, origin, way, lane, on_callers_stream, unit, staged_unit, fills_many: is_cut }
+        let past_caches = is_cut && matches!(way, Way::Staged);
+        Self { source, origin, way, lane, on_callers_stream, unit, staged_unit, past_caches }
     }
 
     /// The pieces in which its bytes are carried; `pageable`: results on the host are ordinary memory.
@@ -182,9 +184,10 @@ impl Flow {
             && self.origin.device().is_some_and(|source| source.limits().mapped_staging)
     }
 
-    /// What fills its staging blocks. A small one is in the cache, where the device finds it.
-    pub(crate) fn writer(&self) -> Writer {
-        if self.fills_many { Writer::past_caches() } else { Writer::ordinary() }
+    /// What fills `block`. Copies out of ordinary memory begin with one by the driver, on the processor.
+    pub(crate) fn writer(&self, block: &Block) -> Writer {
+        let past_caches = self.past_caches && block.staging().is_pinned();
+        if past_caches { Writer::past_caches() } else { Writer::ordinary() }
     }
 
     /// The device that runs the copies; over the host, those on the way up.

@@ -95,10 +95,11 @@ impl<'a> Transfer<'a> {
                     base = to.map_or(0, |to| to.offset);
                 }
                 let to = window.and_then(|window| window.at(base + piece.chunk_offset, piece.bytes));
+                let Some(to) = to else { return Err(Error::NotReady) };
                 // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
                 // done: the storage says `NotReady` until then, and no device uses it (`Job::close`,
                 // `order_behind_uses`).
-                unsafe { read(leaf, &piece, to.ok_or(Error::NotReady)?, &writer) }?;
+                unsafe { read(leaf, &piece, to, &writer) }?;
                 written += piece.bytes;
             }
             self.job.completion.figures.count_written(written);
@@ -244,12 +245,13 @@ impl<'a> Transfer<'a> {
     /// Writes the unit into `block`: out of the leaves, or out of another block that holds the same unit.
     fn write_block(&self, block: &Block, other: Option<&Block>) -> Result<()> {
         let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
-        let writer = self.flow.writer();
+        let writer = self.flow.writer(block);
         for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
             let offset = piece.linear - self.unit.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
             match other {
-                // SAFETY: `at` has checked that the window has room; the block is ours alone until it is submitted.
+                // SAFETY: `at` has checked that the window has room; the block is ours alone until it is submitted, and
+                // `writer` goes before.
                 None => unsafe { read(leaf, &piece, to, &writer) }?,
                 Some(other) => {
                     let from = other.staging().contents().ok_or_else(|| other.why_no_access())?;
