@@ -110,6 +110,9 @@ calls! {
     event_create = cuEventCreate(event: *mut sys::CUevent, flags: c_uint);
     event_destroy = cuEventDestroy_v2(event: sys::CUevent);
     event_record = cuEventRecord(event: sys::CUevent, stream: sys::CUstream);
+    /// For `compute-sanitizer --track-stream-ordered-races`, which takes nothing else for knowing that an event is reached.
+    #[cfg(instrumented)]
+    event_synchronize = cuEventSynchronize(event: sys::CUevent);
 
     copy_up = cuMemcpyHtoDAsync_v2(
         to: sys::CUdeviceptr, from: *const c_void, bytes: usize, stream: sys::CUstream);
@@ -142,7 +145,14 @@ impl Calls {
         self.counted();
         // SAFETY: the caller's promise.
         match unsafe { sys::cuEventQuery(event) } {
-            CUresult::CUDA_SUCCESS => Ok(true),
+            CUresult::CUDA_SUCCESS => {
+                #[cfg(instrumented)]
+                // SAFETY: as above.
+                unsafe {
+                    self.event_synchronize(event)?;
+                }
+                Ok(true)
+            }
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             failed => Err(self.error("cuEventQuery", failed)),
         }

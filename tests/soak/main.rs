@@ -1,8 +1,8 @@
 //! The soak: threads that copy, cancel, drop, forget, time out and trim at random over the same devices, for as many steps or
 //! minutes as it is told. Every byte is verified, and at the end nothing is left.
 //!
-//! `cargo test --features cuda --test soak -- [NAME] [--steps N | --minutes N] [--seed N]`; the name of a backend alone runs
-//! that one. What has no device here is shown as ignored, or fails where `TRANSSHIP_REQUIRE` names it.
+//! `cargo test --features cuda --test soak -- [NAME] [--steps N | --minutes N] [--seed N] [--threads N]`; the name of a
+//! backend alone runs that one. What has no device here is shown as ignored, or fails where `TRANSSHIP_REQUIRE` names it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::result_large_err, reason = "errors of copies hand the structure back")]
 
@@ -29,8 +29,6 @@ use crate::required::required;
 use crate::settings::Settings;
 use crate::watchdog::Watchdog;
 use crate::worker::{Tally, Worker};
-
-const THREADS: usize = 16;
 
 fn main() -> ExitCode {
     let (settings, rest) = Settings::from_args(std::env::args());
@@ -66,11 +64,11 @@ fn trial(name: &'static str, settings: Settings, arguments: &Arguments) -> Trial
 }
 
 fn soak(name: &'static str, settings: Settings) -> Result<(), Failed> {
-    println!("soak of {name}: {THREADS} threads, {settings}");
+    println!("soak of {name}: {settings}");
     let arena = Arc::new(Arena::open(name)?);
-    let watchdog = Watchdog::start(arena.clone(), THREADS);
+    let watchdog = Watchdog::start(arena.clone(), settings.threads);
     let begin = Instant::now();
-    let threads: Vec<_> = (0..THREADS)
+    let threads: Vec<_> = (0..settings.threads)
         .map(|number| {
             let mut worker = Worker::new(number, arena.clone(), settings.seed);
             let place = watchdog.place(number);

@@ -5,11 +5,13 @@ use std::time::{Duration, SystemTime};
 
 /// Steps of each thread, unless it is told otherwise: some seconds.
 const USUAL_STEPS: u64 = 150;
+const USUAL_THREADS: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) bound: Bound,
     pub(crate) seed: u64,
+    pub(crate) threads: usize,
 }
 
 /// Where each thread stops.
@@ -22,7 +24,7 @@ pub(crate) enum Bound {
 impl Settings {
     /// Takes its own arguments out; the rest is for the test runner.
     pub(crate) fn from_args(mut args: impl Iterator<Item = String>) -> (Self, Vec<String>) {
-        let (mut bound, mut seed) = (Bound::Steps(USUAL_STEPS), None);
+        let (mut bound, mut seed, mut threads) = (Bound::Steps(USUAL_STEPS), None, USUAL_THREADS);
         let mut rest = Vec::new();
         while let Some(argument) = args.next() {
             let mut number = || -> u64 {
@@ -33,6 +35,7 @@ impl Settings {
                 "--steps" => bound = Bound::Steps(number()),
                 "--minutes" => bound = Bound::Time(Duration::from_secs(60 * number())),
                 "--seed" => seed = Some(number()),
+                "--threads" => threads = number() as usize,
                 _ => rest.push(argument),
             }
         }
@@ -40,7 +43,7 @@ impl Settings {
             Bound::Steps(_) => 1,
             Bound::Time(_) => any_seed(),
         };
-        (Self { bound, seed: seed.unwrap_or_else(usual) }, rest)
+        (Self { bound, seed: seed.unwrap_or_else(usual), threads }, rest)
     }
 }
 
@@ -52,9 +55,10 @@ fn any_seed() -> u64 {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--threads {} --seed {} ", self.threads, self.seed)?;
         match self.bound {
-            Bound::Steps(steps) => write!(f, "--steps {steps} --seed {}", self.seed),
-            Bound::Time(time) => write!(f, "--minutes {} --seed {}", time.as_secs() / 60, self.seed),
+            Bound::Steps(steps) => write!(f, "--steps {steps}"),
+            Bound::Time(time) => write!(f, "--minutes {}", time.as_secs() / 60),
         }
     }
 }
