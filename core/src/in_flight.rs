@@ -221,6 +221,15 @@ impl Lane {
         self.queue.lock().settled >= position
     }
 
+    /// Makes later work of `stream` wait for `position`, on the device. What is known to be reached needs no wait, which not
+    /// all streams can do: those of wgpu wait for no other device, and copies over the host have positions there.
+    pub(crate) fn precede(&self, stream: &Arc<dyn BackendStream>, position: u64) -> Result<()> {
+        match self.has_reached(position) || Arc::ptr_eq(stream, &self.stream) {
+            true => Ok(()),
+            false => stream.wait_for(&*self.stream, position),
+        }
+    }
+
     /// Asks the driver how far the stream has come and lets go of what that settles. Never blocks: while another thread
     /// lets go of memory, that one does it.
     pub(crate) fn poll(&self) -> Result<()> {

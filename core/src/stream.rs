@@ -48,7 +48,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the event is of another driver, or what the driver says.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the event is of another driver, or of
+    /// another device with wgpu; or what the driver says.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.lane.stream().wait_for(&*event.ticket.stream, event.ticket.position)
     }

@@ -161,7 +161,7 @@ fn devices_say_what_they_cannot_do() {
     let (_, other) = support::late();
     let foreign = other.create_stream(StreamPriority::Normal).unwrap();
     let event = foreign.record().unwrap();
-    says(&stream.wait_event(&event).unwrap_err(), "Unsupported", &["late:0", "another driver"]);
+    says(&stream.wait_event(&event).unwrap_err(), "Unsupported", &["late:0", "another device"]);
     late.stall();
     let tensor = start_copy(bytes(8), &device, options()).unwrap().wait_on(&stream).unwrap();
     says(&tensor.to_bytes().unwrap_err(), "NotReady", &["is not done", "wait for its handle"]);

@@ -56,6 +56,8 @@ pub(crate) fn all() -> Vec<Backend> {
             copy_granularity: Alignment::of(4).expect("a power of two"),
             bindable_alignment: Alignment::of(32).expect("a power of two"),
             mapped_staging: true,
+            peers: false,
+            waits_for_others: false,
             ..config
         }),
         Backend::simulated("late-open", &[Need::Pinned], |config| LateConfig {

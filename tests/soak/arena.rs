@@ -49,6 +49,8 @@ fn config(name: &str) -> Option<LateConfig> {
             copy_granularity: alignment(4),
             bindable_alignment: alignment(32),
             mapped_staging: true,
+            peers: false,
+            waits_for_others: false,
             ..usual
         }),
         "late-far" => {

@@ -127,7 +127,7 @@ pub(super) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bo
     }
     for (stream, position) in &job.before.uses {
         let position = position.map_or_else(|| stream.record(), Ok)?;
-        if !streams_wait(job, stream, position)? {
+        if !all_wait(job, Flow::reading_stream, wait_unless_same(stream, position))? {
             if !may_block {
                 return Ok(false);
             }
@@ -156,7 +156,8 @@ pub(super) fn order_behind_uses(job: &Job, uses: &StreamUses, may_block: bool) -
     let host_writes = job.flows.iter().any(|flow| matches!(flow.way, Way::Fill));
     for (stream, position) in uses {
         let position = position.map_or_else(|| stream.record(), Ok)?;
-        let device_waits = !host_writes && all_wait(job, Flow::writing_stream, stream, position)?;
+        let device_waits =
+            !host_writes && all_wait(job, Flow::writing_stream, wait_unless_same(stream, position))?;
         if !device_waits && stream.reached()? < position {
             if !may_block {
                 return Ok(false);
@@ -174,13 +175,13 @@ fn order_behind_copy(job: &Job, copy: &Completion, may_block: bool) -> Result<bo
     let host_reads = job.flows.iter().any(|flow| matches!(flow.way, Way::Fill | Way::Staged));
     if !host_reads && (may_block || copy.is_submitted()) {
         copy.wait_submitted(None).map_err(poisoned)?;
-        let mut all_wait = true;
+        let mut device_waits = true;
         for (lane, position) in copy.positions() {
-            all_wait &= streams_wait(job, lane.stream(), position)?;
+            device_waits &= all_wait(job, Flow::reading_stream, |stream| lane.precede(stream, position))?;
         }
         // A failure takes the positions away: look again.
         copy.is_done().map_err(poisoned)?;
-        if all_wait {
+        if device_waits {
             return Ok(true);
         }
     }
@@ -190,19 +191,14 @@ fn order_behind_copy(job: &Job, copy: &Completion, may_block: bool) -> Result<bo
     Ok(may_block)
 }
 
-/// Makes whatever reads the sources wait for a position of `other`; `false` where something cannot.
-fn streams_wait(job: &Job, other: &Arc<dyn BackendStream>, position: u64) -> Result<bool> {
-    all_wait(job, Flow::reading_stream, other, position)
-}
-
+/// Has the streams that a flow of the job reads or writes on `wait`; `false` where one cannot.
 fn all_wait(
     job: &Job,
     stream_of: fn(&Flow) -> &Arc<dyn BackendStream>,
-    other: &Arc<dyn BackendStream>,
-    position: u64,
+    wait: impl Fn(&Arc<dyn BackendStream>) -> Result<()>,
 ) -> Result<bool> {
     for flow in &job.flows {
-        match wait_unless_same(stream_of(flow), other, position) {
+        match wait(stream_of(flow)) {
             Ok(()) => {}
             Err(Error::Unsupported { .. }) => return Ok(false),
             Err(error) => return Err(error),
@@ -211,13 +207,12 @@ fn all_wait(
     Ok(true)
 }
 
-/// Makes `stream` wait for `position` of `other`; nothing to do if they are the same.
-pub(crate) fn wait_unless_same(
-    stream: &Arc<dyn BackendStream>,
+/// A wait for `position` of `other`, which a stream need not do for itself.
+fn wait_unless_same(
     other: &Arc<dyn BackendStream>,
     position: u64,
-) -> Result<()> {
-    if Arc::ptr_eq(stream, other) { Ok(()) } else { stream.wait_for(&**other, position) }
+) -> impl Fn(&Arc<dyn BackendStream>) -> Result<()> {
+    move |stream| if Arc::ptr_eq(stream, other) { Ok(()) } else { stream.wait_for(&**other, position) }
 }
 
 pub(super) fn take_blocks(

@@ -58,9 +58,7 @@ impl Tensor {
         let Some(copy) = self.storage()?.pending() else { return Ok(()) };
         copy.wait_submitted(None).map_err(poisoned)?;
         for (lane, position) in copy.positions() {
-            if !lane.has_reached(position) && !Arc::ptr_eq(stream, lane.stream()) {
-                stream.wait_for(&**lane.stream(), position)?;
-            }
+            lane.precede(stream, position)?;
         }
         // A failure clears the positions: look again.
         copy.is_done().map(|_| ()).map_err(poisoned)

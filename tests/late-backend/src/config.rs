@@ -11,6 +11,8 @@ pub struct LateConfig {
     pub devices: usize,
     /// Whether its devices reach each other.
     pub peers: bool,
+    /// Whether its streams wait for those of its other devices.
+    pub waits_for_others: bool,
     /// Whether its devices read each other's staging blocks, unless those are mapped.
     pub shared_staging: bool,
     /// Whether staging blocks are pinned.
@@ -55,6 +57,7 @@ impl LateConfig {
             name,
             devices: 1,
             peers: true,
+            waits_for_others: true,
             shared_staging: true,
             pinned: true,
             polls_per_op: 1,

@@ -51,7 +51,8 @@ unsafe impl BackendStream for LateStream {
     fn wait_for(&self, other: &dyn BackendStream, position: u64) -> Result<()> {
         drop(self.instance.enter(Call::WaitFor, false, self.device)?);
         let other = Self::of(other, &self.instance)
-            .ok_or(Error::Unsupported { device: self.id(), what: "wait for a stream of another driver" })?;
+            .filter(|other| other.device == self.device || self.instance.config.waits_for_others)
+            .ok_or(Error::Unsupported { device: self.id(), what: "wait for a stream of another device" })?;
         other.check_recorded(position)?;
         let wait = Op::WaitFor { stream: other.index, position };
         self.instance.lock().streams[self.index].pending.push_back(wait);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::CopyHandle;
 use crate::copy::crew::Crew;
+use crate::copy::leaves;
 use crate::copy::muster::Muster;
-use crate::copy::{leaves, run};
 use crate::storage::Storage;
 use crate::{CopyError, Error, Result, Stream, TensorTree};
 
@@ -17,7 +17,7 @@ impl<S: TensorTree> CopyHandle<S> {
         }
         self.completion.wait_submitted(None)?;
         for (lane, position) in self.completion.positions() {
-            run::wait_unless_same(stream.backend_stream(), lane.stream(), position)?;
+            lane.precede(stream.backend_stream(), position)?;
         }
         if let Some(job) = &self.job {
             self.placed = job.results();
