@@ -214,7 +214,8 @@ pub unsafe trait BackendStream: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the two streams are of different drivers: the caller waits on a host thread then.
+    /// [`Error::Unsupported`] if it cannot wait for that one, which is of another driver or another device: the caller waits on a
+    /// host thread then.
     fn wait_for(&self, other: &dyn BackendStream, position: u64) -> Result<()>;
 
     /// The highest position reached, asking the driver; never blocks.

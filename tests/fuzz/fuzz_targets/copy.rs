@@ -136,10 +136,13 @@ fuzz_target!(|case: Case| {
     bench.set_budgets(staging_budget, result_budget);
     let mut tensors = tensors(&leaves);
     let expected = bytes(&tensors);
+    let mut handed_over = false;
     for leg in legs.iter().take(MOST_LEGS) {
-        tensors = bench.run(tensors, leg, &expected).unwrap_or_else(|| self::tensors(&leaves));
+        handed_over |= matches!(leg.end, End::WaitOn);
+        let ended = bench.run(tensors, leg, &expected, handed_over);
+        tensors = ended.unwrap_or_else(|| self::tensors(&leaves));
     }
-    bench.check(tensors, &expected);
+    bench.check(tensors, &expected, handed_over);
     if kept == 0 {
         bench.devices.iter().for_each(|device| device.shutdown().unwrap());
     }
@@ -193,7 +196,13 @@ impl Bench {
     }
 
     /// The tensors where they are then; `None` if the leg gave them up.
-    fn run(&self, tensors: Vec<Tensor>, leg: &Leg, expected: &[Vec<u8>]) -> Option<Vec<Tensor>> {
+    fn run(
+        &self,
+        tensors: Vec<Tensor>,
+        leg: &Leg,
+        expected: &[Vec<u8>],
+        handed_over: bool,
+    ) -> Option<Vec<Tensor>> {
         let (target, stream) = match leg.to {
             To::Host => (Device::host(), None),
             To::First => (self.devices[0].clone(), Some(&self.streams[0])),
@@ -209,15 +218,15 @@ impl Bench {
             Err(error) => {
                 assert!(leg.may_fail_with(error.error(), &target, &options), "{error:?}");
                 let tensors = error.into_value()?;
-                self.check(tensors.clone(), expected);
+                self.check(tensors.clone(), expected, handed_over);
                 Some(tensors)
             }
         }
     }
 
     /// The bytes are those that were there at the beginning, wherever they are now. A fault that nothing has met yet may hit this copy.
-    /// Tensors that a stream was to wait for, and whose copy has failed since, have none and never will.
-    fn check(&self, mut tensors: Vec<Tensor>, expected: &[Vec<u8>]) {
+    /// Tensors that were handed over to a stream, and whose copy has failed since, have none and never will.
+    fn check(&self, mut tensors: Vec<Tensor>, expected: &[Vec<u8>], handed_over: bool) {
         loop {
             let down =
                 start_copy(tensors, &Device::host(), CopyOptions::default()).and_then(CopyHandle::wait);
@@ -228,6 +237,7 @@ impl Bench {
                 Err(error) => {
                     assert!(is_a_fault(error.error()), "{error:?}");
                     let have_none = matches!(error.error(), Error::CopyFailed(_));
+                    assert!(handed_over || !have_none, "{error:?}");
                     match error.into_value() {
                         Some(again) if !have_none => tensors = again,
                         _ => return,
