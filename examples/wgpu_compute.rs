@@ -101,7 +101,8 @@ fn weighted_area(camera: &Camera) -> transship::Result<f32> {
 
 /// Submits the shader; the tensor that it fills is the program's own buffer.
 fn compute(device: &Device, cameras: &[Camera]) -> Result<Tensor, Box<dyn Error>> {
-    let (gpu, queue) = transship::wgpu::wgpu_device(device)?;
+    // SAFETY: nobody destroys it.
+    let (gpu, queue) = unsafe { transship::wgpu::wgpu_device(device) }?;
     let mut table = Vec::with_capacity(3 * 4 * cameras.len());
     let mut chunk = None;
     for camera in cameras {

@@ -54,7 +54,8 @@ pub fn stream_from_cudarc(device: &Device, stream: &Arc<cudarc::driver::CudaStre
 /// # Safety
 ///
 /// `stream` is a stream of the driver, and it is not destroyed before the result and every tensor copied or used on it are
-/// gone.
+/// gone; and, if such a tensor went while the stream was being captured, not before [`Stream::synchronize`] was called on the
+/// result behind that.
 ///
 /// # Errors
 ///
@@ -78,7 +79,8 @@ pub unsafe fn stream_from_raw(device: &Device, stream: sys::CUstream) -> Result<
     Ok(Stream::from_backend(device, Arc::new(stream)))
 }
 
-/// The driver's handle of a stream, for kernels and libraries. It is valid for as long as `stream`.
+/// The driver's handle of a stream, for kernels and libraries. It is valid for as long as `stream`. Capture no stream of
+/// the device's own through it: wrap one of the driver's for that.
 ///
 /// # Errors
 ///

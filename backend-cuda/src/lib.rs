@@ -7,6 +7,9 @@
 //! - [`cuda_view`]: a tensor as an argument of a kernel;
 //! - [`tensor_from_cuda_slice`]: memory of cudarc's as a tensor, without a copy;
 //! - [`device_ptr`]: a bare address, for those who order their work themselves.
+//!
+//! A program that depends on this crate itself, and not through the feature of `transship`, must name it somewhere, if only by
+//! `use transship_cuda as _;`: the linker leaves out what nothing names, and there would be no driver.
 
 mod api;
 mod calls;

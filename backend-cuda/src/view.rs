@@ -1,12 +1,11 @@
 //! A tensor as an argument of a kernel.
 
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaView, DevicePtrMut, DeviceRepr};
-use transship_core::backend::BackendStream;
+use transship_core::backend::{BackendStream, count_leak};
 use transship_core::stream_ordered::{Context, address_of};
 use transship_core::{Element, Result, Tensor};
 
@@ -17,8 +16,11 @@ use crate::interop::{adopt, backend};
 /// Lends the elements of a tensor to work on `stream`.
 ///
 /// From now on the stream waits, on the device, for the copy that fills the tensor; and the memory is not given back
-/// before everything is done that is submitted to the stream for as long as the tensor lives. Other streams of cudarc's
-/// wait for the same where cudarc tracks events.
+/// before everything is done that is submitted to the stream for as long as the tensor or the view lives. Other streams of
+/// cudarc's wait for the same where cudarc tracks events; of several that read the view, cudarc remembers the last one: a view
+/// for each of them makes all of them count.
+///
+/// The view has a share of the tensor's memory. Forgetting it keeps that memory for ever.
 ///
 /// ```no_run
 /// use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
@@ -42,36 +44,42 @@ use crate::interop::{adopt, backend};
 /// `Error::WrongDType`, `Error::NotContiguous` or `Error::Misaligned` if the tensor is no run of `T`;
 /// `Error::WrongStream` or `Error::Unsupported` if it does not lie where the stream works; the error of the copy if that
 /// failed, or what the driver says.
-pub fn cuda_view<'a, T: Element + DeviceRepr>(
-    tensor: &'a Tensor,
+pub fn cuda_view<T: Element + DeviceRepr>(
+    tensor: &Tensor,
     stream: &Arc<cudarc::driver::CudaStream>,
-) -> Result<CudaTensorView<'a, T>> {
+) -> Result<CudaTensorView<T>> {
     let device = tensor.device()?;
     let backend = backend(&device)?;
     let adopted: Arc<dyn BackendStream> = adopt(backend, stream)?;
     let address = address_of::<T>(tensor)?;
     tensor.record_backend_stream(&adopted)?;
-    // SAFETY: the tensor's memory at this address has so many elements, and outlives the view and what `adopted` does.
+    // SAFETY: the tensor's memory at this address has so many elements. The view has a share of it (`memory`), and
+    // `record_backend_stream` keeps it for what `adopted` does. `Drop` leaks the slice.
     let slice = unsafe { lend(backend, stream, address, tensor.elements())? };
-    let context = backend.context().clone();
-    Ok(CudaTensorView { slice: ManuallyDrop::new(slice), context, tensor: PhantomData })
+    Ok(CudaTensorView {
+        slice: ManuallyDrop::new(slice),
+        context: backend.context().clone(),
+        memory: ManuallyDrop::new(tensor.clone()),
+    })
 }
 
 /// The elements of a tensor, for reading on the stream that [`cuda_view`] was given. It is cudarc's slice, but never frees.
-pub struct CudaTensorView<'a, T> {
+pub struct CudaTensorView<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
     context: Arc<Context<Cuda>>,
-    tensor: PhantomData<&'a Tensor>,
+    /// A share of the memory: copies that safe code makes of the slice on other streams are waited for by `Drop`, and where
+    /// that does not run nothing is freed.
+    memory: ManuallyDrop<Tensor>,
 }
 
-impl<T> CudaTensorView<'_, T> {
+impl<T> CudaTensorView<T> {
     /// The argument for a kernel.
     pub fn view(&self) -> CudaView<'_, T> {
         self.slice.as_view()
     }
 }
 
-impl<T> Deref for CudaTensorView<'_, T> {
+impl<T> Deref for CudaTensorView<T> {
     type Target = CudaSlice<T>;
 
     fn deref(&self) -> &CudaSlice<T> {
@@ -79,15 +87,36 @@ impl<T> Deref for CudaTensorView<'_, T> {
     }
 }
 
-impl<T> Drop for CudaTensorView<'_, T> {
+impl<T> Drop for CudaTensorView<T> {
     fn drop(&mut self) {
-        let _current = self.context.enter();
+        let current = self.context.enter();
         // SAFETY: the field is not used again.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // Makes the stream wait for the uses on other streams that cudarc knows of, and frees nothing. The stream itself
-        // is recorded on the tensor, so that these uses are covered as well.
-        slice.leak();
+        // SAFETY: as above.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        match wait_for_readers(slice) && current.is_ok() {
+            true => drop(memory),
+            false => {
+                // Nothing makes the stream wait for a reader on another one, so nothing proves that it is done.
+                count_leak(memory.retained_bytes());
+                std::mem::forget(memory);
+            }
+        }
     }
+}
+
+/// Makes the slice's stream wait for the uses on other streams that cudarc knows of, and frees nothing. The stream itself is
+/// recorded on the tensor, so that these uses are covered as well. `false` if it cannot wait.
+fn wait_for_readers<T>(slice: CudaSlice<T>) -> bool {
+    let cudarc = slice.context().clone();
+    // cudarc keeps the errors of this for the next call of somebody, who must find those of before as well.
+    let earlier = cudarc.check_err();
+    slice.leak();
+    let waited = cudarc.check_err();
+    let is_waiting = waited.is_ok();
+    cudarc.record_err(earlier);
+    cudarc.record_err(waited);
+    is_waiting
 }
 
 /// A slice of cudarc's over memory that it does not own, marked as written by `stream` up to here.

@@ -48,15 +48,19 @@ macro_rules! calls {
         impl Functions {
             /// Looks every function up; the answer is the name of the first that is missing.
             pub(crate) fn resolve(library: &Library) -> Result<Self, &'static str> {
-                Ok(Self {
-                    $($method: find(library, stringify!($function))?,)*
-                    event_query: find(library, "hipEventQuery")?,
-                    event_elapsed: find(library, "hipEventElapsedTime")?,
-                    last_error: find(library, "hipGetLastError")?,
-                    error_name: find(library, "hipGetErrorName")?,
-                    error_string: find(library, "hipGetErrorString")?,
-                    stream_device: find(library, "hipStreamGetDevice").ok(),
-                })
+                // SAFETY: each field has the prototype that AMD's header has for the name beside it, with 32-bit integers for
+                // its enums.
+                unsafe {
+                    Ok(Self {
+                        $($method: find(library, stringify!($function))?,)*
+                        event_query: find(library, "hipEventQuery")?,
+                        event_elapsed: find(library, "hipEventElapsedTime")?,
+                        last_error: find(library, "hipGetLastError")?,
+                        error_name: find(library, "hipGetErrorName")?,
+                        error_string: find(library, "hipGetErrorString")?,
+                        stream_device: find(library, "hipStreamGetDevice").ok(),
+                    })
+                }
             }
         }
 
@@ -237,8 +241,12 @@ impl Deref for Calls {
 }
 
 /// A function of the library as a pointer of the type that the caller's field has.
-fn find<F: Copy>(library: &Library, name: &'static str) -> Result<F, &'static str> {
-    // SAFETY: the fields have the prototypes of AMD's header, whose enums are 32-bit integers.
+///
+/// # Safety
+///
+/// `F` is the pointer type of a function with the prototype of the one that the library has under this name.
+unsafe fn find<F: Copy>(library: &Library, name: &'static str) -> Result<F, &'static str> {
+    // SAFETY: the caller's promise.
     unsafe { library.get::<F>(name.as_bytes()) }.map(|function| *function).map_err(|_| name)
 }
 

@@ -28,7 +28,8 @@ use crate::{HipBackend, HipStream, driver};
 /// # Safety
 ///
 /// `stream` is a stream that the runtime has for this device (runtimes before ROCm 5.6 cannot be asked), and it is not
-/// destroyed before the result and every tensor copied or used on it are gone.
+/// destroyed before the result and every tensor copied or used on it are gone; and, if such a tensor went while the stream was
+/// being captured, not before [`Stream::synchronize`] was called on the result behind that.
 ///
 /// # Errors
 ///
@@ -48,7 +49,8 @@ pub unsafe fn stream_from_raw(device: &Device, stream: hiprt::hipStream_t) -> Re
     Ok(Stream::from_backend(device, Arc::new(stream)))
 }
 
-/// The runtime's handle of a stream, for kernels and libraries. It is valid for as long as `stream`.
+/// The runtime's handle of a stream, for kernels and libraries. It is valid for as long as `stream`. Capture no stream of
+/// the device's own through it: wrap one of the runtime's for that.
 ///
 /// # Errors
 ///

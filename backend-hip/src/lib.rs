@@ -6,6 +6,9 @@
 //! - [`stream_from_raw`], [`hip_stream`]: streams, in both directions;
 //! - [`hip_view`]: a tensor as an argument of a kernel;
 //! - [`device_ptr`]: a bare address, for those who order their work themselves.
+//!
+//! A program that depends on this crate itself, and not through the feature of `transship`, must name it somewhere, if only by
+//! `use transship_hip as _;`: the linker leaves out what nothing names, and there would be no driver.
 
 mod api;
 mod calls;

@@ -43,13 +43,17 @@ impl Compiler {
     }
 
     fn resolve(library: &Library) -> Option<Self> {
-        Some(Self {
-            create: find(library, "hiprtcCreateProgram")?,
-            compile: find(library, "hiprtcCompileProgram")?,
-            code_size: find(library, "hiprtcGetCodeSize")?,
-            code: find(library, "hiprtcGetCode")?,
-            destroy: find(library, "hiprtcDestroyProgram")?,
-        })
+        // SAFETY: each field has the prototype that AMD's header has for the name beside it, with handles as numbers of the
+        // same size.
+        unsafe {
+            Some(Self {
+                create: find(library, "hiprtcCreateProgram")?,
+                compile: find(library, "hiprtcCompileProgram")?,
+                code_size: find(library, "hiprtcGetCodeSize")?,
+                code: find(library, "hiprtcGetCode")?,
+                destroy: find(library, "hiprtcDestroyProgram")?,
+            })
+        }
     }
 
     fn compile(&self, source: &CStr, options: &[&CStr]) -> Option<Vec<u8>> {
@@ -83,8 +87,11 @@ impl Compiler {
     }
 }
 
-fn find<F: Copy>(library: &Library, name: &str) -> Option<F> {
-    // SAFETY: the fields have the prototypes of AMD's header, with handles as numbers of the same size.
+/// # Safety
+///
+/// `F` is the pointer type of a function with the prototype of the one that the library has under this name.
+unsafe fn find<F: Copy>(library: &Library, name: &str) -> Option<F> {
+    // SAFETY: the caller's promise.
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
 }
 

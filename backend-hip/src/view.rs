@@ -2,16 +2,20 @@
 
 use std::marker::PhantomData;
 
+use transship_core::backend::Backend;
 use transship_core::stream_ordered::address_of;
 use transship_core::{Element, Error, Result, Stream, Tensor};
 
-use crate::interop::{backend, hip_stream};
+use crate::interop::backend;
+use crate::{HipBackend, HipStream};
 
 /// Lends the elements of a tensor to work on `stream`, which is one of [`stream_from_raw`](crate::stream_from_raw) or of the
 /// device itself.
 ///
 /// From now on the stream waits, on the device, for the copy that fills the tensor; and the memory is not given back
-/// before everything is done that is submitted to the stream for as long as the tensor lives.
+/// before everything is done that is submitted to the stream for as long as the tensor or the view lives.
+///
+/// The view has a share of the tensor's memory. Forgetting it keeps that memory for ever.
 ///
 /// ```no_run
 /// use std::ffi::c_void;
@@ -31,27 +35,36 @@ use crate::interop::{backend, hip_stream};
 /// [`Error::WrongDType`], [`Error::NotContiguous`] or [`Error::Misaligned`] if the tensor is no run of `T`;
 /// [`Error::WrongStream`] or [`Error::Unsupported`] if it does not lie where the stream works; the error of the copy if that
 /// failed, or what the driver says.
-pub fn hip_view<'a, T: Element>(tensor: &'a Tensor, stream: &Stream) -> Result<HipTensorView<'a, T>> {
+pub fn hip_view<T: Element>(tensor: &Tensor, stream: &Stream) -> Result<HipTensorView<T>> {
     let device = tensor.device()?;
-    backend(&device)?;
-    hip_stream(stream)?;
-    if stream.device().id() != device.id() {
-        return Err(Error::WrongStream { actual: stream.device().id(), expected: device.id() });
-    }
+    check_stream(backend(&device)?, stream)?;
     let address = address_of::<T>(tensor)?;
     tensor.record_stream(stream)?;
-    Ok(HipTensorView { address, elements: tensor.elements(), tensor: PhantomData })
+    Ok(HipTensorView { address, memory: tensor.clone(), elements: PhantomData })
+}
+
+/// Fails unless the stream works on this device. Names say nothing: any stream can be passed off as one of any device.
+fn check_stream(backend: &HipBackend, stream: &Stream) -> Result<()> {
+    let expected = backend.device();
+    let Some(stream) = HipStream::of(&**stream.backend_stream()) else {
+        return Err(Error::Unsupported { device: expected, what: "use a stream of another driver" });
+    };
+    match backend.owns(stream) {
+        true => Ok(()),
+        false => Err(Error::WrongStream { actual: stream.device(), expected }),
+    }
 }
 
 /// The elements of a tensor, for reading on the stream that [`hip_view`] was given.
-#[derive(Debug, Clone, Copy)]
-pub struct HipTensorView<'a, T> {
+#[derive(Debug, Clone)]
+pub struct HipTensorView<T> {
     address: u64,
-    elements: usize,
-    tensor: PhantomData<(&'a Tensor, *const T)>,
+    /// A share of the memory.
+    memory: Tensor,
+    elements: PhantomData<*const T>,
 }
 
-impl<T> HipTensorView<'_, T> {
+impl<T> HipTensorView<T> {
     /// Where they start on the device.
     pub fn as_ptr(&self) -> *const T {
         std::ptr::with_exposed_provenance(self.address as usize)
@@ -59,11 +72,11 @@ impl<T> HipTensorView<'_, T> {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.elements
+        self.memory.elements()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.elements == 0
+        self.memory.elements() == 0
     }
 }

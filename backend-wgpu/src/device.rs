@@ -39,7 +39,11 @@ impl WgpuBackend {
     }
 
     /// The device.
-    pub fn device(&self) -> &wgpu::Device {
+    ///
+    /// # Safety
+    ///
+    /// As [`from_device`](crate::from_device): nobody destroys it while copies are on their way.
+    pub unsafe fn device(&self) -> &wgpu::Device {
         self.context.device()
     }
 

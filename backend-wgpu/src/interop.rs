@@ -20,14 +20,20 @@ const FIRST_FOREIGN: usize = 1 << 16;
 /// uncaptured-error handler and its device-lost callback are left alone. Callbacks of the program may run on threads of
 /// transship, which poll the device; one that panics there counts as the loss of the device.
 ///
-/// Do not call `Device::destroy` while copies are being started or carried out: wgpu frees the memory of mapped buffers at
-/// the next poll, which a thread of transship may be writing to in that moment.
+/// # Safety
+///
+/// Nobody [destroys](wgpu::Device::destroy) the device while copies to tensors on it are being staged, or copies from them land: from
+/// their start until their handles have been waited for (to the device: handed to a stream), or
+/// [`Cancelled::in_flight`](transship_core::Cancelled) has. wgpu frees the memory of mapped buffers when a destroyed device is polled
+/// or submitted to, by whomever, whoever holds a view of it; threads of transship write to such memory. Dropping all handles of
+/// the device is no matter.
 ///
 /// ```no_run
 /// # fn copy(device: wgpu::Device, queue: wgpu::Queue) -> transship_core::Result<()> {
 /// use transship_core::{CopyOptions, Tensor, start_copy};
 ///
-/// let gpu = transship_wgpu::from_device(device.clone(), queue.clone())?;
+/// // SAFETY: this program never destroys the device.
+/// let gpu = unsafe { transship_wgpu::from_device(device.clone(), queue.clone()) }?;
 /// let tensor = start_copy(Tensor::from(vec![1.0_f32, 2.0]), &gpu, CopyOptions::default())?.wait()?;
 /// assert_eq!(tensor.device_id()?, gpu.id());
 /// # Ok(())
@@ -37,7 +43,13 @@ const FIRST_FOREIGN: usize = 1 << 16;
 /// # Errors
 ///
 /// What wgpu says.
-pub fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Device> {
+///
+/// ```compile_fail,E0133
+/// # fn copy(device: wgpu::Device, queue: wgpu::Queue) {
+/// let _ = transship_wgpu::from_device(device, queue); // without a promise
+/// # }
+/// ```
+pub unsafe fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Device> {
     static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
     let id = DeviceId::new(NAME, NEXT.fetch_add(1, Ordering::Relaxed))?;
     Device::from_backend(Arc::new(WgpuBackend::new(id, device, queue, true)))
@@ -45,12 +57,24 @@ pub fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Device> {
 
 /// The device and the queue below a device of this driver, for pipelines and submissions of the program's own.
 ///
+/// # Safety
+///
+/// As [`from_device`]: nobody destroys it while copies are on their way.
+///
 /// # Errors
 ///
 /// [`Error::Unsupported`] if it is none of wgpu's.
-pub fn wgpu_device(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
+///
+/// ```compile_fail,E0133
+/// # fn show(device: &transship_core::Device) {
+/// let _ = transship_wgpu::wgpu_device(device); // without a promise
+/// # }
+/// ```
+pub unsafe fn wgpu_device(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
     let backend = backend(device)?;
-    Ok((backend.device().clone(), backend.queue().clone()))
+    // SAFETY: the caller's promise.
+    let device = unsafe { backend.device() };
+    Ok((device.clone(), backend.queue().clone()))
 }
 
 /// A tensor over the start of a buffer of the program's own, without a copy.

@@ -14,6 +14,9 @@
 //! Buffers of 8 MiB and more are made up to an eighth larger, and kept for the next tensor of about that size once nobody
 //! uses them: at most 1 GiB of them, and with those in use at most twice what was ever in use at once. `Device::trim` gives
 //! them back. A buffer that [`wgpu_view`] has shown is never used again for another tensor, since the program may hold it.
+//!
+//! A program that depends on this crate itself, and not through the feature of `transship`, must name it somewhere, if only by
+//! `use transship_wgpu as _;`: the linker leaves out what nothing names, and there would be no driver.
 
 mod adapters;
 mod context;

@@ -88,9 +88,12 @@ impl WgpuBuffer {
         Self { buffer: Some(buffer), offset, bytes, origin, is_lent, open, context: context.clone() }
     }
 
-    /// The buffer, which may be larger than this; `None` where there are no bytes. Whoever has asked may keep it: its memory
-    /// is not used again for other tensors.
+    /// The buffer, which may be larger than this; `None` where there are no bytes, and while the host writes to it: whoever has
+    /// it could destroy it. Whoever has asked may keep it: its memory is not used again for other tensors.
     pub fn buffer(&self) -> Option<&wgpu::Buffer> {
+        if self.open.lock().is_some() {
+            return None;
+        }
         self.is_lent.store(true, Ordering::Relaxed);
         self.buffer.as_ref()
     }
@@ -149,7 +152,7 @@ unsafe impl Buffer for WgpuBuffer {
         Some(unsafe { WriteWindow::new(start, self.bytes) })
     }
 
-    fn close(&self) -> Result<()> {
+    unsafe fn close(&self) -> Result<()> {
         let (Some(view), Some(buffer)) = (self.open.lock().take(), &self.buffer) else { return Ok(()) };
         drop(view);
         self.context.counting().driver_called(1);

@@ -88,6 +88,10 @@ unsafe impl BackendStream for WgpuStream {
         self.0.record()
     }
 
+    fn is_same(&self, other: &dyn BackendStream) -> bool {
+        Self::of(other).is_some_and(|other| other.0.is(&self.0))
+    }
+
     /// Nothing to do on a stream of the same queue, which runs in the order of submission anyway.
     fn wait_for(&self, other: &dyn BackendStream, _: u64) -> Result<()> {
         match Self::of(other).is_some_and(|other| other.0.is(&self.0)) {

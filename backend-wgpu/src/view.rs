@@ -79,7 +79,7 @@ pub fn wgpu_view(tensor: &Tensor) -> Result<WgpuSlice> {
     let buffer = memory.and_then(|memory| Some((memory.buffer()?.clone(), memory.offset())));
     let (buffer, start) =
         buffer.ok_or_else(|| backend.context().unsupported("bind a tensor without bytes"))?;
-    let limits = backend.device().limits();
+    let limits = backend.context().device().limits();
     Ok(WgpuSlice {
         buffer,
         offset: (start + tensor.offset()) as u64,

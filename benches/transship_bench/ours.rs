@@ -34,16 +34,17 @@ impl Target {
         self.way("start_copy, until wait() returns", until_waited)
     }
 
+    /// The same for a thread of its own.
+    pub(crate) fn method<S: TensorTree + Clone + 'static>(&self) -> Box<dyn Method<S>> {
+        Box::new(self.doing(|value: &S| Ok(value.clone()), until_waited))
+    }
+
     pub(crate) fn way<S: TensorTree + Clone + 'static>(
         &self,
         name: &str,
         way: fn(S, &Self) -> Timed<S>,
     ) -> Contender<S> {
-        Contender::new(
-            Kind::Ours,
-            name,
-            Ours { target: self.clone(), take: |value: &S| Ok(value.clone()), way, copied: None },
-        )
+        Contender::new(Kind::Ours, name, self.doing(|value: &S| Ok(value.clone()), way))
     }
 
     /// The input is handed over, and not a clone of it.
@@ -52,7 +53,11 @@ impl Target {
         name: &str,
         way: fn(S, &Self) -> Timed<S>,
     ) -> Contender<S> {
-        Contender::new(Kind::Ours, name, Ours { target: self.clone(), take: input::owned, way, copied: None })
+        Contender::new(Kind::Ours, name, self.doing(input::owned, way))
+    }
+
+    fn doing<S>(&self, take: fn(&S) -> Result<S>, way: fn(S, &Self) -> Timed<S>) -> Ours<S> {
+        Ours { target: self.clone(), take, way, copied: None }
     }
 
     /// `start_copy_into` until `wait()` returns, into the memory that the first run was given by [`start`](Self::start).

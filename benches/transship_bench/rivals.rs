@@ -11,7 +11,7 @@ use transship::{Device, Tensor};
 
 use crate::Result;
 use crate::measure::{Contender, Method};
-use crate::table::Kind;
+use crate::table::{Kind, Line, Outcome};
 
 /// Above it, the limit is one copy of as many bytes that lie in pinned memory already.
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
@@ -85,6 +85,38 @@ pub(crate) fn packed<S: 'static>(device: &Device) -> Result<Option<Box<dyn Metho
     }
 }
 
+/// A large batch through two pinned blocks of 2 MiB, for a thread of its own.
+pub(crate) fn ring<S: 'static>(device: &Device) -> Result<Option<Box<dyn Method<S>>>> {
+    match device.id().driver() {
+        #[cfg(feature = "cuda")]
+        "cuda" => Ok(Some(Box::new(cuda::ring(device.id().ordinal())?))),
+        _ => Ok(None),
+    }
+}
+
+/// A large batch through one ring of pinned blocks that so many threads fill, which spin or sleep while there is nothing to do.
+pub(crate) fn team<S: 'static>(
+    device: &Device,
+    threads: usize,
+    spin: bool,
+) -> Result<Option<Box<dyn Method<S>>>> {
+    match device.id().driver() {
+        #[cfg(feature = "cuda")]
+        "cuda" => Ok(Some(Box::new(cuda::team(device.id().ordinal(), threads, spin)?))),
+        _ => Ok(None),
+    }
+}
+
+/// In the place of a limit that is not written for this device.
+pub(crate) fn no_limit(way: &str, device: &Device) -> Line {
+    let outcome = Outcome::NotMeasured(none_written(device.id().driver()));
+    Line { kind: Kind::Limit, way: way.to_owned(), outcome }
+}
+
 fn none_for<S>(driver: &str) -> Contender<S> {
-    Contender::missing(Kind::Rival, "by hand", format!("no rival is written for this work on {driver}"))
+    Contender::missing(Kind::Rival, "by hand", none_written(driver))
+}
+
+fn none_written(driver: &str) -> String {
+    format!("no rival is written for this work on {driver}")
 }

@@ -1,8 +1,12 @@
 //! The rows of the table.
 
+mod crowd;
 mod devices;
 mod down;
+#[cfg(feature = "cuda")]
+mod full_queue;
 mod host_cost;
+mod rest;
 mod steady;
 mod sweeps;
 mod threads;
@@ -23,13 +27,20 @@ pub(crate) struct Work {
 }
 
 fn all() -> impl Iterator<Item = &'static Work> {
-    let modules: [&[Work]; 8] = [
+    #[cfg(feature = "cuda")]
+    let full_queue = full_queue::ROWS;
+    #[cfg(not(feature = "cuda"))]
+    let full_queue: &[Work] = &[];
+    let modules: [&[Work]; 11] = [
         up::ROWS,
         down::ROWS,
         two_ways::ROWS,
         devices::ROWS,
         host_cost::ROWS,
         threads::ROWS,
+        crowd::ROWS,
+        rest::ROWS,
+        full_queue,
         steady::ROWS,
         sweeps::ROWS,
     ];

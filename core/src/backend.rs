@@ -50,7 +50,8 @@ pub trait Driver: Send + Sync + 'static {
 
 /// A driver that a backend crate brings along; collected when the program is linked.
 pub struct BuiltinDriver(
-    /// Makes the driver; called once, on the first question about devices.
+    /// Makes the driver; called once, on the first question about devices. If it asks such a question itself, or its
+    /// [`name`](Driver::name) does, the answer knows the drivers before it.
     pub fn() -> Arc<dyn Driver>,
 );
 
@@ -201,14 +202,30 @@ pub unsafe trait Backend: Any + Send + Sync {
 ///
 /// # Safety
 ///
-/// See the first promise of [`Backend`].
+/// See the first promise of [`Backend`]; and [`twin`](BackendStream::twin) and [`is_same`](BackendStream::is_same) answer as they say,
+/// since memory is given back by what they answer.
 pub unsafe trait BackendStream: Any + Send + Sync {
     /// Marks the point behind everything submitted so far and returns its position.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// [`Error::StreamCaptured`] while somebody captures the stream into a graph, and then only: core asks again later. Or what
+    /// the driver says.
     fn record(&self) -> Result<u64>;
+
+    /// Another object for the same stream, with the same positions, by which core records and waits when nobody holds this one
+    /// any more. `None` if work can be submitted to the stream without holding this object, because it is somebody else's: memory
+    /// that was handed to it then waits for whatever is submitted as long as the memory is there.
+    fn twin(&self) -> Option<Arc<dyn BackendStream>> {
+        None
+    }
+
+    /// Whether `other`, another object, is for the same stream: a position recorded through one is behind what was submitted
+    /// through either. Asked only of streams without a [`twin`](Self::twin).
+    fn is_same(&self, other: &dyn BackendStream) -> bool {
+        let _ = other;
+        false
+    }
 
     /// Makes later work of this stream wait, on the device, until `position` of `other` is reached.
     ///
@@ -276,15 +293,22 @@ pub unsafe trait Buffer: Any + Send + Sync {
 
     /// Ends the host's access: from now on the device may use the memory, and finds there what was written.
     ///
+    /// # Safety
+    ///
+    /// Nobody writes through a [`window`](Self::window) of the buffer any more: it may go with this call.
+    ///
     /// # Errors
     ///
     /// What the driver says; the memory is of no use then.
-    fn close(&self) -> Result<()> {
+    unsafe fn close(&self) -> Result<()> {
         Ok(())
     }
 
     /// Gives the memory back once each ticket of `after` is reached, without blocking. Dropping the box without
     /// this call is the same with an empty list.
+    ///
+    /// Memory that [`wrap`](Backend::wrap) has described comes with no ticket, on a thread on which code of its owner may run: the
+    /// owner goes within this call, and no other one does.
     fn release(self: Box<Self>, after: &[Ticket]);
 }
 
@@ -468,16 +492,17 @@ pub struct Ticket {
     pub position: u64,
 }
 
-/// What a device demands of a plan.
+/// What a device demands of a plan. It is asked once, when the device is opened, and refused if it is out of the ranges given
+/// here ([`Error::InvalidLimit`]); what has none may be anything.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Offsets and sizes of copies are multiples of this, and so are the sizes of buffers.
+    /// Offsets and sizes of copies are multiples of this, and so are the sizes of buffers. At most 64 KiB.
     pub copy_granularity: Alignment,
     /// Where a buffer may be bound to a kernel on its own: offsets are multiples of this.
     pub bindable_alignment: Alignment,
-    /// How buffers are aligned at the least.
+    /// How buffers are aligned at the least. At least 16 bytes.
     pub buffer_alignment: Alignment,
-    /// The largest buffer, in bytes.
+    /// The largest buffer, in bytes. At least one granule.
     pub largest_buffer: usize,
     /// The host writes to a new buffer directly, which makes staging pointless.
     pub host_writable: bool,
@@ -489,7 +514,7 @@ pub struct Limits {
     pub mapped_staging: bool,
     /// The device can make many small copies by one kernel ([`Backend::submit_gathered`]), which needs so many bytes of
     /// staging for each; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
-    /// submission that uses a block.
+    /// submission that uses a block. At most 8192.
     pub gather: Option<usize>,
 }
 

@@ -13,6 +13,8 @@ mod job;
 mod landing;
 mod leaves;
 mod muster;
+mod pairing;
+mod retired;
 mod run;
 mod runs;
 mod start;
@@ -22,11 +24,12 @@ mod unit;
 
 pub use fan_out::start_copy_to_all;
 pub use figures::CopyReport;
-pub use handle::{Cancelled, CopyHandle, PendingCopy, TimedWait};
+pub use handle::{Cancelled, CopyHandle, InFlight, PendingCopy, TimedWait};
 pub use into::start_copy_into;
 pub use start::start_copy;
 
 pub(crate) use completion::Completion;
 pub(crate) use flow::staging_block_up;
 pub(crate) use landing::Landings;
-pub(crate) use leaves::Leaf;
+pub(crate) use leaves::{Leaf, Leaves};
+pub(crate) use runs::FEWEST_GATHERED;

@@ -12,7 +12,7 @@ use crate::lanes::Lanes;
 use crate::pool::{Pool, PoolStatistics};
 use crate::registry;
 use crate::sync::{Mutex, OnceLock, statics};
-use crate::{DeviceId, Error, Result, Stream, workers};
+use crate::{DeviceId, Error, Result, Stream, fork, limits, workers};
 
 /// An initialised device. Cloning it is cheap and names the same one; tensors keep their device alive.
 ///
@@ -34,6 +34,8 @@ struct Parts {
     between: Lanes,
     staging: Arc<Pool>,
     results: Arc<Pool>,
+    /// Those that were [checked](limits::check), whatever the backend says later.
+    limits: Limits,
     backend: Arc<dyn Backend>,
 }
 
@@ -42,7 +44,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownDriver`], [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], or what the driver says.
+    /// [`Error::UnknownDriver`], [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], [`Error::InvalidLimit`], or what the
+    /// driver says.
     pub fn open(id: DeviceId) -> Result<Self> {
         pollster::block_on(Self::open_async(id))
     }
@@ -53,6 +56,7 @@ impl Device {
     ///
     /// As [`open`](Self::open).
     pub async fn open_async(id: DeviceId) -> Result<Self> {
+        fork::check()?;
         registry::open(id).await
     }
 
@@ -64,7 +68,7 @@ impl Device {
         let make = || {
             let backend: Arc<dyn Backend> = Arc::new(HostBackend::new());
             let lanes = || Lanes::single(Lane::new(backend.clone(), Arc::new(HostStream::new())));
-            Self::assemble(backend.clone(), [lanes(), lanes(), lanes()])
+            Self::assemble(backend.clone(), backend.limits().clone(), [lanes(), lanes(), lanes()])
         };
         HOST.get_or_init(make).clone()
     }
@@ -76,6 +80,7 @@ impl Device {
     ///
     /// What the driver says while it initialises the device.
     pub fn best() -> Result<Self> {
+        fork::check()?;
         Self::open(registry::best())
     }
 
@@ -89,13 +94,20 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// What the backend says while it creates its streams.
+    /// [`Error::InvalidLimit`] if its limits demand what no copy can keep, and what the backend says while it creates its
+    /// streams.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Result<Self> {
+        fork::check()?;
+        // It is there before there can be a child: one that was forked while another thread makes it would wait for that.
+        let _ = Self::host();
+        fork::watch();
+        let limits = backend.limits().clone();
+        limits::check(backend.device(), &limits)?;
         let lanes = [Lanes::new(&backend)?, Lanes::new(&backend)?, Lanes::new(&backend)?];
-        Ok(Self::assemble(backend, lanes))
+        Ok(Self::assemble(backend, limits, lanes))
     }
 
-    fn assemble(backend: Arc<dyn Backend>, [up, down, between]: [Lanes; 3]) -> Self {
+    fn assemble(backend: Arc<dyn Backend>, limits: Limits, [up, down, between]: [Lanes; 3]) -> Self {
         let staging = Pool::for_staging(backend.clone());
         let results = Pool::for_results(backend.clone());
         for lane in [&up, &down, &between].into_iter().flat_map(Lanes::all) {
@@ -104,7 +116,7 @@ impl Device {
         }
         let id = backend.device();
         let background = Mutex::default();
-        let parts = Parts { background, up, down, between, staging, results, backend };
+        let parts = Parts { background, up, down, between, staging, results, limits, backend };
         Self(Arc::new(Inner { id, parts: ManuallyDrop::new(parts) }))
     }
 
@@ -125,12 +137,12 @@ impl Device {
 
     /// What it demands of a plan.
     pub fn limits(&self) -> &Limits {
-        self.0.parts.backend.limits()
+        &self.0.parts.limits
     }
 
     /// What was asked of its driver so far.
     pub fn counters(&self) -> Counters {
-        self.0.parts.backend.counters()
+        if fork::is_child() { Counters::default() } else { self.0.parts.backend.counters() }
     }
 
     /// The backend, for a downcast in the backend's own crate.
@@ -144,27 +156,33 @@ impl Device {
     ///
     /// What the driver says.
     pub fn create_stream(&self, priority: StreamPriority) -> Result<Stream> {
+        fork::check()?;
         Ok(Stream::from_backend(self, self.0.parts.backend.create_stream(priority)?))
     }
 
     /// Blocks until everything submitted to the device by anybody is done, and what copies on the device's own streams have
-    /// used is let go of.
+    /// used is let go of. Owners of memory that was lent may be dropped a moment later, by another thread: this waits for none
+    /// of them.
     ///
     /// # Errors
     ///
     /// What the driver says, errors of earlier asynchronous work included.
     pub fn synchronize(&self) -> Result<()> {
+        fork::check()?;
         self.0.parts.backend.synchronize()?;
-        self.lanes().try_for_each(|lane| lane.settle())
+        self.lanes().try_for_each(|lane| lane.poll())
     }
 
     /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
-    /// copy is as fast as the later ones. May block for milliseconds.
+    /// copy is as fast as the later ones. May block for milliseconds. Nothing is page-locked for what the device has no room
+    /// for.
     ///
     /// # Errors
     ///
-    /// Out of memory, pinned or on the device.
+    /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device.
     pub fn prepare(&self, bytes: usize) -> Result<()> {
+        fork::check()?;
+        self.allocate(bytes, self.up())?.release(&[]);
         if !self.is_host() {
             let Parts { staging, results, .. } = &*self.0.parts;
             let block = copy::staging_block_up(bytes, self);
@@ -175,13 +193,15 @@ impl Device {
                 false => results.prepare(bytes, usize::MAX, Direction::Download)?,
             }
         }
-        self.allocate(bytes, self.up())?.release(&[]);
         Ok(())
     }
 
     /// Frees idle staging memory, and gives idle device memory back to the driver; returns how many bytes. May block for
     /// milliseconds.
     pub fn trim(&self) -> usize {
+        if fork::is_child() {
+            return 0;
+        }
         self.0.parts.staging.trim() + self.0.parts.results.trim() + self.0.parts.backend.trim()
     }
 
@@ -206,12 +226,12 @@ impl Device {
 
     /// What staging holds.
     pub fn staging_statistics(&self) -> PoolStatistics {
-        self.0.parts.staging.statistics()
+        statistics(&self.0.parts.staging)
     }
 
     /// What pinned results on the host hold.
     pub fn result_statistics(&self) -> PoolStatistics {
-        self.0.parts.results.statistics()
+        statistics(&self.0.parts.results)
     }
 
     /// Waits until the copies of this device that workers carry out are done, whatever comes of them, and nothing that
@@ -222,6 +242,7 @@ impl Device {
     ///
     /// The error of a broken device.
     pub fn shutdown(&self) -> Result<()> {
+        fork::check()?;
         let background = std::mem::take(&mut *self.0.parts.background.lock());
         for copy in background.iter().filter_map(Weak::upgrade) {
             // Its handle tells whether it has failed.
@@ -266,7 +287,7 @@ impl Device {
         allocate: impl Fn(usize) -> Result<Box<dyn Buffer>>,
     ) -> Result<Box<dyn Buffer>> {
         let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
-        let rounded = self.limits().copy_granularity.round_up(bytes);
+        let rounded = self.limits().copy_granularity.round_up(bytes).filter(|rounded| *rounded <= limit);
         let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
         match allocate(rounded) {
             Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => allocate(rounded),
@@ -349,11 +370,16 @@ impl Drop for Inner {
     }
 }
 
+fn statistics(pool: &Pool) -> PoolStatistics {
+    if fork::is_child() { PoolStatistics::default() } else { pool.statistics() }
+}
+
 fn set_budget(pool: &Arc<Pool>, name: &'static str, bytes: usize) -> Result<()> {
     if bytes < crate::pool::SMALLEST_BLOCK {
         let reason = "it must be at least 65536, the smallest block";
         return Err(Error::InvalidOption { name, value: bytes.to_string(), reason });
     }
+    fork::check()?;
     pool.set_budget(bytes);
     Ok(())
 }

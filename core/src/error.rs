@@ -97,27 +97,53 @@ pub enum Error {
         expected: DeviceId,
     },
     /// Somebody else uses the same memory, or it may not be written.
-    #[error("the memory of the tensor is {why}; write to a tensor of your own made by empty() or zeros()")]
+    #[error(
+        "the memory of the tensor is {why}; write to a tensor of your own, or wait until nobody else uses this one (after a cancelled copy: Cancelled::in_flight)"
+    )]
     NotWritable {
         /// Shared, in flight, or not ours to write.
         why: &'static str,
     },
-    /// A copy into memory that the caller holds has another number of tensors there.
-    #[error("there are {tensors} tensors to copy, and {destinations} to copy them into; pass as many")]
-    DestinationCount {
-        /// Tensors to copy.
-        tensors: usize,
-        /// Tensors to copy them into.
-        destinations: usize,
+    /// The process was forked from one that has opened devices, or had threads of this crate.
+    #[error(
+        "this process was forked from one that uses devices: their driver and the threads of transship are the parent's; \
+         copy there, or start this process anew instead (spawn, forkserver, exec)"
+    )]
+    Forked,
+    /// The structure to copy into memory that the caller holds differs from the one there.
+    #[error(
+        "{}: {value} to copy, but {into} to copy into; copy into a structure with the same keys, lengths and variants",
+        place(path)
+    )]
+    StructureMismatch {
+        /// Where they differ, as in `.layers["attn.q"][3]`; empty where the structures themselves do.
+        path: String,
+        /// What the structure to copy has there.
+        value: String,
+        /// What the one to copy into has.
+        into: String,
+    },
+    /// A type does not say what belongs together in two of its values.
+    #[error(
+        "{}: {type_name} implements TensorTree without pair(), which copies into held memory need; derive TensorTree, or write \
+         pair() with Pairs::part, or with Pairs::in_order if equal values always show their tensors in the same order",
+        place(path)
+    )]
+    Unpaired {
+        /// Where it is in its structure, as in `.layers["attn.q"][3]`; empty where it is all of it.
+        path: String,
+        /// The type.
+        type_name: &'static str,
     },
     /// A tensor and the one to copy it into differ.
     #[error(
-        "tensor {index} has shape {shape:?} of {dtype}, the one to copy it into {into_shape:?} of {into_dtype}; copy into one \
-         of the same shape and type"
+        "{} has shape {shape:?} of {dtype}, the one to copy it into {into_shape:?} of {into_dtype}; copy into one of the same \
+         shape and type",
+        place(path)
     )]
     DestinationMismatch {
-        /// The number of the tensor in its structure.
-        index: usize,
+        /// Where the tensor is in its structure, as in `.layers["attn.q"][3]`; empty where it is all of it.
+        path: String,
         /// Its shape.
         shape: Vec<usize>,
         /// Its element type.
@@ -128,10 +154,12 @@ pub enum Error {
         into_dtype: DType,
     },
     /// A tensor does not suit a copy into memory that the caller holds.
-    #[error("tensor {index} {role}: {error}")]
+    #[error("{} {role}: {error}", place(path))]
     UnsuitedTensor {
-        /// Its number in its structure.
+        /// Its number in its structure, counted from 0 in the order in which tensors are paired.
         index: usize,
+        /// Where it is in its structure, as in `.layers["attn.q"][3]`; empty where it is all of it, or this is not known.
+        path: String,
         /// Which structure: `to copy` or `to copy into`.
         role: &'static str,
         /// What is wrong with it.
@@ -154,6 +182,11 @@ pub enum Error {
     /// The copy was stopped before all of it was submitted.
     #[error("the copy was cancelled before all of it was submitted; copy again")]
     Cancelled,
+    /// The handle of a copy was asked for its structure once more.
+    #[error(
+        "the copy is over, and its handle has given the structure out already; do not poll a handle once it was ready"
+    )]
+    Finished,
     /// The tensor was taken out of its structure by a copy in progress.
     #[error("the tensor is part of a copy in progress; wait for its handle, which gives it back")]
     Taken,
@@ -196,9 +229,12 @@ pub enum Error {
         /// The text.
         text: String,
     },
-    /// No driver of this name is compiled in or registered.
+    /// No driver of this name is compiled in or registered. A crate that is only listed in `Cargo.toml` is not part of the
+    /// program: one that depends on a backend crate itself, and not through a feature of `transship`, must name it
+    /// (`use transship_cuda as _;`).
     #[error(
-        "no driver {name:?} in this program (there are: {known}); enable the cargo feature of that name or register it"
+        "no driver {name:?} in this program (there are: {known}); enable the cargo feature of that name or register it; a \
+         backend crate that nothing names is not linked: write `use transship_{name} as _;`"
     )]
     UnknownDriver {
         /// The name asked for.
@@ -221,6 +257,18 @@ pub enum Error {
         device: DeviceId,
         /// How many there are.
         count: usize,
+    },
+    /// A device demands what no copy can keep.
+    #[error("{device} says that its {field} is {value}, and {reason}; this is for the author of its backend")]
+    InvalidLimit {
+        /// The device.
+        device: DeviceId,
+        /// The field of [`Limits`](crate::backend::Limits).
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        reason: &'static str,
     },
     /// A driver of this name exists already.
     #[error("a driver named {name:?} is registered already; give yours another name")]
@@ -278,20 +326,24 @@ pub enum Error {
         /// Why it would block.
         reason: &'static str,
     },
-    /// A structure is nested more deeply than the stack can be trusted with.
-    #[error("the structure is nested more than {limit} levels deep; flatten it")]
+    /// A structure is nested more than [`MAX_DEPTH`](crate::MAX_DEPTH) levels deep, or more deeply than the stack of the thread
+    /// has room for.
+    #[error(
+        "the structure is nested more than {limit} levels deep; flatten it, or give the thread more stack below 1024 levels"
+    )]
     TooDeep {
-        /// The most levels there may be.
+        /// The most levels there may be, here.
         limit: usize,
     },
     /// A structure showed other tensors on the second visit than on the first.
     #[error(
-        "the structure showed {first} tensors when the copy started and {second} at its end; its TensorTree must always visit the same ones"
+        "the structure showed {first} tensors when the copy started and others at its end, which was noticed after {second}; \
+         its TensorTree must show the same ones at each visit, each once"
     )]
     TreeChanged {
         /// Tensors visited at first.
         first: usize,
-        /// Tensors visited then.
+        /// Tensors visited then, until that was noticed.
         second: usize,
     },
     /// A structure went to the host, where no stream can wait for it.
@@ -304,6 +356,12 @@ pub enum Error {
         actual: DeviceId,
         /// The device that the copy runs on.
         expected: DeviceId,
+    },
+    /// The stream is being captured into a graph: nothing can be copied on it meanwhile, nor can it wait or be waited for.
+    #[error("a stream of {device} is being captured into a graph; use another one, or end the capture first")]
+    StreamCaptured {
+        /// The device of the stream.
+        device: DeviceId,
     },
     /// The device cannot do this.
     #[error("{device} cannot {what}")]
@@ -347,6 +405,26 @@ pub enum Error {
         /// The system's own words.
         reason: String,
     },
+}
+
+impl Error {
+    /// The same, found at `path`, if it says where it was found.
+    pub(crate) fn at(mut self, found: String) -> Self {
+        if let Self::StructureMismatch { path, .. }
+        | Self::Unpaired { path, .. }
+        | Self::DestinationMismatch { path, .. }
+        | Self::UnsuitedTensor { path, .. } = &mut self
+            && path.is_empty()
+        {
+            *path = found;
+        }
+        self
+    }
+}
+
+/// How a path in a structure is written in an error.
+fn place(path: &str) -> &str {
+    if path.is_empty() { "the value" } else { path }
 }
 
 /// A copy that failed, and the structure where it could be kept.

@@ -5,7 +5,7 @@ use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{reactor, workers};
+use crate::{fork, reactor, workers};
 
 /// How long the end of the process waits at the most for threads of this crate: a driver may never come back.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,6 +19,7 @@ unsafe extern "C" {
 /// by whoever starts such a thread: drivers that are loaded by then clean up behind this.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
+    fork::watch();
     // Miri has no such function, and an execution of the model is no process.
     if !cfg!(any(miri, shuttle)) {
         ONCE.call_once(|| {
@@ -35,6 +36,10 @@ pub(crate) fn is_idle() -> bool {
 }
 
 extern "C" fn settle() {
+    // The threads are the parent's.
+    if fork::is_child() {
+        return;
+    }
     // What is in flight comes to its end, and what it holds goes, as far as the devices answer.
     wait_until(PATIENCE, is_idle);
     reactor::stop();

@@ -46,7 +46,7 @@ impl Driver for HostDriver {
     async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         match ordinal {
             0 => Ok(Arc::new(HostBackend::new())),
-            _ => Err(Error::NoSuchDevice { device: DeviceId::new("host", ordinal)?, count: 1 }),
+            _ => Err(Error::InvalidDeviceId { text: format!("host:{ordinal}") }),
         }
     }
 }
@@ -168,6 +168,11 @@ impl HostStream {
 unsafe impl BackendStream for HostStream {
     fn record(&self) -> Result<u64> {
         Ok(self.next_position())
+    }
+
+    /// What is submitted to any of them is done by then.
+    fn is_same(&self, other: &dyn BackendStream) -> bool {
+        host_stream(other).is_some()
     }
 
     fn wait_for(&self, other: &dyn BackendStream, _: u64) -> Result<()> {

@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::Result;
 use crate::backend::{Backend, BackendStream, Buffer, CopyOp, Submission, Ticket};
-use crate::copy::Leaf;
+use crate::copy::{Leaf, Leaves};
 use crate::pool::Block;
 use crate::reactor::{self, Watch};
-use crate::room::List;
 use crate::storage::Storage;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, ReentrantMutex, statics};
+use crate::sync::{Mutex, OnceLock, statics};
+use crate::uses::Handed;
+use crate::{Result, foreign, fork};
 
 statics! {
     static LEAKS: AtomicU64 = AtomicU64::new(0);
@@ -41,7 +41,16 @@ pub(crate) fn leaked() -> (u64, u64) {
 /// Keeps `memory` until every ticket of `after` is reached, then drops it. Never blocks. What a broken stream may still
 /// use is leaked and counted.
 pub fn keep_until(memory: Box<dyn Buffer>, after: &[Ticket]) {
-    let kept = Kept { memory: ManuallyDrop::new(memory), after: after.into(), reached: false };
+    keep(memory, after.into(), false);
+}
+
+/// The same for memory that the program has lent.
+pub(crate) fn keep_lent_until(memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>) {
+    keep(memory, after, true);
+}
+
+fn keep(memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>, lent: bool) {
+    let kept = Kept { memory: ManuallyDrop::new(memory), after, reached: false, lent };
     // Without a reactor nobody looks after it: the drop of what was not watched leaks it.
     let _ = reactor::watch(Watch::Memory(kept));
 }
@@ -51,6 +60,8 @@ pub(crate) struct Kept {
     memory: ManuallyDrop<Box<dyn Buffer>>,
     after: SmallVec<[Ticket; 1]>,
     reached: bool,
+    /// Its destructor is the program's code.
+    lent: bool,
 }
 
 impl Kept {
@@ -73,7 +84,11 @@ impl Drop for Kept {
     fn drop(&mut self) {
         if self.reached {
             // SAFETY: the field is not touched again.
-            drop(unsafe { ManuallyDrop::take(&mut self.memory) });
+            let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+            match self.lent {
+                true => foreign::let_go_unused(memory),
+                false => drop(memory),
+            }
         } else {
             count_leak(self.memory.bytes());
         }
@@ -89,7 +104,7 @@ pub(crate) struct Keep {
     /// Room for the table of a kernel that makes all of the copies.
     pub(crate) table: Option<Block>,
     /// What the copies read, all sources of their job at once.
-    pub(crate) sources: Option<Arc<List<Leaf>>>,
+    pub(crate) sources: Option<Arc<Leaves>>,
     /// What they write.
     pub(crate) storages: Storages,
 }
@@ -107,46 +122,35 @@ pub(crate) struct Lane {
     /// Published only when what that settles has been let go of: whoever sees a copy done finds its sources free.
     reached: AtomicU64,
     queue: Mutex<Queue>,
-    /// Held while memory is let go of. Its owner's code may come back here, on the same thread.
-    releasing: ReentrantMutex<()>,
+    /// What memory is handed to the stream by.
+    handed: OnceLock<Arc<Handed>>,
 }
 
 #[derive(Default)]
 struct Queue {
     entries: VecDeque<Entry>,
-    /// How far somebody has settled already.
-    settled: u64,
 }
 
 struct Entry {
     /// [`SUBMITTING`] until the backend has told.
     position: u64,
+    /// Its address tells the entry from others.
     keep: Arc<Keep>,
 }
 
 const SUBMITTING: u64 = u64::MAX;
 
+impl Entry {
+    fn keeps(&self, keep: *const Keep) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.keep), keep)
+    }
+}
+
 impl Queue {
-    fn settle(&mut self, reached: u64) {
-        self.settled = self.settled.max(reached);
-    }
-
-    fn has_settled(&self) -> bool {
-        self.entries.iter().any(|entry| entry.position <= self.settled)
-    }
-
-    /// What is done, which need not be at the front: positions are given out while entries are in the queue already.
-    fn take_settled(&mut self) -> (SmallVec<[Entry; 2]>, u64) {
-        let mut done = SmallVec::new();
-        let mut index = 0;
-        while let Some(entry) = self.entries.get(index) {
-            if entry.position <= self.settled {
-                done.extend(self.entries.remove(index));
-            } else {
-                index += 1;
-            }
-        }
-        (done, self.settled)
+    /// Lets go of what is done, which need not be at the front: positions are given out while entries are in the queue already.
+    /// Nothing of the program's runs in here: what it has lent is collected.
+    fn release(&mut self, reached: u64) {
+        self.entries.retain(|entry| entry.position > reached);
     }
 }
 
@@ -157,12 +161,24 @@ impl Lane {
             stream,
             reached: AtomicU64::new(0),
             queue: Mutex::default(),
-            releasing: ReentrantMutex::new(()),
+            handed: OnceLock::new(),
         })
     }
 
     pub(crate) fn stream(&self) -> &Arc<dyn BackendStream> {
         &self.stream
+    }
+
+    /// Its stream, for memory that is handed to it.
+    pub(crate) fn handed(&self) -> &Arc<Handed> {
+        self.handed.get_or_init(|| Handed::new(&self.stream))
+    }
+
+    /// Lets memory go that went while the stream was being captured, which it is no more.
+    pub(crate) fn go_on_deferred(&self) {
+        if let Some(handed) = self.handed.get() {
+            handed.go_on_deferred();
+        }
     }
 
     /// Whether its stream is one of this device.
@@ -184,8 +200,9 @@ impl Lane {
         F: for<'k> FnOnce(&'k Keep) -> Ops<'k>,
     {
         let keep = Arc::new(keep);
+        let number = Arc::as_ptr(&keep);
         self.queue.lock().entries.push_back(Entry { position: SUBMITTING, keep: keep.clone() });
-        let mut guard = Submitting { lane: self, keep: &keep, settled: false };
+        let mut guard = Submitting { lane: self, number, settled: false };
         let result = match &keep.table {
             // SAFETY: the ranges are the caller's promise; the queue owns `keep` from here on until the position is reached
             // (`release`), and the host has no access to it meanwhile (`Storage::check_ready`, `Block`).
@@ -197,16 +214,13 @@ impl Lane {
         };
         guard.settled = true;
         drop(guard);
+        // The queue alone lets go of it.
+        drop(keep);
         match &result {
-            Ok(submission) => {
-                if self.set_position(&keep, submission.position) {
-                    // Another thread was faster than this one could say what is settled by that.
-                    self.release(false);
-                }
-            }
+            Ok(submission) => self.set_position(number, submission.position),
             // Promise 2 of `Backend`: nothing of a failed submission is in flight, unless the stream itself is broken.
-            Err(_) if self.stream.reached().is_ok() => drop(self.remove(&keep)),
-            Err(_) => self.remove(&keep).into_iter().for_each(|entry| entry.keep.leak()),
+            Err(_) if self.stream.reached().is_ok() => drop(self.remove(number)),
+            Err(_) => self.remove(number).into_iter().for_each(|entry| entry.keep.leak()),
         }
         result
     }
@@ -214,11 +228,6 @@ impl Lane {
     /// Whether `position` is known to be reached and what it used to be free, without asking the driver.
     pub(crate) fn has_reached(&self, position: u64) -> bool {
         self.reached.load(Ordering::Acquire) >= position
-    }
-
-    /// Whether `position` is known to be reached, without asking the driver.
-    pub(crate) fn has_settled(&self, position: u64) -> bool {
-        self.queue.lock().settled >= position
     }
 
     /// Makes later work of `stream` wait for `position`, on the device. What is known to be reached needs no wait, which not
@@ -230,21 +239,10 @@ impl Lane {
         }
     }
 
-    /// Asks the driver how far the stream has come and lets go of what that settles. Never blocks: while another thread
-    /// lets go of memory, that one does it.
+    /// Asks the driver how far the stream has come and lets go of what that settles. Never blocks.
     pub(crate) fn poll(&self) -> Result<()> {
-        self.ask_and_release(false)
-    }
-
-    /// The same, but what is done is let go of when it returns, by whichever thread.
-    pub(crate) fn settle(&self) -> Result<()> {
-        self.ask_and_release(true)
-    }
-
-    fn ask_and_release(&self, patient: bool) -> Result<()> {
         let reached = self.stream.reached().inspect_err(|_| self.leak())?;
-        self.queue.lock().settle(reached);
-        self.release(patient);
+        self.settle(reached);
         Ok(())
     }
 
@@ -255,10 +253,21 @@ impl Lane {
         }
         let reached = self.stream.wait(position, timeout).inspect_err(|_| self.leak())?;
         if reached {
-            self.queue.lock().settle(position);
-            self.release(true);
+            self.settle(position);
         }
         Ok(reached)
+    }
+
+    /// Lets go of what is settled by `reached`, and then says so, under one lock: so nobody sees the one without the other. What
+    /// the program has lent goes to the copy that has used it, whose own waiter drops it, or to the threads for disposal.
+    fn settle(&self, reached: u64) {
+        let ((), lent) = foreign::collect(|| {
+            let mut queue = self.queue.lock();
+            let reached = reached.max(self.reached.load(Ordering::Relaxed));
+            queue.release(reached);
+            self.reached.store(reached, Ordering::Release);
+        });
+        drop(lent);
     }
 
     /// Blocks until the oldest entry is done or the time is over; returns at once where there is none.
@@ -281,37 +290,22 @@ impl Lane {
         self.queue.lock().entries.is_empty()
     }
 
-    /// Gives an entry its position; `true` if others have settled that already, and passed the entry over.
-    fn set_position(&self, keep: &Arc<Keep>, position: u64) -> bool {
+    /// Gives an entry its position. If others have settled that already, they have passed the entry over.
+    fn set_position(&self, number: *const Keep, position: u64) {
         let mut queue = self.queue.lock();
-        if let Some(entry) = queue.entries.iter_mut().rev().find(|entry| Arc::ptr_eq(&entry.keep, keep)) {
+        if let Some(entry) = queue.entries.iter_mut().rev().find(|entry| entry.keeps(number)) {
             entry.position = position;
         }
-        queue.settled >= position
-    }
-
-    fn remove(&self, keep: &Arc<Keep>) -> Option<Entry> {
-        let mut queue = self.queue.lock();
-        let index = queue.entries.iter().rposition(|entry| Arc::ptr_eq(&entry.keep, keep))?;
-        queue.entries.remove(index)
-    }
-
-    /// Lets go of what is settled. If another thread is at it, `patient` waits for that one; otherwise it is left to
-    /// that one, which looks again before it leaves.
-    fn release(&self, patient: bool) {
-        loop {
-            let releasing = if patient { Some(self.releasing.lock()) } else { self.releasing.try_lock() };
-            let Some(releasing) = releasing else { return };
-            let (done, settled) = self.queue.lock().take_settled();
-            // Only now, without the lock of the queue: letting go of memory runs code of its owner.
-            drop(done);
-            // Whoever writes it holds `releasing`; what was let go of just now may have come back here, and be further.
-            self.reached.store(settled.max(self.reached.load(Ordering::Relaxed)), Ordering::Release);
-            drop(releasing);
-            if !self.queue.lock().has_settled() {
-                return;
-            }
+        drop(queue);
+        if self.has_reached(position) {
+            self.settle(position);
         }
+    }
+
+    fn remove(&self, number: *const Keep) -> Option<Entry> {
+        let mut queue = self.queue.lock();
+        let index = queue.entries.iter().rposition(|entry| entry.keeps(number))?;
+        queue.entries.remove(index)
     }
 
     /// Gives up what is in flight: the device is broken and may or may not touch it.
@@ -350,8 +344,15 @@ impl Keep {
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        if fork::is_child() {
+            let entries = std::mem::take(&mut self.queue.get_mut().entries);
+            return std::mem::forget((entries, self.stream.clone(), self.backend.clone()));
+        }
         if !self.queue.get_mut().entries.is_empty() && self.poll().is_ok() {
             self.leak();
+        }
+        if let Some(handed) = self.handed.get() {
+            handed.lane_goes(&self.stream);
         }
     }
 }
@@ -359,14 +360,14 @@ impl Drop for Lane {
 /// An entry being submitted; leaked if the backend panics, since nobody knows what it had submitted.
 struct Submitting<'a> {
     lane: &'a Lane,
-    keep: &'a Arc<Keep>,
+    number: *const Keep,
     settled: bool,
 }
 
 impl Drop for Submitting<'_> {
     fn drop(&mut self) {
         if !self.settled
-            && let Some(entry) = self.lane.remove(self.keep)
+            && let Some(entry) = self.lane.remove(self.number)
         {
             entry.keep.leak();
         }

@@ -4,6 +4,8 @@
 //! modules: [`TensorTree`] finds the tensors of a structure, [`plan`] decides where each goes, staging blocks come out of
 //! a pool, copies go to the backend in few calls, and what they use is owned by a queue until the device is done with it.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod backend;
 pub mod plan;
 pub mod stream_ordered;
@@ -17,12 +19,16 @@ mod dtype;
 mod element;
 mod error;
 mod exit;
+mod foreign;
+mod fork;
 mod gather;
 mod host;
 mod host_memory;
 mod in_flight;
 mod lanes;
 mod layout;
+mod limits;
+mod naps;
 mod options;
 mod pool;
 mod reactor;
@@ -40,13 +46,15 @@ pub mod sync;
 mod tensor;
 mod threads;
 mod tree;
+mod uses;
 mod workers;
 mod writer;
 
 pub use alignment::Alignment;
 pub use backend::{MemoryKind, RawMemory, StreamPriority};
 pub use copy::{
-    Cancelled, CopyHandle, CopyReport, PendingCopy, TimedWait, start_copy, start_copy_into, start_copy_to_all,
+    Cancelled, CopyHandle, CopyReport, InFlight, PendingCopy, TimedWait, start_copy, start_copy_into,
+    start_copy_to_all,
 };
 pub use device::Device;
 pub use device_id::DeviceId;
@@ -60,4 +68,6 @@ pub use registry::{DriverInfo, drivers, register_driver};
 pub use statistics::{Statistics, statistics};
 pub use stream::{Event, Scope, Stream};
 pub use tensor::{MemoryInfo, Tensor};
-pub use tree::{Key, MAX_DEPTH, Nested, OtherKey, Stop, TensorTree, Value, Visitor, for_each_tensor};
+pub use tree::{
+    Key, MAX_DEPTH, Nested, OtherKey, Pairs, Step, Stop, TensorTree, Value, Visitor, for_each_tensor,
+};

@@ -9,6 +9,12 @@ use crate::{Alignment, Error, Result, Stream};
 /// one copy from delaying another for long.
 pub(crate) const LARGEST_BLOCK: usize = 4 << 20;
 
+/// What tensors in shared memory are aligned to unless the options say otherwise.
+pub(crate) const DEFAULT_ALIGNMENT: Alignment = match Alignment::of(16) {
+    Some(alignment) => alignment,
+    None => unreachable!(),
+};
+
 /// Where a device demands more, tensors are not made bindable on their own unless that is asked for, in bytes.
 const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
 
@@ -73,10 +79,10 @@ impl Default for CopyOptions {
             pinned: true,
             mapped_results: false,
             pack: true,
-            alignment: 16,
+            alignment: DEFAULT_ALIGNMENT.bytes(),
             bindable: None,
             max_chunk: 32 << 20,
-            max_packed: 256 << 10,
+            max_packed: 512 << 10,
             pace: None,
             deadline: None,
             background: BackgroundWork::Auto,
@@ -134,8 +140,10 @@ impl CopyOptions {
         self
     }
 
-    /// The largest tensor that is packed, in bytes (default: 256 KiB). Above it, an allocation of its own costs next to
-    /// nothing (1.6 of 12 us on an H200), and keeps a view from holding on to a whole chunk.
+    /// The largest tensor that is packed, in bytes (default: 512 KiB). Above it, an allocation of its own costs next to
+    /// nothing, and keeps a view from holding on to a whole chunk. Below it, threads that copy at the same time wait for each other
+    /// in the driver, tensor by tensor: 16 threads with 20 tensors of 450 KB each copy 33 GB/s with allocations of their own and
+    /// 46 packed (H200).
     pub fn max_packed_bytes(mut self, bytes: usize) -> Self {
         self.max_packed = bytes;
         self

@@ -5,6 +5,9 @@
 //! allocated where blocking is allowed, and kept: in a steady state, whatever the mix of sizes, none is (`stock.rs`).
 
 mod block;
+mod class;
+mod lease;
+mod queue;
 mod stock;
 
 use std::collections::VecDeque;
@@ -14,16 +17,19 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use class::{Class, class_of};
+use queue::{Asker, InQueue};
 use stock::Stock;
 
 pub(crate) use block::{Block, host_side, is_pinned_for};
+pub(crate) use lease::Lease;
 
 use crate::backend::{Backend, Direction, Staging};
 use crate::copy::Landings;
 use crate::in_flight::Lane;
 use crate::options::LARGEST_BLOCK;
 use crate::sync::atomic::AtomicBool;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Instant, Mutex};
 use crate::{DeviceId, Error, Result, workers};
 
 /// The smallest block, in bytes.
@@ -34,6 +40,8 @@ const BLOCKS_IN_TURN: usize = 4;
 const SMALL_CLASS: usize = 1 << 20;
 /// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
 const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
+/// So many copies at a time are a few.
+const FEW_LEASES: usize = 2;
 /// Most pinned memory for results on the host, unless set otherwise, in bytes.
 const RESULT_BUDGET: usize = 256 << 20;
 
@@ -51,8 +59,12 @@ struct State {
     stock: Stock<Box<dyn Staging>>,
     /// What somebody needed at once in vain.
     short_of: Option<Class>,
-    /// Who waits for a block, in order: nobody is served before them.
+    /// Who waits for a block, in order: only copies within their share are served before them, and that not for long.
     queue: VecDeque<u64>,
+    /// Since when the first of them has been that.
+    first_since: Option<Instant>,
+    /// How many copies have a share.
+    leases: usize,
     next_in_queue: u64,
     /// How often ordinary memory took the place of a block.
     fallbacks: u64,
@@ -89,7 +101,15 @@ impl Pool {
     }
 
     fn new(backend: Arc<dyn Backend>, stock: Stock<Box<dyn Staging>>) -> Arc<Self> {
-        let state = State { stock, short_of: None, queue: VecDeque::new(), next_in_queue: 0, fallbacks: 0 };
+        let state = State {
+            stock,
+            short_of: None,
+            queue: VecDeque::new(),
+            first_since: None,
+            leases: 0,
+            next_in_queue: 0,
+            fallbacks: 0,
+        };
         Arc::new(Self {
             backend: ManuallyDrop::new(backend),
             state: Mutex::new(state),
@@ -118,18 +138,13 @@ impl Pool {
     /// An idle block of at least `bytes`, if nobody waits for one: a larger one only if there is no room for a new one.
     /// Never allocates, never waits.
     pub(crate) fn try_take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Option<Block> {
-        self.try_take_as(bytes, direction, None)
+        self.try_take_as(bytes, direction, Asker::default())
     }
 
-    fn try_take_as(
-        self: &Arc<Self>,
-        bytes: usize,
-        direction: Direction,
-        waiting: Option<&InQueue<'_>>,
-    ) -> Option<Block> {
+    fn try_take_as(self: &Arc<Self>, bytes: usize, direction: Direction, asker: Asker<'_>) -> Option<Block> {
         let class = self.class(bytes, direction);
         let mut state = self.state.lock();
-        if !state.may_serve(waiting) {
+        if !state.may_serve(class, asker) {
             return None;
         }
         let (class, staging) = state.stock.take(class)?;
@@ -137,6 +152,7 @@ impl Pool {
             staging: ManuallyDrop::new(staging),
             class,
             pool: Some(self.clone()),
+            lease: None,
             given_up: AtomicBool::new(false),
         })
     }
@@ -154,26 +170,26 @@ impl Pool {
         bytes: usize,
         direction: Direction,
     ) -> Result<Option<Block>> {
-        self.take_or_grow_as(bytes, direction, None)
+        self.take_or_grow_as(bytes, direction, Asker::default())
     }
 
     fn take_or_grow_as(
         self: &Arc<Self>,
         bytes: usize,
         direction: Direction,
-        waiting: Option<&InQueue<'_>>,
+        asker: Asker<'_>,
     ) -> Result<Option<Block>> {
-        if let Some(block) = self.try_take_as(bytes, direction, waiting) {
-            return Ok(Some(block));
-        }
-        if !self.state.lock().may_serve(waiting) {
-            return Ok(None);
-        }
-        self.settle_lanes()?;
-        if let Some(block) = self.try_take_as(bytes, direction, waiting) {
+        if let Some(block) = self.try_take_as(bytes, direction, asker) {
             return Ok(Some(block));
         }
         let class = self.class(bytes, direction);
+        if !self.state.lock().may_serve(class, asker) {
+            return Ok(None);
+        }
+        self.settle_lanes()?;
+        if let Some(block) = self.try_take_as(bytes, direction, asker) {
+            return Ok(Some(block));
+        }
         let Some(block) = self.grow(class)? else {
             return Ok(None);
         };
@@ -188,11 +204,35 @@ impl Pool {
         Ok(Some(block))
     }
 
-    /// As [`take_or_grow`](Self::take_or_grow), but waits in a queue for other copies to give a block back. For workers.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize, direction: Direction) -> Result<Block> {
+    /// As [`take_or_grow`](Self::take_or_grow), but waits for one: within the share of `lease` for the next of its own, beyond it
+    /// in a queue for other copies to give one back. For workers.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        bytes: usize,
+        direction: Direction,
+        lease: Option<&Arc<Lease>>,
+    ) -> Result<Block> {
+        let block = self.wait_for_block(bytes, direction, lease)?;
+        Ok(match lease {
+            Some(lease) => lease.hold(block),
+            None => block,
+        })
+    }
+
+    fn wait_for_block(
+        self: &Arc<Self>,
+        bytes: usize,
+        direction: Direction,
+        lease: Option<&Arc<Lease>>,
+    ) -> Result<Block> {
         let class = self.class(bytes, direction);
         self.check_hope(class.bytes)?;
         if let Some(block) = self.end_shortage(class)? {
+            return Ok(block);
+        }
+        if let Some(lease) = lease
+            && let Some(block) = lease.take(bytes, direction)?
+        {
             return Ok(block);
         }
         // While nobody waits there is no queue: many workers find an idle block each, or page-lock one, at the same time.
@@ -202,11 +242,11 @@ impl Pool {
         let waiting = InQueue::behind_all(self);
         loop {
             self.check_hope(class.bytes)?;
-            if let Some(block) = self.take_or_grow_as(bytes, direction, Some(&waiting))? {
+            if let Some(block) = self.take_or_grow_as(bytes, direction, waiting.asker())? {
                 return Ok(block);
             }
             if !self.settle_borrowers() {
-                self.wait_for_return(class, &waiting)?;
+                self.wait_for_return(class, waiting.asker())?;
             }
         }
     }
@@ -215,7 +255,10 @@ impl Pool {
     fn end_shortage(self: &Arc<Self>, class: Class) -> Result<Option<Block>> {
         let mut state = self.state.lock();
         let short = state.short_of.take_if(|short| *short == class).is_some();
-        let grown = short && state.may_serve(None) && state.stock.has(class) && state.stock.grow(class);
+        let grown = short
+            && state.may_serve(class, Asker::default())
+            && state.stock.has(class)
+            && state.stock.grow(class);
         drop(state);
         grown.then(|| self.allocate(class)).transpose()
     }
@@ -244,6 +287,16 @@ impl Pool {
             });
         }
         Ok(())
+    }
+
+    /// How many copies have a share of it.
+    pub(crate) fn leases(&self) -> usize {
+        self.state.lock().leases
+    }
+
+    /// Whether those are more than a few: then each thread leaves processors and driver to the others where it has to wait.
+    pub(crate) fn is_shared_by_many(&self) -> bool {
+        self.leases() > FEW_LEASES
     }
 
     /// Ordinary memory in the place of a block that cannot be had.
@@ -347,6 +400,7 @@ impl Pool {
             staging: ManuallyDrop::new(staging),
             class,
             pool: Some(self.clone()),
+            lease: None,
             given_up: AtomicBool::new(false),
         })
     }
@@ -385,10 +439,10 @@ impl Pool {
 
     /// Waits until it may be worth while to ask once more: the first in the queue for a copy or a block, the others for their
     /// turn.
-    fn wait_for_return(&self, class: Class, waiting: &InQueue<'_>) -> Result<()> {
+    fn wait_for_return(&self, class: Class, asker: Asker<'_>) -> Result<()> {
         const PATIENCE: Duration = Duration::from_millis(1);
         let mut state = self.state.lock();
-        if !state.may_serve(Some(waiting)) {
+        if !state.may_serve(class, asker) {
             self.returned.wait_for(&mut state, PATIENCE);
             return Ok(());
         }
@@ -435,36 +489,6 @@ fn free(blocks: Vec<(Class, Box<dyn Staging>)>) -> usize {
     blocks.iter().map(|(class, _)| class.bytes).sum()
 }
 
-/// A place in the queue of a pool, left when it is dropped.
-struct InQueue<'a> {
-    pool: &'a Pool,
-    number: u64,
-}
-
-impl<'a> InQueue<'a> {
-    fn behind_all(pool: &'a Pool) -> Self {
-        let mut state = pool.state.lock();
-        let number = state.next_in_queue;
-        state.next_in_queue += 1;
-        state.queue.push_back(number);
-        Self { pool, number }
-    }
-}
-
-impl Drop for InQueue<'_> {
-    fn drop(&mut self) {
-        self.pool.state.lock().queue.retain(|number| *number != self.number);
-        self.pool.returned.notify_all();
-    }
-}
-
-impl State {
-    /// Whether it is the turn of somebody: the first of those who wait, or anybody where nobody waits.
-    fn may_serve(&self, waiting: Option<&InQueue<'_>>) -> bool {
-        self.queue.front().copied() == waiting.map(|place| place.number)
-    }
-}
-
 impl Drop for Pool {
     fn drop(&mut self) {
         let idle = self.state.get_mut().stock.drain();
@@ -497,45 +521,5 @@ struct Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.pool.state.lock().stock.cancel(self.class);
-    }
-}
-
-/// What blocks are alike in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Class {
-    // First, so that the larger classes of one direction come one behind the other.
-    direction: Direction,
-    bytes: usize,
-}
-
-impl Class {
-    fn of(bytes: usize, direction: Direction) -> Self {
-        Self { bytes: class_of(bytes), direction }
-    }
-}
-
-/// The block size that serves `bytes`: a power of two, above 4 MiB a multiple of a quarter of one.
-fn class_of(bytes: usize) -> usize {
-    let class = bytes.checked_next_power_of_two().and_then(|power| {
-        let step = if bytes <= 4 << 20 { power } else { power / 8 };
-        bytes.checked_next_multiple_of(step.max(1))
-    });
-    // What has no class is larger than any budget.
-    class.unwrap_or(usize::MAX).max(SMALLEST_BLOCK)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::class_of;
-
-    #[test]
-    fn classes_waste_at_most_half_below_and_a_quarter_above_4_mib() {
-        assert_eq!(class_of(0), 64 << 10);
-        assert_eq!(class_of(155_000), 256 << 10);
-        assert_eq!(class_of((4 << 20) + 1), 5 << 20);
-        assert_eq!(class_of(usize::MAX), usize::MAX);
-        for bytes in [5 << 20, 33 << 20, (1 << 30) + 1] {
-            assert!(class_of(bytes) >= bytes && class_of(bytes) <= bytes + bytes / 4);
-        }
     }
 }

@@ -1,16 +1,17 @@
 //! One thread for all devices, parked when idle: it asks how far the streams have come, settles copies that nobody
 //! waits for, and wakes the tasks that wait for theirs.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::copy::Completion;
+use crate::foreign::{self, TaskWaker};
 use crate::in_flight::{Kept, Lane};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Instant, Mutex, statics, thread};
+use crate::uses::Handed;
 use crate::{Error, Result, exit};
 
 /// After the last event the thread keeps asking for so long before it starts to sleep.
@@ -22,6 +23,7 @@ statics! {
     static REACTOR: Reactor = Reactor {
         state: Mutex::new(State {
             arrived: Vec::new(),
+            wakers: Vec::new(),
             running: false,
             parked: false,
             idle: false,
@@ -39,6 +41,8 @@ struct Reactor {
 
 struct State {
     arrived: Vec<Watch>,
+    /// Of tasks whose copies are over.
+    wakers: Vec<TaskWaker>,
     running: bool,
     parked: bool,
     /// It has nothing to look after but what has arrived.
@@ -55,6 +59,8 @@ pub(crate) enum Watch {
     Lane(Arc<Lane>),
     /// Memory that streams still use.
     Memory(Kept),
+    /// A stream that nobody holds any more, or that is captured while memory waits for it.
+    Stream(Arc<Handed>),
 }
 
 /// How often the reactor was woken from its sleep since the program started.
@@ -70,7 +76,7 @@ pub(crate) fn stop() {
 /// Whether there is nothing to look after.
 pub(crate) fn is_idle() -> bool {
     let state = REACTOR.state.lock();
-    !state.running || (state.idle && state.arrived.is_empty())
+    !state.running || (state.idle && !state.has_news())
 }
 
 /// Whether the thread sleeps, or was never started.
@@ -81,6 +87,19 @@ pub(crate) fn is_at_rest() -> bool {
 
 /// Looks after `watch` from now on. Never blocks.
 pub(crate) fn watch(watch: Watch) -> Result<()> {
+    tell(|state| state.arrived.push(watch))
+}
+
+/// Wakes a task. On this thread alone: a waker is the program's code, and nobody waits for the reactor but for its news.
+pub(crate) fn wake(waker: TaskWaker) {
+    let mut left = Some(waker);
+    if tell(|state| state.wakers.extend(left.take())).is_err() {
+        left.into_iter().for_each(TaskWaker::wake);
+    }
+}
+
+/// Changes what the thread is to do, and sees to it that there is one that does it.
+fn tell(news: impl FnOnce(&mut State)) -> Result<()> {
     exit::prepare();
     let mut state = REACTOR.state.lock();
     if !state.running {
@@ -90,7 +109,7 @@ pub(crate) fn watch(watch: Watch) -> Result<()> {
             .map_err(|error| Error::NoThread { reason: error.to_string() })?;
         state.running = true;
     }
-    state.arrived.push(watch);
+    news(&mut state);
     if state.parked {
         state.parked = false;
         WAKES.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +118,14 @@ pub(crate) fn watch(watch: Watch) -> Result<()> {
     Ok(())
 }
 
+impl State {
+    fn has_news(&self) -> bool {
+        !self.arrived.is_empty() || !self.wakers.is_empty()
+    }
+}
+
 fn run() {
+    foreign::thread_is_ours();
     let mut watched = Vec::new();
     let mut last_event = Instant::now();
     let mut sleep = SHORTEST_SLEEP;
@@ -109,9 +135,10 @@ fn run() {
             sleep = SHORTEST_SLEEP;
         }
         let before = watched.len();
-        // Foreign code runs in there: wakers, and drops of memory that was lent. Its panic must not stop the others.
-        let _ = catch_unwind(AssertUnwindSafe(|| settle(&mut watched)));
-        if watched.len() < before {
+        // Nothing in there should panic; if a backend does, others are looked after all the same.
+        foreign::caught(|| settle(&mut watched));
+        let woken = wake_all();
+        if watched.len() < before || woken {
             last_event = Instant::now();
             sleep = SHORTEST_SLEEP;
         } else if last_event.elapsed() < EAGER {
@@ -126,21 +153,29 @@ fn run() {
 /// Takes over what has arrived; parks while there is nothing at all to look after.
 fn collect(watched: &mut Vec<Watch>) -> bool {
     let mut state = REACTOR.state.lock();
-    while state.stopped || (watched.is_empty() && state.arrived.is_empty()) {
+    while state.stopped || (watched.is_empty() && !state.has_news()) {
         state.parked = true;
         state.idle = watched.is_empty();
         REACTOR.wake.wait(&mut state);
     }
     state.parked = false;
     state.idle = false;
-    let news = !state.arrived.is_empty();
+    let news = state.has_news();
     watched.append(&mut state.arrived);
     news
 }
 
+/// Wakes the tasks whose copies are over, last: what is to be settled is settled by then.
+fn wake_all() -> bool {
+    let wakers = std::mem::take(&mut REACTOR.state.lock().wakers);
+    let some = !wakers.is_empty();
+    wakers.into_iter().for_each(TaskWaker::wake);
+    some
+}
+
 fn nap(time: Duration) {
     let mut state = REACTOR.state.lock();
-    if state.arrived.is_empty() {
+    if !state.has_news() {
         state.parked = true;
         REACTOR.wake.wait_for(&mut state, time);
         state.parked = false;
@@ -161,5 +196,6 @@ fn settle(watched: &mut Vec<Watch>) {
         // An error has leaked what was in flight: the queue is empty then, too.
         Watch::Lane(lane) => lane.poll().is_ok() && !lane.is_idle(),
         Watch::Memory(memory) => !memory.is_settled(),
+        Watch::Stream(handed) => !handed.is_settled(),
     });
 }

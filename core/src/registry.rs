@@ -1,13 +1,14 @@
 //! The drivers of this program and the devices that are open.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::backend::{BuiltinDriver, Driver};
 use crate::device::WeakDevice;
 use crate::host::HostDriver;
-use crate::sync::{Mutex, OnceLock, statics};
-use crate::{Device, DeviceId, Error, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock, statics, thread_local};
+use crate::{Device, DeviceId, Error, Result, foreign, fork};
 
 /// What is known of a driver without initialising a device.
 #[derive(Debug, Clone)]
@@ -27,20 +28,26 @@ pub struct DriverInfo {
 ///
 /// [`Error::DriverExists`], and [`Error::InvalidDeviceId`] if the name cannot be part of a device's name.
 pub fn register_driver(driver: Arc<dyn Driver>) -> Result<()> {
-    let name = driver.name();
-    DeviceId::new(name, 0)?;
-    let mut drivers = registry().drivers.lock();
-    if drivers.iter().any(|known| known.name() == name) {
+    let driver = NamedDriver::new(driver);
+    let name = driver.name;
+    // The other name of the host is taken as well.
+    if DeviceId::new(name, 0)?.is_host() {
         return Err(Error::DriverExists { name });
     }
-    drivers.push(driver);
+    fork::check()?;
+    let mut drivers = registry().drivers();
+    if drivers.known.iter().any(|known| known.name == name) {
+        return Err(Error::DriverExists { name });
+    }
+    drivers.known.push(driver);
     Ok(())
 }
 
-/// The drivers of this program, compiled in or registered, the preferred ones first.
+/// The drivers of this program, compiled in or registered, the preferred ones first. A backend crate that the program depends on
+/// without naming it is not linked, and not among them: `use transship_cuda as _;`.
 pub fn drivers() -> Vec<DriverInfo> {
-    let describe = |driver: &Arc<dyn Driver>| DriverInfo {
-        name: driver.name(),
+    let describe = |NamedDriver { name, driver }: &NamedDriver| DriverInfo {
+        name,
         devices: driver.device_count(),
         unavailable: driver.is_available().err(),
     };
@@ -48,9 +55,9 @@ pub fn drivers() -> Vec<DriverInfo> {
 }
 
 pub(crate) fn list() -> Vec<DeviceId> {
-    let devices = |driver: &Arc<dyn Driver>| {
-        let driver = driver.clone();
-        (0..driver.device_count()).filter_map(move |ordinal| DeviceId::new(driver.name(), ordinal).ok())
+    let devices = |NamedDriver { name, driver }: &NamedDriver| {
+        let name = *name;
+        (0..driver.device_count()).filter_map(move |ordinal| DeviceId::new(name, ordinal).ok())
     };
     by_preference().iter().flat_map(devices).collect()
 }
@@ -76,9 +83,44 @@ pub(crate) async fn open(id: DeviceId) -> Result<Device> {
     Ok(keep(device))
 }
 
+/// A driver, whose name was asked for once: what it answers is its own code, which no lock is held for.
+#[derive(Clone)]
+struct NamedDriver {
+    name: &'static str,
+    driver: Arc<dyn Driver>,
+}
+
+impl NamedDriver {
+    fn new(driver: Arc<dyn Driver>) -> Self {
+        Self { name: foreign::call(|| driver.name()), driver }
+    }
+}
+
 struct Registry {
-    drivers: Mutex<Vec<Arc<dyn Driver>>>,
+    drivers: Mutex<Drivers>,
+    /// Told when those that are a part of the program are there.
+    taken_up: Condvar,
     open: Mutex<HashMap<DeviceId, WeakDevice>>,
+}
+
+struct Drivers {
+    /// Among equals the host comes first.
+    known: Vec<NamedDriver>,
+    builtin: Builtin,
+}
+
+/// How far the drivers are taken up that are a part of the program. Their own code runs meanwhile, and may come back here: under no
+/// lock, but whoever else comes waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Builtin {
+    Waiting,
+    Coming,
+    There,
+}
+
+thread_local! {
+    /// Whether this thread takes them up.
+    static TAKES_UP: Cell<bool> = const { Cell::new(false) };
 }
 
 fn registry() -> &'static Registry {
@@ -86,30 +128,100 @@ fn registry() -> &'static Registry {
         static REGISTRY: OnceLock<Registry> = OnceLock::new();
     }
     REGISTRY.get_or_init(|| {
-        let host: Arc<dyn Driver> = Arc::new(HostDriver);
-        let builtin = inventory::iter::<BuiltinDriver>.into_iter().map(|make| (make.0)());
-        // Among equals the host comes first.
-        let drivers = [host].into_iter().chain(builtin).collect();
-        Registry { drivers: Mutex::new(drivers), open: Mutex::new(HashMap::new()) }
+        let host = NamedDriver { name: "host", driver: Arc::new(HostDriver) };
+        let drivers = Drivers { known: vec![host], builtin: Builtin::Waiting };
+        Registry { drivers: Mutex::new(drivers), taken_up: Condvar::new(), open: Mutex::default() }
     })
 }
 
-fn known_drivers() -> Vec<Arc<dyn Driver>> {
-    registry().drivers.lock().clone()
+impl Registry {
+    /// The drivers: all that there are, or, for one of them that asks while it is taken up, those before it.
+    fn drivers(&self) -> MutexGuard<'_, Drivers> {
+        let mut drivers = self.drivers.lock();
+        loop {
+            match drivers.builtin {
+                Builtin::There => return drivers,
+                Builtin::Coming if takes_up() => return drivers,
+                Builtin::Coming => self.taken_up.wait(&mut drivers),
+                Builtin::Waiting => {
+                    drivers.builtin = Builtin::Coming;
+                    drop(drivers);
+                    self.take_up();
+                    drivers = self.drivers.lock();
+                }
+            }
+        }
+    }
+
+    fn take_up(&self) {
+        let coming = Coming::begin(self);
+        for BuiltinDriver(make) in inventory::iter::<BuiltinDriver> {
+            let driver = NamedDriver::new(foreign::call(make));
+            self.drivers.lock().known.push(driver);
+        }
+        coming.end();
+    }
+}
+
+fn takes_up() -> bool {
+    TAKES_UP.try_with(Cell::get).unwrap_or(false)
+}
+
+/// The taking up; begun anew by the next one who asks if it panics.
+struct Coming<'a> {
+    registry: &'a Registry,
+    /// How many drivers there were before.
+    before: usize,
+    ends_as: Builtin,
+}
+
+impl<'a> Coming<'a> {
+    fn begin(registry: &'a Registry) -> Self {
+        let _ = TAKES_UP.try_with(|takes_up| takes_up.set(true));
+        let before = registry.drivers.lock().known.len();
+        Self { registry, before, ends_as: Builtin::Waiting }
+    }
+
+    fn end(mut self) {
+        self.ends_as = Builtin::There;
+    }
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        let _ = TAKES_UP.try_with(|takes_up| takes_up.set(false));
+        let mut drivers = self.registry.drivers.lock();
+        drivers.builtin = self.ends_as;
+        let all = drivers.known.len();
+        let kept = if self.ends_as == Builtin::There { all } else { self.before };
+        let unfinished = drivers.known.split_off(kept.min(all));
+        drop(drivers);
+        self.registry.taken_up.notify_all();
+        // Their own code.
+        drop(unfinished);
+    }
+}
+
+fn known_drivers() -> Vec<NamedDriver> {
+    if fork::is_child() {
+        return Vec::new();
+    }
+    registry().drivers().known.clone()
 }
 
 /// A driver may have to look at its devices to say how good it is: only those who ask for an order pay for that.
-fn by_preference() -> Vec<Arc<dyn Driver>> {
+fn by_preference() -> Vec<NamedDriver> {
     let mut drivers = known_drivers();
-    drivers.sort_by_cached_key(|driver| std::cmp::Reverse(driver.preference()));
+    drivers.sort_by_cached_key(|known| std::cmp::Reverse(known.driver.preference()));
     drivers
 }
 
 fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {
     let drivers = known_drivers();
-    drivers.iter().find(|driver| driver.name() == name).cloned().ok_or_else(|| Error::UnknownDriver {
+    let known = drivers.iter().find(|known| known.name == name);
+    known.map(|known| known.driver.clone()).ok_or_else(|| Error::UnknownDriver {
         name: name.to_owned(),
-        known: drivers.iter().map(|driver| driver.name()).collect::<Vec<_>>().join(", "),
+        known: drivers.iter().map(|driver| driver.name).collect::<Vec<_>>().join(", "),
     })
 }
 

@@ -4,15 +4,15 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::copy::Completion;
 use crate::counted::{self, Counted};
 use crate::plan::Chunk;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{Device, DeviceId, Error, Result};
+pub(crate) use crate::uses::StreamUses;
+use crate::uses::{Handed, List, Uses};
+use crate::{Device, DeviceId, Error, Result, fork};
 
 /// Shared ownership of one piece of memory. Cloning it shares the memory.
 #[derive(Clone)]
@@ -45,7 +45,7 @@ struct Memory {
     /// Whether there was ever something in `uses`, which is locked only then.
     used: AtomicBool,
     buffer: ManuallyDrop<Box<dyn Buffer>>,
-    uses: Mutex<SmallVec<[Use; 1]>>,
+    uses: Mutex<Uses>,
 }
 
 // SAFETY: `host` points into `buffer`, which is Send and Sync; reads and writes through it are guarded by
@@ -61,14 +61,6 @@ pub(crate) enum Gaps {
     Kept,
     /// Padding of a plan, which belongs to no tensor.
     Padding,
-}
-
-/// A use of the memory that its release must wait for.
-enum Use {
-    /// Everything submitted to the stream before the release.
-    On(Arc<dyn BackendStream>),
-    /// Everything up to a position.
-    Until(Ticket),
 }
 
 impl Storage {
@@ -118,7 +110,7 @@ impl Storage {
             gaps,
             lent,
             used: AtomicBool::new(false),
-            uses: Mutex::new(SmallVec::new()),
+            uses: Mutex::default(),
         };
         Self(Counted::new(memory))
     }
@@ -177,11 +169,9 @@ impl Storage {
         !self.0.is_shared()
     }
 
-    /// Forgets uses that are over, if nobody else holds it.
-    pub(crate) fn forget_past_uses(&mut self) {
-        if let Some(memory) = self.0.get_mut() {
-            memory.uses.get_mut().retain(|using| !using.is_over());
-        }
+    /// Takes out the uses that are over, if nobody else holds it: dropping them may run code of a stream's owner.
+    pub(crate) fn take_past_uses(&mut self) -> List {
+        self.0.get_mut().map(|memory| memory.uses.get_mut().take_past()).unwrap_or_default()
     }
 
     /// Swaps the copy that fills it for another one; `false`, and nothing is changed, if somebody else holds it.
@@ -214,11 +204,22 @@ impl Storage {
     pub(crate) fn check_ready(&self) -> Result<()> {
         match &self.0.filled_by {
             None => Ok(()),
-            Some(copy) => match copy.is_filled() {
+            Some(copy) => match copy.is_done() {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(Error::NotReady),
                 Err(error) => Err(poisoned(error)),
             },
+        }
+    }
+
+    /// Fails unless all of the copy that fills the memory is submitted, without asking the driver: before, the host may be
+    /// writing it.
+    pub(crate) fn check_submitted(&self) -> Result<()> {
+        match self.pending() {
+            None => Ok(()),
+            Some(copy) if copy.is_accepted() => Ok(()),
+            Some(copy) if copy.is_submitted() => Err(poisoned(copy.error())),
+            Some(_) => Err(Error::NotReady),
         }
     }
 
@@ -242,7 +243,7 @@ impl Storage {
             return Err(Error::NotWritable { why: "lent read-only" });
         }
         let uses = memory.uses.get_mut();
-        uses.retain(|using| !using.is_over());
+        drop(uses.take_past());
         if !uses.is_empty() {
             return Err(Error::NotWritable { why: "in use on a stream" });
         }
@@ -290,27 +291,31 @@ impl Storage {
 
     /// The memory is not given back before everything submitted to `stream` up to that moment is done.
     pub(crate) fn record_stream(&self, stream: &Arc<dyn BackendStream>) {
-        let mut uses = self.0.uses.lock();
-        self.0.used.store(true, Ordering::Release);
-        let known = uses.iter().any(|using| matches!(using, Use::On(known) if Arc::ptr_eq(known, stream)));
-        if !known {
-            uses.push(Use::On(stream.clone()));
+        let is_known = self.0.uses.lock().know(stream);
+        if !is_known {
+            self.hand_to(&Handed::new(stream));
         }
+    }
+
+    /// The same for the stream of a lane.
+    pub(crate) fn hand_to(&self, stream: &Arc<Handed>) {
+        let over = {
+            let mut uses = self.0.uses.lock();
+            self.0.used.store(true, Ordering::Release);
+            uses.hand_to(stream)
+        };
+        // Not under the lock: streams may go with it.
+        drop(over);
     }
 
     /// The memory is not given back before `ticket` is reached.
     pub(crate) fn record_use(&self, ticket: Ticket) {
-        let mut uses = self.0.uses.lock();
-        self.0.used.store(true, Ordering::Release);
-        for using in uses.iter_mut() {
-            if let Use::Until(known) = using
-                && Arc::ptr_eq(&known.stream, &ticket.stream)
-            {
-                known.position = known.position.max(ticket.position);
-                return;
-            }
-        }
-        uses.push(Use::Until(ticket));
+        let over = {
+            let mut uses = self.0.uses.lock();
+            self.0.used.store(true, Ordering::Release);
+            uses.last_until(ticket)
+        };
+        drop(over);
     }
 
     /// Adds the streams that use the memory to `streams`: later work must come behind them, up to a position or behind
@@ -323,35 +328,7 @@ impl Storage {
     }
 
     fn add_known_uses(&self, streams: &mut StreamUses) {
-        for using in &*self.0.uses.lock() {
-            let (stream, position) = match using {
-                Use::On(stream) => (stream, None),
-                Use::Until(ticket) => (&ticket.stream, Some(ticket.position)),
-            };
-            match streams.iter_mut().find(|(known, _)| Arc::ptr_eq(known, stream)) {
-                // Behind all is behind any position.
-                Some((_, known)) => *known = known.zip(position).map(|(known, position)| known.max(position)),
-                None => streams.push((stream.clone(), position)),
-            }
-        }
-    }
-}
-
-/// Streams, and up to which position; `None` for all that they were given so far.
-pub(crate) type StreamUses = SmallVec<[(Arc<dyn BackendStream>, Option<u64>); 1]>;
-
-impl Use {
-    /// The position behind the use as it is now.
-    fn ticket(&self) -> Result<Ticket> {
-        match self {
-            Self::Until(ticket) => Ok(ticket.clone()),
-            Self::On(stream) => Ok(Ticket { position: stream.record()?, stream: stream.clone() }),
-        }
-    }
-
-    /// Whether it is known to be over.
-    fn is_over(&self) -> bool {
-        self.ticket().and_then(|ticket| ticket.is_reached()).unwrap_or(false)
+        self.0.uses.lock().add_to(streams);
     }
 }
 
@@ -364,17 +341,22 @@ pub(crate) fn poisoned(error: Error) -> Error {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        // What lies in ordinary memory is the child's own, unless a stream of the parent uses it.
+        if fork::is_child()
+            && (self.device.is_some()
+                || self.buffer.kind() != MemoryKind::Pageable
+                || !self.uses.get_mut().is_empty())
+        {
+            return;
+        }
         // SAFETY: the field is not touched again.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
-        let mut tickets = SmallVec::<[Ticket; 1]>::new();
-        for using in self.uses.get_mut().drain(..) {
-            match using.ticket() {
-                Ok(ticket) => tickets.push(ticket),
-                // The stream is broken: nothing proves that its work is done, so the memory is never freed.
-                Err(_) => return leak(buffer),
-            }
+        let uses = std::mem::take(self.uses.get_mut());
+        match uses.is_empty() {
+            true if self.lent => crate::foreign::let_go_unused(buffer),
+            true => buffer.release(&[]),
+            false => uses.release(buffer, self.lent),
         }
-        buffer.release(&tickets);
     }
 }
 
@@ -387,9 +369,4 @@ impl Memory {
             (known, _) => known,
         }
     }
-}
-
-fn leak(buffer: Box<dyn Buffer>) {
-    crate::in_flight::count_leak(buffer.bytes());
-    std::mem::forget(buffer);
 }

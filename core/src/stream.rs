@@ -40,6 +40,7 @@ impl Stream {
     ///
     /// What the driver says.
     pub fn record(&self) -> Result<Event> {
+        crate::fork::check()?;
         let position = self.lane.stream().record()?;
         Ok(Event { device: self.device.id(), ticket: self.lane.ticket(position) })
     }
@@ -51,6 +52,7 @@ impl Stream {
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the event is of another driver, or of
     /// another device with wgpu; or what the driver says.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
+        crate::fork::check()?;
         self.lane.stream().wait_for(&*event.ticket.stream, event.ticket.position)
     }
 
@@ -69,17 +71,22 @@ impl Stream {
     ///
     /// What the driver says.
     pub fn is_idle(&self) -> Result<bool> {
+        crate::fork::check()?;
         self.record()?.is_reached()
     }
 
-    /// Blocks until everything submitted so far is done, and what copies on this stream have used is let go of.
+    /// Blocks until everything submitted so far is done, and what copies on this stream have used is let go of. Memory that went
+    /// while the stream was being captured waits for it no longer. Owners of memory that was lent may be dropped a moment later, by
+    /// another thread: this waits for none of them.
     ///
     /// # Errors
     ///
     /// What the driver says, errors of earlier asynchronous work included.
     pub fn synchronize(&self) -> Result<()> {
+        crate::fork::check()?;
         self.record()?.wait(None)?;
-        self.lane.settle()
+        self.lane.go_on_deferred();
+        self.lane.poll()
     }
 
     /// Marks this point with the time at which the device comes by.
@@ -88,6 +95,7 @@ impl Stream {
     ///
     /// [`Error::Unsupported`](crate::Error::Unsupported) where the device has no clock, or what the driver says.
     pub fn mark_time(&self) -> Result<Box<dyn TimeMark>> {
+        crate::fork::check()?;
         self.lane.stream().mark()
     }
 
@@ -100,11 +108,9 @@ impl Stream {
 
     /// The current stream of `device` on this thread, if one was entered.
     pub fn current(device: &Device) -> Option<Self> {
-        CURRENT.with(|current| {
-            current.borrow().iter().rev().find_map(|(_, entered)| match entered {
-                Entered::Stream(stream) if stream.device.same_as(device) => Some(stream.clone()),
-                _ => None,
-            })
+        entered(|entered| match entered {
+            Entered::Stream(stream) if stream.device.same_as(device) => Some(stream.clone()),
+            _ => None,
         })
     }
 
@@ -133,6 +139,7 @@ impl Event {
     ///
     /// What the driver says, errors of earlier asynchronous work included.
     pub fn is_reached(&self) -> Result<bool> {
+        crate::fork::check()?;
         self.ticket.is_reached()
     }
 
@@ -142,6 +149,7 @@ impl Event {
     ///
     /// As [`is_reached`](Self::is_reached).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        crate::fork::check()?;
         self.ticket.stream.wait(self.ticket.position, timeout)
     }
 }
@@ -161,13 +169,11 @@ impl Device {
 
     /// The current device of this thread: the one entered last, else the host.
     pub fn current() -> Self {
-        let entered = CURRENT.with(|current| {
-            current.borrow().iter().rev().find_map(|(_, entered)| match entered {
-                Entered::Device(device) => Some(device.clone()),
-                Entered::Stream(_) => None,
-            })
-        });
-        entered.unwrap_or_else(Self::host)
+        let device = |entered: &Entered| match entered {
+            Entered::Device(device) => Some(device.clone()),
+            Entered::Stream(_) => None,
+        };
+        entered(device).unwrap_or_else(Self::host)
     }
 }
 
@@ -186,15 +192,24 @@ thread_local! {
     static CURRENT: RefCell<Vec<(u64, Entered)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// What was entered last of those that `find` looks for. At the end of a thread nothing is.
+fn entered<R>(find: impl Fn(&Entered) -> Option<R>) -> Option<R> {
+    let last = |current: &RefCell<Vec<(u64, Entered)>>| {
+        current.borrow().iter().rev().find_map(|(_, entered)| find(entered))
+    };
+    CURRENT.try_with(last).ok().flatten()
+}
+
 impl Scope {
     fn new(entered: Entered) -> Self {
-        let number = CURRENT.with(|current| {
+        let enter = |current: &RefCell<Vec<(u64, Entered)>>| {
             let mut current = current.borrow_mut();
             let number = current.last().map_or(0, |(last, _)| last + 1);
             current.push((number, entered));
             number
-        });
-        Self { number, not_send: PhantomData }
+        };
+        // At the end of a thread there is nothing to enter: no scope has this number.
+        Self { number: CURRENT.try_with(enter).unwrap_or(u64::MAX), not_send: PhantomData }
     }
 }
 

@@ -5,6 +5,8 @@
 //! `std`: each access would be one more point at which threads may be switched, and orders that do not matter would hide those
 //! that do.
 
+#[cfg(all(debug_assertions, not(shuttle)))]
+mod checked;
 #[cfg(shuttle)]
 mod model;
 #[cfg(not(shuttle))]

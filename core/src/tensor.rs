@@ -35,15 +35,29 @@ use crate::{Alignment, DType, DeviceId, Error, Layout, Result};
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
-    /// `None` only while a copy has taken it.
-    storage: Option<Storage>,
-    /// Where the first element lies in the storage, in bytes.
-    offset: usize,
+    memory: Memory,
     layout: Layout,
 }
 
+#[derive(Clone)]
+enum Memory {
+    /// In a storage, where the first element lies so many bytes behind the start.
+    Here { storage: Storage, offset: usize },
+    /// With a copy, which knows the tensor by this.
+    Taken(Mark),
+}
+
+/// Which tensor of which copy. Shape and type stay with the tensor, so that whoever has the mark has them too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The number of the copy. Numbers come back after 2^32 copies: what is put back by one is checked for its range.
+    pub(crate) copy: u32,
+    /// The number of the tensor among those of its structure.
+    pub(crate) leaf: u32,
+}
+
 // One visit of a large structure goes through all of them.
-const _: () = assert!(size_of::<Tensor>() <= 96);
+const _: () = assert!(size_of::<Tensor>() <= 96 && size_of::<Memory>() == 16);
 
 /// Where a tensor lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,10 +112,13 @@ impl Tensor {
         self.layout.bytes()
     }
 
-    /// Where the first element lies in the memory that the tensor shares, in bytes.
+    /// Where the first element lies in the memory that the tensor shares, in bytes; 0 while a copy has taken it.
     #[inline]
     pub fn offset(&self) -> usize {
-        self.offset
+        match self.memory {
+            Memory::Here { offset, .. } => offset,
+            Memory::Taken(_) => 0,
+        }
     }
 
     /// Whether the elements lie in one run, in row-major order.
@@ -142,7 +159,7 @@ impl Tensor {
     /// [`Error::Taken`].
     pub fn address(&self) -> Result<Option<u64>> {
         let start = self.storage()?.buffer().address();
-        Ok(start.map(|start| start + self.offset as u64))
+        Ok(start.map(|start| start + self.offset() as u64))
     }
 
     /// The memory that the tensor lies in, described without naming a vendor.
@@ -180,15 +197,15 @@ impl Tensor {
     /// Whether both lie in the same storage, so that each keeps the memory of the other alive. `false` while a copy
     /// has taken one of them.
     pub fn shares_memory_with(&self, other: &Self) -> bool {
-        match (&self.storage, &other.storage) {
-            (Some(own), Some(other)) => own.identity() == other.identity(),
+        match (self.storage(), other.storage()) {
+            (Ok(own), Ok(other)) => own.identity() == other.identity(),
             _ => false,
         }
     }
 
     /// The size of the whole storage that the tensor keeps alive; 0 while a copy has taken it.
     pub fn retained_bytes(&self) -> usize {
-        self.storage.as_ref().map_or(0, Storage::bytes)
+        self.storage().map_or(0, Storage::bytes)
     }
 
     /// A tensor over a part of a storage.
@@ -202,31 +219,40 @@ impl Tensor {
         if layout.elements() > 0 {
             check_alignment(&storage, offset, layout.dtype())?;
         }
-        Ok(Self { storage: Some(storage), offset, layout })
+        Ok(Self { memory: Memory::Here { storage, offset }, layout })
     }
 
-    /// Whether a copy has taken the memory.
+    /// The memory and the offset in it, which a copy takes and leaves its mark for; `None` if another copy has them.
     #[inline]
-    pub(crate) fn is_taken(&self) -> bool {
-        self.storage.is_none()
+    pub(crate) fn take(&mut self, mark: Mark) -> Option<(Storage, usize)> {
+        match std::mem::replace(&mut self.memory, Memory::Taken(mark)) {
+            Memory::Here { storage, offset } => Some((storage, offset)),
+            taken => {
+                self.memory = taken;
+                None
+            }
+        }
     }
 
-    /// The memory, taken away until [`put_storage`](Self::put_storage) or [`place`](Self::place).
+    /// What the copy that has taken the memory knows the tensor by.
     #[inline]
-    pub(crate) fn take_storage(&mut self) -> Option<Storage> {
-        self.storage.take()
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        match self.memory {
+            Memory::Here { .. } => None,
+            Memory::Taken(mark) => Some(mark),
+        }
     }
 
-    /// The memory that was taken, back again.
+    /// The memory that was taken, back again. `false`, and nothing is changed, if the elements would reach beyond it.
     #[inline]
-    pub(crate) fn put_storage(&mut self, storage: Storage) {
-        self.storage = Some(storage);
+    pub(crate) fn put_back(&mut self, storage: Storage, offset: usize) -> bool {
+        self.put_copy(storage, offset, false)
     }
 
     /// Other memory with the same elements, at `offset` bytes; `contiguous`: in one run there. `false`, and nothing is
     /// changed, if they would reach beyond it.
     #[inline(always)]
-    pub(crate) fn place(&mut self, storage: Storage, offset: usize, contiguous: bool) -> bool {
+    pub(crate) fn put_copy(&mut self, storage: Storage, offset: usize, contiguous: bool) -> bool {
         let bytes = if contiguous { self.layout.bytes() } else { self.layout.span() };
         if storage.check_range(offset, bytes).is_err() {
             return false;
@@ -234,38 +260,24 @@ impl Tensor {
         if contiguous {
             self.layout.make_contiguous();
         }
-        self.storage = Some(storage);
-        self.offset = offset;
-        true
-    }
-
-    /// Undoes [`place`](Self::place): the memory from before, and the layout, where that had strides. `false`, and nothing is
-    /// changed, if the elements would not lie in it.
-    pub(crate) fn replace(&mut self, storage: Storage, offset: usize, strided: Option<&Layout>) -> bool {
-        let layout = strided.unwrap_or(&self.layout);
-        let differs = layout.shape() != self.shape() || layout.dtype() != self.dtype();
-        if differs || storage.check_range(offset, layout.span()).is_err() {
-            return false;
-        }
-        if let Some(layout) = strided {
-            self.layout = layout.clone();
-        }
-        self.storage = Some(storage);
-        self.offset = offset;
+        self.memory = Memory::Here { storage, offset };
         true
     }
 
     #[inline]
     pub(crate) fn storage(&self) -> Result<&Storage> {
-        match &self.storage {
-            Some(storage) => Ok(storage),
-            None => Err(Error::Taken),
+        match &self.memory {
+            Memory::Here { storage, .. } => Ok(storage),
+            Memory::Taken(_) => Err(Error::Taken),
         }
     }
 
     #[inline]
     pub(crate) fn storage_mut(&mut self) -> Result<&mut Storage> {
-        self.storage.as_mut().ok_or(Error::Taken)
+        match &mut self.memory {
+            Memory::Here { storage, .. } => Ok(storage),
+            Memory::Taken(_) => Err(Error::Taken),
+        }
     }
 }
 
@@ -311,7 +323,10 @@ mod tests {
     fn a_taken_tensor_has_a_shape_and_no_memory() {
         let mut tensor = Tensor::from(vec![1_u8, 2]);
         let twin = tensor.clone();
-        let storage = tensor.take_storage().unwrap();
+        let mark = Mark { copy: 7, leaf: 3 };
+        let (storage, offset) = tensor.take(mark).unwrap();
+        assert_eq!((offset, tensor.mark(), tensor.clone().mark()), (0, Some(mark), Some(mark)));
+        assert!(tensor.take(Mark { copy: 8, leaf: 0 }).is_none() && tensor.mark() == Some(mark));
         assert_eq!((tensor.shape(), tensor.dtype(), tensor.retained_bytes()), (&[2][..], DType::U8, 0));
         assert!(!tensor.shares_memory_with(&twin) && !tensor.clone().shares_memory_with(&tensor));
         assert!(matches!(tensor.device_id(), Err(Error::Taken)));
@@ -323,20 +338,21 @@ mod tests {
         assert!(matches!(tensor.contiguous(), Err(Error::Taken)));
         assert!(matches!(tensor.narrow(0, 0, 1), Err(Error::Taken)));
         assert_eq!(format!("{tensor:?}"), "Tensor { shape: [2], dtype: uint8, device: taken }");
-        tensor.put_storage(storage);
+        assert!(!tensor.put_back(storage.clone(), 1), "it would reach beyond its memory");
+        assert!(tensor.put_back(storage, 0));
         assert!(tensor.shares_memory_with(&twin));
         assert_eq!(tensor.as_slice::<u8>().unwrap(), [1, 2]);
     }
 
     #[test]
-    fn a_placed_tensor_reads_its_new_memory() {
+    fn a_tensor_reads_the_copy_that_was_put_into_it() {
         let mut tensor = Tensor::from(vec![0_u16, 1, 2, 3]).slice(0, 0..4, 2).unwrap();
         let memory = HostMemory::from_vec(vec![9_u16, 8, 7, 6]);
-        tensor.place(Storage::new(Box::new(memory), None, None), 4, true);
+        assert!(tensor.put_copy(Storage::new(Box::new(memory), None, None), 4, true));
         assert_eq!((tensor.as_slice::<u16>().unwrap(), tensor.offset()), (&[7, 6][..], 4));
         let memory = HostMemory::from_vec(vec![9_u16, 8, 7, 6]);
         let mut strided = Tensor::from(vec![0_u16, 1, 2]).slice(0, 0..3, 2).unwrap();
-        strided.place(Storage::new(Box::new(memory), None, None), 2, false);
+        assert!(strided.put_copy(Storage::new(Box::new(memory), None, None), 2, false));
         assert_eq!(strided.to_vec::<u16>().unwrap(), [8, 6]);
     }
 

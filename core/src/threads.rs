@@ -15,14 +15,14 @@ thread_local! {
     static NUMBER_CALLING: usize = CALLING.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of this thread among those that copy.
+/// The number of this thread among those that copy; at its end, when it has none any more, that of the first.
 #[inline]
 pub(crate) fn copying() -> usize {
-    NUMBER_COPYING.with(|number| *number)
+    NUMBER_COPYING.try_with(|number| *number).unwrap_or(0)
 }
 
-/// The number of this thread among those that call drivers, ours included.
+/// The same among those that call drivers, ours included.
 #[inline]
 pub(crate) fn calling() -> usize {
-    NUMBER_CALLING.with(|number| *number)
+    NUMBER_CALLING.try_with(|number| *number).unwrap_or(0)
 }

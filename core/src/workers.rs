@@ -8,20 +8,27 @@
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, statics, thread};
-use crate::{Error, Result, exit};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard, hint, statics, thread};
+use crate::{Error, Result, exit, foreign, fork};
 
 /// More threads do not fill pinned blocks faster: 8 reach 51 of 55 GB/s on an H200 machine.
 const MOST_THREADS: usize = 8;
+/// Destructors of the program may wait for each other: as many of them as this run at a time.
+const MOST_OWNERS: usize = 64;
 /// A thread that has had nothing to do for so long ends.
 const RETIREMENT: Duration = Duration::from_secs(10);
+
+/// How long a thread that has just done something asks for more before it sleeps: a copy that comes behind another one begins
+/// 50 us earlier then.
+const SPIN: Duration = Duration::from_micros(200);
+/// So many threads of a team do that.
+const MOST_SPINNING: usize = 3;
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -36,14 +43,24 @@ statics! {
 pub(crate) struct Team(usize);
 
 impl Team {
-    /// What frees memory.
+    /// What frees memory of ours.
     const DISPOSAL: Self = Self(0);
+    /// What drops memory that the program has lent.
+    const OWNERS: Self = Self(1);
+
+    fn copies(self) -> bool {
+        self != Self::DISPOSAL && self != Self::OWNERS
+    }
+
+    fn most_threads(self) -> usize {
+        if self == Self::OWNERS { MOST_OWNERS } else { most_threads() }
+    }
 
     /// The team for work that waits for objects at these addresses and for no others.
     pub(crate) fn waiting_for(addresses: impl Iterator<Item = usize>) -> Self {
         const MIX: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
         // Different teams by the same name only share threads.
-        Self(addresses.fold(1, |name, address| (name ^ address).rotate_left(7).wrapping_mul(MIX)))
+        Self(addresses.fold(2, |name, address| (name ^ address).rotate_left(7).wrapping_mul(MIX)))
     }
 }
 
@@ -51,7 +68,11 @@ impl Team {
 struct Queue {
     tasks: VecDeque<Task>,
     threads: usize,
+    /// Those that spin included.
     idle: usize,
+    spinning: usize,
+    /// How many tasks there are, for those that spin.
+    waiting: Arc<AtomicUsize>,
     wake: Arc<Condvar>,
 }
 
@@ -99,6 +120,7 @@ pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
     let queue = queues.entry(team).or_default();
     let before = queue.tasks.len();
     queue.tasks.extend(tasks.map(|task| -> Task { Box::new(task) }));
+    queue.tell_spinning();
     HANDOVERS.fetch_add((queue.tasks.len() - before) as u64, Ordering::Relaxed);
     if let Err(error) = add_thread(queue, team)
         && queue.threads == 0
@@ -116,19 +138,32 @@ pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
 /// Drops `garbage`, which may block, on a worker; leaks it where there is none.
 pub(crate) fn dispose<T: Send + 'static>(garbage: T) {
     let garbage = std::mem::ManuallyDrop::new(garbage);
+    if fork::is_child() {
+        return;
+    }
     let _ = run(Team::DISPOSAL, move || drop(std::mem::ManuallyDrop::into_inner(garbage)));
 }
 
+/// The same for memory that the program has lent: by a team of its own, so that whatever its destructor waits for holds up
+/// nothing of ours.
+pub(crate) fn dispose_lent(drop_it: impl FnOnce() + Send + 'static) {
+    let drop_it = std::mem::ManuallyDrop::new(drop_it);
+    let _ = run(Team::OWNERS, move || std::mem::ManuallyDrop::into_inner(drop_it)());
+}
+
 fn work(team: Team) {
+    if team != Team::OWNERS {
+        foreign::thread_is_ours();
+    }
     while let Some(task) = next_task(team) {
         // A task reports its own panic; the thread goes on.
-        let _ = catch_unwind(AssertUnwindSafe(task));
+        foreign::caught(task);
     }
 }
 
 /// Starts a thread if there are more tasks than threads to do them.
 fn add_thread(queue: &mut Queue, team: Team) -> io::Result<()> {
-    if queue.idle < queue.tasks.len() && queue.threads < most_threads() {
+    if queue.idle < queue.tasks.len() && queue.threads < team.most_threads() {
         thread::Builder::new().name("transship-worker".into()).spawn(move || work(team))?;
         queue.threads += 1;
     }
@@ -139,7 +174,9 @@ fn add_thread(queue: &mut Queue, team: Team) -> io::Result<()> {
 /// that takes some microseconds for each, and those of a caller are worth more.
 fn wake_some(mut queues: MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) {
     let Some(queue) = queues.get_mut(&team) else { return };
-    let (wake, count) = (queue.wake.clone(), queue.tasks.len().min(queue.idle).min(2));
+    let asleep = queue.idle - queue.spinning;
+    let unseen = queue.tasks.len().saturating_sub(queue.spinning);
+    let (wake, count) = (queue.wake.clone(), unseen.min(asleep).min(2));
     drop(queues);
     for _ in 0..count {
         wake.notify_one();
@@ -150,10 +187,12 @@ fn wake_some(mut queues: MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) {
 fn next_task(team: Team) -> Option<Task> {
     let mut queues = QUEUES.lock();
     let mut patient = true;
+    let mut has_spun = false;
     loop {
         let queue = queues.get_mut(&team)?;
         let stopped = STOPPED.load(Ordering::Acquire);
         if let Some(task) = queue.tasks.pop_front_if(|_| !stopped) {
+            queue.tell_spinning();
             // Without another thread this one does the rest.
             let _ = add_thread(queue, team);
             wake_some(queues, team);
@@ -166,7 +205,35 @@ fn next_task(team: Team) -> Option<Task> {
             }
             return None;
         }
+        if !has_spun && team.copies() && queue.spinning < MOST_SPINNING && !stopped {
+            has_spun = true;
+            queue.idle += 1;
+            queue.spinning += 1;
+            let waiting = queue.waiting.clone();
+            drop(queues);
+            spin(&waiting);
+            queues = QUEUES.lock();
+            if let Some(queue) = queues.get_mut(&team) {
+                queue.idle -= 1;
+                queue.spinning -= 1;
+            }
+            continue;
+        }
         patient = nap(&mut queues, team);
+    }
+}
+
+impl Queue {
+    fn tell_spinning(&self) {
+        self.waiting.store(self.tasks.len(), Ordering::Relaxed);
+    }
+}
+
+/// Asks for a short time whether there is a task.
+fn spin(waiting: &AtomicUsize) {
+    let begin = Instant::now();
+    while waiting.load(Ordering::Relaxed) == 0 && begin.elapsed() < SPIN {
+        hint::spin_loop();
     }
 }
 

@@ -272,7 +272,6 @@ fn a_thousand_copies_share_one_block_and_all_come_to_their_end() {
     no_violations(&late);
 }
 
-/// catches: 74-shortage-not-ended
 #[test]
 fn a_copy_that_found_no_block_sees_to_it_that_there_is_one_more() {
     let mut handed_over = 0;
@@ -292,7 +291,6 @@ fn a_copy_that_found_no_block_sees_to_it_that_there_is_one_more() {
     assert!((2..16).contains(&handed_over), "{handed_over} copies of 16");
 }
 
-/// catches: 70-idle-blocks-freed-for-smaller-ones
 #[test]
 fn whatever_sizes_are_copied_in_turn_pinned_memory_is_allocated_at_first_only() {
     let (late, device) = late();
@@ -332,7 +330,6 @@ fn whatever_sizes_are_copied_in_turn_pinned_memory_is_allocated_at_first_only() 
 
 /// A block that the device has just read costs twice as much to write as one that it has not.
 ///
-/// catches: 77-one-block-instead-of-several-in-turn
 #[test]
 fn the_first_small_copy_allocates_blocks_to_take_in_turn() {
     let (late, device) = late();
@@ -345,7 +342,6 @@ fn the_first_small_copy_allocates_blocks_to_take_in_turn() {
 
 /// Else what one direction has grown would lie idle for the other, which would have half of the budget left.
 ///
-/// catches: 76-blocks-for-one-direction
 #[test]
 fn what_went_up_through_blocks_comes_down_through_the_same() {
     let (late, device) = late();

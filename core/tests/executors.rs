@@ -99,7 +99,7 @@ fn a_handle_that_is_polled_after_its_end_is_an_error() {
     block_on(&mut handle).unwrap();
     for _ in 0..2 {
         let again = block_on(&mut handle).unwrap_err();
-        assert!(matches!(again.error(), Error::Taken));
+        assert!(matches!(again.error(), Error::Finished));
         assert!(again.into_value().is_none());
     }
 }

@@ -97,36 +97,38 @@ fn memory_that_was_lent_is_given_back_when_its_use_is_over() {
     eventually("it is given back", || given_back.is_raised());
 }
 
-/// Whoever destroys a stream of his own behind this would have it used afterwards.
+/// What it has lent is dropped by another thread, which may wait for who synchronises.
 #[test]
-fn a_synchronised_stream_has_nothing_half_given_back() {
+fn who_synchronises_a_stream_waits_for_no_owner() {
     let (_late, device) = late();
     let stream = stream_of(&device);
-    half_given_back(&device, options().stream(&stream), || stream.synchronize().unwrap());
+    waits_for_no_owner(&device, options().stream(&stream), || stream.synchronize().unwrap());
 }
 
 #[test]
-fn a_synchronised_device_has_nothing_half_given_back() {
+fn who_synchronises_a_device_waits_for_no_owner() {
     let (_late, device) = late();
-    half_given_back(&device, options(), || device.synchronize().unwrap());
+    waits_for_no_owner(&device, options(), || device.synchronize().unwrap());
 }
 
-/// Calls `synchronize` while another thread lets go of what a copy has read.
-fn half_given_back(device: &Device, options: CopyOptions, synchronize: impl FnOnce()) {
-    let (begun, given_back) = (Flag::default(), Flag::default());
+/// Calls `synchronize` while another thread drops what a copy has read.
+fn waits_for_no_owner(device: &Device, options: CopyOptions, synchronize: impl FnOnce()) {
+    let [begun, go_on, given_back] = [(); 3].map(|()| Flag::default());
     let tensor = lent_by_device(device, {
-        let (begun, given_back) = (begun.clone(), given_back.clone());
+        let (begun, go_on, given_back) = (begun.clone(), go_on.clone(), given_back.clone());
         move || {
             begun.raise();
-            thread::sleep(Duration::from_millis(200));
+            eventually("the owner may go on", || go_on.is_raised());
             given_back.raise();
         }
     });
     device.prepare(64).unwrap();
     drop(start_copy(tensor, &Device::host(), options).unwrap());
-    eventually("another thread lets go of it", || begun.is_raised());
+    eventually("another thread drops it", || begun.is_raised());
     synchronize();
-    assert!(given_back.is_raised(), "another thread is still at it");
+    assert!(!given_back.is_raised(), "it waits");
+    go_on.raise();
+    eventually("it is given back", || given_back.is_raised());
 }
 
 #[test]
@@ -322,7 +324,6 @@ fn a_device_never_goes_on_the_thread_that_drops_it() {
     assert!(!threads.lock().unwrap().contains(&thread::current().id()));
 }
 
-/// catches: 25-ready-only-when-sources-are-free
 #[test]
 fn a_result_is_ready_while_another_thread_lets_go_of_its_source() {
     let (late, device) = late();

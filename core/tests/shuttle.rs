@@ -374,7 +374,7 @@ fn sources_are_free_when_the_copy_is_done() {
 /// A copy ends in time or fails, whichever comes first; not both, and not neither.
 #[test]
 fn a_deadline_is_met_or_missed() {
-    explore(1500, || {
+    explore(12_000, || {
         let (late, [device]) = devices(BLOCK);
         let limit = Duration::from_micros(100);
         let options = if choose(2) == 0 { options() } else { by_workers() };

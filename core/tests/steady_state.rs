@@ -6,6 +6,7 @@
 
 mod support;
 
+use futures::executor::block_on;
 use support::{in_time, late, no_violations};
 use transship_core::backend::Counters;
 use transship_core::{CopyOptions, Device, Statistics, Tensor, start_copy, statistics};
@@ -51,6 +52,8 @@ fn is_one_submission_each(
     assert_eq!(program, program_before);
 }
 
+/// Mutant: shared elements count as lent by the program, and go one by one to the threads for owners.
+///
 /// catches: 12-every-copy-goes-to-a-worker
 #[test]
 fn a_small_copy_is_one_submission_and_nothing_else() {
@@ -64,6 +67,12 @@ fn a_small_copy_is_one_submission_and_nothing_else() {
         is_one_submission_each(cost(&device, || up(&device, false)));
         is_one_submission_each(cost(&device, || up(&device, true)));
         is_one_submission_each(cost(&device, || down(&device, &resident)));
+
+        let before = statistics().worker_handovers;
+        let shared =
+            || (0..40).map(|_| Tensor::from_arc([0.5_f32; 3].into(), &[3]).unwrap()).collect::<Vec<_>>();
+        block_on(start_copy(shared(), &device, CopyOptions::default()).unwrap()).unwrap();
+        assert_eq!(statistics().worker_handovers, before, "elements have no destructor to be afraid of");
         no_violations(&late);
     });
 }

@@ -16,7 +16,6 @@ use transship_core::{CopyOptions, Tensor, TimedWait, start_copy};
 const THREADS: usize = 8;
 const LONG: Duration = Duration::from_secs(20);
 
-/// catches: 75-workers-with-streams
 #[test]
 fn threads_that_start_together_share_no_stream() {
     let (late, device) = with(LateConfig { copy_streams: 2 * THREADS, ..LateConfig::new("late") });

@@ -31,7 +31,7 @@ pub(crate) struct Loaded {
 ///
 /// The file must not be changed or truncated while a tensor of it is in use.
 pub(crate) fn open(path: &Path) -> Result<Loaded, LoadError> {
-    let problem = |problem| LoadError { path: path.to_owned(), problem };
+    let problem = |problem| LoadError { path: path.to_owned(), problem: Box::new(problem) };
     let map = map(path).map_err(|error| problem(Problem::Io(error)))?;
     read(&Arc::new(map)).map_err(problem)
 }
@@ -40,7 +40,7 @@ pub(crate) fn open(path: &Path) -> Result<Loaded, LoadError> {
 #[derive(Debug)]
 pub(crate) struct LoadError {
     path: PathBuf,
-    problem: Problem,
+    problem: Box<Problem>,
 }
 
 #[derive(Debug)]
@@ -159,7 +159,7 @@ fn dtype_of(dtype: Dtype) -> Option<DType> {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.path.display())?;
-        match &self.problem {
+        match &*self.problem {
             Problem::Io(error) => write!(f, "cannot be read: {error}"),
             Problem::Header(error) => {
                 write!(f, "is truncated or no .safetensors file: {error}; fetch or write it again")
@@ -180,7 +180,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.problem {
+        match &*self.problem {
             Problem::Io(error) => Some(error),
             Problem::Header(error) => Some(error),
             Problem::Tensor { error, .. } => Some(error),

@@ -13,6 +13,7 @@ mod policies;
 mod random;
 mod reports;
 mod shapes;
+mod strangers;
 mod streams;
 mod strided;
 mod trees;
@@ -36,6 +37,7 @@ pub(crate) fn all() -> Vec<Case> {
         random::cases,
         reports::cases,
         shapes::cases,
+        strangers::cases,
         streams::cases,
         strided::cases,
         trees::cases,

@@ -14,6 +14,8 @@ mod backends;
 mod bed;
 mod cases;
 mod data;
+#[path = "../support/hostile.rs"]
+mod hostile;
 #[path = "../support/required.rs"]
 mod required;
 mod suite;

@@ -13,6 +13,7 @@ use transship::Device;
 use crate::backends::{self, Backend, Need};
 use crate::bed::Bed;
 use crate::cases;
+use crate::hostile::PanicsWhenDropped;
 use crate::required::{Required, required};
 
 /// Set in the child of a case that runs alone.
@@ -177,7 +178,8 @@ fn seed() -> u64 {
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    let twice = || panic.downcast_ref::<PanicsWhenDropped>().map(|again| again.0.to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).or_else(twice).unwrap_or_default()
 }
 
 fn hush_deliberate_panics() {

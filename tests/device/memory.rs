@@ -8,7 +8,10 @@ use transship_core::backend::{MemoryKind, RawMemory};
 use transship_core::{CopyOptions, DType, Device, DeviceId, Error, Tensor, start_copy};
 
 use crate::bed::{self, bytes, down};
-use crate::driver::{RawStream, SUCCESS, allocate, free, is_current, is_page_locked, stream_from_raw};
+use crate::driver::{
+    Current, RawStream, SUCCESS, allocate, begin_capture, end_capture, free, is_current, is_page_locked,
+    stream_from_raw,
+};
 use crate::stall::Stall;
 use crate::suite::Outcome;
 
@@ -75,6 +78,62 @@ pub(crate) fn memory_of_others_is_freed_after_its_last_use() -> Outcome {
         stream.synchronize()?;
         assert!(bed::eventually(|| count() == before + 1), "the owner was not dropped after the last use");
     }
+    Ok(())
+}
+
+/// Mutant: a stream that is captured counts as broken.
+pub(crate) fn memory_that_goes_during_a_capture_comes_back_behind_it() -> Outcome {
+    let device = bed::warm_device(0);
+    let raw = RawStream::of(&device);
+    // SAFETY: the stream outlives what is made of it, and is synchronized behind each capture.
+    let stream = unsafe { stream_from_raw(&device, raw.handle)? };
+    let freed = Arc::new(AtomicUsize::new(0));
+    let count = || freed.load(Ordering::SeqCst);
+    let leaks = transship_core::statistics().leaks;
+    for round in 0..20 {
+        let tensors = [lent(&device, &[1; 5000], &freed)?, lent(&device, &[2; 5000], &freed)?];
+        tensors.iter().try_for_each(|tensor| tensor.record_stream(&stream))?;
+        let graph = {
+            let _current = Current::of(&device);
+            begin_capture(raw.handle);
+            drop(tensors);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let before = count();
+            let graph = end_capture(raw.handle);
+            assert_eq!(before, 2 * round, "memory went during the capture");
+            graph
+        };
+        drop(graph.unwrap_or_else(|code| panic!("the capture was broken: {code:?}")));
+        stream.synchronize()?;
+        assert!(bed::eventually(|| count() == 2 * round + 2), "the memory did not come back");
+    }
+    assert_eq!(transship_core::statistics().leaks, leaks);
+    Ok(())
+}
+
+/// Programs that hold streams of others make one of ours for each call. Mutant: each is noted as a stream of its own.
+pub(crate) fn a_stream_that_is_wrapped_for_each_request_is_noted_once() -> Outcome {
+    let device = bed::warm_device(0);
+    let raw = RawStream::of(&device);
+    let weights = bed::up(Tensor::from(vec![3_u8; 5000]), &device);
+    let mut wrapped = Vec::new();
+    for request in 0..100_u8 {
+        // SAFETY: the stream outlives what is made of it.
+        let stream = unsafe { stream_from_raw(&device, raw.handle)? };
+        let tree = vec![weights.clone(), Tensor::from(vec![request; 100])];
+        drop(start_copy(tree, &device, CopyOptions::default())?.wait_on(&stream)?);
+        stream.synchronize()?;
+        wrapped.push(Arc::downgrade(stream.backend_stream()));
+    }
+    let held = || wrapped.iter().filter(|stream| stream.strong_count() > 0).count();
+    assert!(bed::eventually(|| held() <= 1), "{} objects for one stream are held", held());
+    // The one that was noted stands for the stream, whatever is submitted to it by others.
+    let stall = Stall::on(&device, raw.handle);
+    let place = weights.address()?;
+    drop(weights);
+    let again = bed::up(Tensor::from(vec![4_u8; 5000]), &device);
+    assert_ne!(again.address()?, place, "memory was given out again before the stream came by");
+    stall.release();
     Ok(())
 }
 

@@ -10,10 +10,11 @@ use libtest_mimic::Failed;
 use transship::{Alignment, Device, DeviceId};
 
 use crate::required::required;
+use crate::strangers::Strangers;
 
-/// Small ones, so that copies wait for blocks of each other and results go without.
-const STAGING_BUDGET: usize = 2 << 20;
-const RESULT_BUDGET: usize = 4 << 20;
+/// Small ones, so that copies wait for blocks of each other and results go without; which of them, the seed says.
+const STAGING_BUDGETS: [usize; 3] = [256 << 10, 2 << 20, 768 << 10];
+const RESULT_BUDGETS: [usize; 2] = [1 << 20, 4 << 20];
 /// Longer than anything takes to be given back.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -21,9 +22,12 @@ pub(crate) struct Arena {
     /// Where tensors go: the host, and up to two devices.
     pub(crate) places: Vec<Device>,
     late: Option<LateHandle>,
+    staging_budget: usize,
+    result_budget: usize,
     /// Device memory of each place before the first copy.
     before: Vec<u64>,
     leaks: u64,
+    pub(crate) strangers: Arc<Strangers>,
 }
 
 /// Why a backend cannot be soaked here, if it cannot.
@@ -80,7 +84,9 @@ fn eventually(mut holds: impl FnMut() -> bool) -> bool {
 }
 
 impl Arena {
-    pub(crate) fn open(name: &'static str) -> Result<Self, Failed> {
+    pub(crate) fn open(name: &'static str, seed: u64) -> Result<Self, Failed> {
+        let staging_budget = STAGING_BUDGETS[(seed % 3) as usize];
+        let result_budget = RESULT_BUDGETS[(seed % 2) as usize];
         let late = config(name).map(LateHandle::new).transpose()?;
         let mut places = vec![Device::host()];
         match &late {
@@ -98,11 +104,12 @@ impl Arena {
             }
         }
         for device in &places[1..] {
-            device.set_staging_budget(STAGING_BUDGET)?;
-            device.set_result_budget(RESULT_BUDGET)?;
+            device.set_staging_budget(staging_budget)?;
+            device.set_result_budget(result_budget)?;
         }
         let before = places.iter().map(|device| device.counters().device_bytes).collect();
-        Ok(Self { places, late, before, leaks: transship::statistics().leaks })
+        let (leaks, strangers) = (transship::statistics().leaks, Strangers::new());
+        Ok(Self { places, late, staging_budget, result_budget, before, leaks, strangers })
     }
 
     /// A simulated device notes each call, of which there are too many here.
@@ -114,6 +121,13 @@ impl Arena {
 
     /// Nothing is in flight, all memory was given back, nothing was touched too early or too late.
     pub(crate) fn finish(&self) -> Result<(), Failed> {
+        // They use the devices.
+        let gone = eventually(|| self.strangers.are_gone());
+        match self.strangers.look() {
+            (_, failures) if !failures.is_empty() => return Err(failures.join("; ").into()),
+            (left, _) if !gone => return Err(format!("never dropped: {left:?}").into()),
+            _ => {}
+        }
         for device in &self.places[1..] {
             device.synchronize()?;
             device.shutdown()?;
@@ -124,9 +138,9 @@ impl Arena {
         for device in &self.places[1..] {
             let (staging, results) = (device.staging_statistics(), device.result_statistics());
             let most = device.counters().staging_high_water as usize;
-            if staging.high_water > STAGING_BUDGET
-                || results.high_water > RESULT_BUDGET
-                || most > STAGING_BUDGET + RESULT_BUDGET
+            if staging.high_water > self.staging_budget
+                || results.high_water > self.result_budget
+                || most > self.staging_budget + self.result_budget
             {
                 return Err(format!(
                     "{} went above its budgets: {staging:?} {results:?} {most}",
@@ -147,12 +161,15 @@ impl Arena {
         }
     }
 
+    /// Whether the devices hold nothing any more. Workers let go of abandoned copies when they come to it, and that memory goes
+    /// when its streams come by: simulated ones move only while somebody looks.
     fn is_empty(&self) -> bool {
         self.places.iter().zip(&self.before).skip(1).all(|(device, before)| {
             device.trim();
             let in_use = device.staging_statistics().in_use + device.result_statistics().in_use;
             let counters = device.counters();
-            in_use == 0 && counters.staging_bytes == 0 && counters.device_bytes <= *before
+            let is_still = device.backend().synchronize().is_ok();
+            is_still && in_use == 0 && counters.staging_bytes == 0 && counters.device_bytes <= *before
         })
     }
 }
@@ -171,6 +188,7 @@ impl fmt::Display for Arena {
         if let Some(late) = &self.late {
             writeln!(f, "{} copies pending, breaches {:?}", late.pending(), late.violations())?;
         }
+        writeln!(f, "owners and wakers left, and what failed: {:?}", self.strangers.look())?;
         write!(f, "{:?}", transship::statistics())
     }
 }

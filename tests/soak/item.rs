@@ -1,5 +1,7 @@
 //! Tensors of which it is known what they hold, wherever they are.
 
+use std::sync::Arc;
+
 use transship::{CopyHandle, CopyOptions, DType, Device, Tensor, start_copy};
 
 use crate::data::{Contents, Random, assert_same};
@@ -9,7 +11,9 @@ const SIZES: [(u64, usize); 4] = [(70, 300), (20, 20_000), (8, 300_000), (2, 5 <
 
 pub(crate) struct Item {
     pub(crate) tensors: Vec<Tensor>,
-    expected: Vec<Contents>,
+    expected: Arc<Vec<Contents>>,
+    /// The number of the owner of some of its memory that panics when it goes; there is at most one.
+    pub(crate) panics: Option<u64>,
     /// The copy that fills it may fail although it was handed out already.
     pub(crate) may_fail: bool,
 }
@@ -27,13 +31,52 @@ impl Item {
             };
             tensors.push(tensor);
         }
-        let expected = Contents::of_all(&mut tensors);
-        Self { tensors, expected, may_fail: false }
+        Self::of(tensors)
+    }
+
+    /// The same with some of its tensors over memory of owners, as `lend` makes them: whether one may panic, and does.
+    pub(crate) fn lent(
+        mut self,
+        owner: u64,
+        random: &mut Random,
+        mut lend: impl FnMut(&Tensor, bool, &mut Random) -> (Tensor, bool),
+    ) -> Self {
+        for tensor in &mut self.tensors {
+            if random.next().is_multiple_of(2) && tensor.bytes() > 0 {
+                let (lent, panics) = lend(tensor, self.panics.is_none(), random);
+                *tensor = lent;
+                self.panics = self.panics.or(panics.then_some(owner));
+            }
+        }
+        self
+    }
+
+    /// What another copy of its tensors came to.
+    pub(crate) fn twin(&self, tensors: Vec<Tensor>) -> Self {
+        Self { tensors, expected: self.expected.clone(), ..*self }
+    }
+
+    /// New tensors on the host, none of which is a part of another.
+    pub(crate) fn whole(random: &mut Random) -> Self {
+        let largest = size_class(random).min(SIZES[2].1);
+        Self::of((0..1 + random.next() % 10).map(|_| whole(random, largest)).collect())
+    }
+
+    /// New tensors of the same shapes as those of another one.
+    pub(crate) fn like(other: &Self, random: &mut Random) -> Self {
+        Self::of(other.tensors.iter().map(|tensor| random.tensor(tensor.dtype(), tensor.shape())).collect())
+    }
+
+    fn of(mut tensors: Vec<Tensor>) -> Self {
+        let expected = Arc::new(Contents::of_all(&mut tensors));
+        Self { tensors, expected, panics: None, may_fail: false }
     }
 
     /// The same item after its tensors went somewhere.
-    pub(crate) fn moved(self, tensors: Vec<Tensor>) -> Self {
-        Self { tensors, ..self }
+    pub(crate) fn moved(mut self, tensors: Vec<Tensor>) -> Self {
+        // Here and not at the end: what a function returns is leaked if what it drops then panics (rust-lang/rust#47949).
+        self.tensors = tensors;
+        self
     }
 
     /// Copies the tensors to the host and compares every byte; the error if the copy that filled them has failed.

@@ -1,6 +1,9 @@
 //! The soak: threads that copy, cancel, drop, forget, time out and trim at random over the same devices, for as many steps or
 //! minutes as it is told. Every byte is verified, and at the end nothing is left.
 //!
+//! They behave badly, as the seed says: structures change their order, owners of memory and wakers lock what others hold,
+//! sleep, panic, copy and await, threads copy when they end, and budgets are below what is wanted.
+//!
 //! `cargo test --features cuda --test soak -- [NAME] [--steps N | --minutes N] [--seed N] [--threads N]`; the name of a
 //! backend alone runs that one. What has no device here is shown as ignored, or fails where `TRANSSHIP_REQUIRE` names it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -10,10 +13,15 @@ mod arena;
 #[allow(dead_code, reason = "shared with the conformance suite, which uses more of it")]
 #[path = "../conformance/data.rs"]
 mod data;
+#[path = "../support/hostile.rs"]
+mod hostile;
 mod item;
 #[path = "../support/required.rs"]
 mod required;
 mod settings;
+mod strangers;
+mod tally;
+mod tree;
 mod watchdog;
 mod worker;
 
@@ -27,14 +35,16 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use crate::arena::Arena;
 use crate::required::required;
 use crate::settings::Settings;
+use crate::tally::Tally;
 use crate::watchdog::Watchdog;
-use crate::worker::{Tally, Worker};
+use crate::worker::Worker;
 
 fn main() -> ExitCode {
     let (settings, rest) = Settings::from_args(std::env::args());
     let mut arguments = Arguments::from_iter(rest);
     // Each has the machine to itself.
     arguments.test_threads = Some(1);
+    strangers::hush_deliberate_panics();
     let trials = backends().map(|name| trial(name, settings, &arguments)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let unmet: Vec<_> = required().iter().filter_map(|device| device.check_kind().err()).collect();
@@ -65,7 +75,7 @@ fn trial(name: &'static str, settings: Settings, arguments: &Arguments) -> Trial
 
 fn soak(name: &'static str, settings: Settings) -> Result<(), Failed> {
     println!("soak of {name}: {settings}");
-    let arena = Arc::new(Arena::open(name)?);
+    let arena = Arc::new(Arena::open(name, settings.seed)?);
     let watchdog = Watchdog::start(arena.clone(), settings.threads);
     let begin = Instant::now();
     let threads: Vec<_> = (0..settings.threads)

@@ -1,22 +1,28 @@
 //! One thread of the soak.
 
-use std::fmt;
+mod misuse;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Failed;
 use transship::{
-    BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, Error, Stream, StreamPriority, Tensor,
-    TimedWait, start_copy,
+    BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, Error, Stream, StreamPriority, TimedWait,
+    start_copy,
 };
 
 use crate::arena::Arena;
 use crate::data::Random;
 use crate::item::Item;
 use crate::settings::Bound;
+use crate::strangers::{OwnersPanic, is_deliberate};
+use crate::tally::Tally;
+use crate::tree::Tree;
 use crate::watchdog::Place;
+use misuse::Held;
 
 const MOST_ITEMS: usize = 6;
 /// Handles that nobody looks at any more, which are dropped at the end only so that memory can be counted.
@@ -30,23 +36,13 @@ pub(crate) struct Worker {
     /// One for each place.
     streams: Vec<Stream>,
     items: Vec<Item>,
-    forgotten: Vec<CopyHandle<Vec<Tensor>>>,
+    held: Option<Held>,
+    forgotten: Vec<CopyHandle<Tree>>,
+    /// Of items whose memory has owners: the number of this thread before all that it has lent.
+    owners: u64,
+    /// The owner whose panic this step may meet.
+    in_hand: Option<u64>,
     tally: Tally,
-}
-
-/// What came of the copies.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    steps: u64,
-    copies: u64,
-    verified: u64,
-    bytes: u64,
-    handed_over: u64,
-    cancelled: u64,
-    dropped: u64,
-    forgotten: u64,
-    late: u64,
-    busy: u64,
 }
 
 /// How the wait for a copy ends.
@@ -56,6 +52,7 @@ enum End {
     Await,
     AskInVain,
     WaitOn,
+    PollByHand,
     Cancel,
     Drop,
     DropPolled,
@@ -67,7 +64,17 @@ impl Worker {
         let random = Random::new(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
         let stream = |device: &transship::Device| device.create_stream(StreamPriority::Normal).unwrap();
         let streams = arena.places.iter().map(stream).collect();
-        Self { arena, random, streams, items: Vec::new(), forgotten: Vec::new(), tally: Tally::default() }
+        Self {
+            arena,
+            random,
+            streams,
+            items: Vec::new(),
+            held: None,
+            forgotten: Vec::new(),
+            owners: (number as u64) << 32,
+            in_hand: None,
+            tally: Tally::default(),
+        }
     }
 
     pub(crate) fn run(&mut self, bound: Bound, place: &Place) -> Tally {
@@ -78,15 +85,48 @@ impl Worker {
             Bound::Time(time) => begin.elapsed() < time,
         };
         while goes_on(self.tally.steps) && !place.is_over() {
-            self.step(place);
+            self.but_for_owners(|worker| worker.step(place));
             self.tally.steps += 1;
         }
         place.note(self.tally.steps, "the last look");
-        for item in std::mem::take(&mut self.items) {
-            self.verify(&item);
+        while !self.items.is_empty() {
+            self.but_for_owners(|worker| {
+                let item = worker.take(0);
+                worker.verify(&item);
+            });
         }
-        self.forgotten.clear();
+        self.but_for_owners(|worker| {
+            worker.held = None;
+            worker.forgotten.clear();
+        });
         std::mem::take(&mut self.tally)
+    }
+
+    /// Does something that may meet the panic of an owner: of what it has in hand, and of nothing else.
+    fn but_for_owners(&mut self, work: impl FnOnce(&mut Self)) {
+        self.in_hand = None;
+        let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(self))) else { return };
+        match payload.downcast::<OwnersPanic>() {
+            Ok(panic) if self.in_hand == Some(panic.owner) => {
+                self.tally.misuses.panics += 1;
+                std::mem::forget(panic);
+            }
+            Ok(panic) => {
+                let (owner, in_hand) = (panic.owner, self.in_hand);
+                std::mem::forget(panic);
+                panic!("met the panic of owner {owner:#x} with {in_hand:x?} in hand");
+            }
+            Err(payload) => self.pass_on(payload),
+        }
+    }
+
+    /// A panic of this thread, or of a stranger's where none may come.
+    fn pass_on(&self, payload: Box<dyn Any + Send>) {
+        if is_deliberate(&*payload) {
+            std::mem::forget(payload);
+            panic!("met the panic of a waker");
+        }
+        resume_unwind(payload);
     }
 
     fn step(&mut self, place: &Place) {
@@ -95,16 +135,18 @@ impl Worker {
         match pick {
             _ if self.items.is_empty() => {
                 note("making an item");
-                self.items.push(Item::new(&mut self.random));
+                let item = self.new_item();
+                self.items.push(item);
             }
             0..12 if self.items.len() < MOST_ITEMS => {
                 note("making an item");
-                self.items.push(Item::new(&mut self.random));
+                let item = self.new_item();
+                self.items.push(item);
             }
             0..20 => {
                 note("verifying");
                 let index = self.index(self.items.len());
-                let item = self.items.swap_remove(index);
+                let item = self.take(index);
                 if self.verify(&item) && self.below(3) > 0 {
                     self.items.push(item);
                 }
@@ -123,6 +165,7 @@ impl Worker {
                 let index = self.index(self.items.len());
                 self.drop_in_use(index);
             }
+            28..44 => self.misuse(place),
             _ => {
                 let index = self.index(self.items.len());
                 self.copy(index, place);
@@ -131,7 +174,7 @@ impl Worker {
     }
 
     fn copy(&mut self, index: usize, place: &Place) {
-        let item = self.items.swap_remove(index);
+        let mut item = self.take(index);
         let target = self.index(self.arena.places.len());
         let end = self.end(&item, target);
         let (options, has_deadline, may_be_busy) = self.options(target);
@@ -144,43 +187,52 @@ impl Worker {
             ),
         );
         self.tally.copies += 1;
-        let tensors = item.tensors.clone();
-        let ended = start_copy(tensors, &self.arena.places[target], options);
+        let bytes = item.bytes();
+        // What is given away is let go of by the copy.
+        let gives_away = self.below(2) == 0;
+        let tensors = if gives_away { std::mem::take(&mut item.tensors) } else { item.tensors.clone() };
+        let tree = Tree::new(tensors, &mut self.random);
+        let ended = start_copy(tree, &self.arena.places[target], options);
         let ended = ended.and_then(|copy| self.end_by(end, copy, target));
         match ended {
-            Ok(Some(tensors)) => {
-                self.tally.bytes += item.bytes();
+            Ok(Some(tree)) => {
+                self.tally.bytes += bytes;
                 let may_fail = match end {
                     End::WaitOn => item.may_fail || has_deadline,
                     End::Cancel => item.may_fail,
                     _ => false,
                 };
-                let mut item = item.moved(tensors);
+                let mut item = item.moved(tree.into_tensors());
                 item.may_fail = may_fail;
                 self.items.push(item);
             }
             Ok(None) => {}
             Err(error) => {
-                match error.error() {
-                    Error::DeadlineExceeded { .. } if has_deadline => self.tally.late += 1,
-                    Error::Busy { .. } if may_be_busy => self.tally.busy += 1,
-                    Error::CopyFailed { .. } | Error::DeadlineExceeded { .. } if item.may_fail => {}
-                    unexpected => panic!("{unexpected:?}"),
-                }
-                if let Some(tensors) = error.into_value() {
-                    self.items.push(item.moved(tensors));
+                self.note_failure(error.error(), item.may_fail, has_deadline, may_be_busy);
+                if let Some(tree) = error.into_value() {
+                    self.items.push(item.moved(tree.into_tensors()));
                 }
             }
         }
     }
 
-    /// The tensors where they are then; `None` if they were given up.
+    /// Panics if it is none that the copy may come to.
+    fn note_failure(&mut self, error: &Error, may_fail: bool, has_deadline: bool, may_be_busy: bool) {
+        match error {
+            Error::DeadlineExceeded { .. } if has_deadline => self.tally.late += 1,
+            Error::Busy { .. } if may_be_busy => self.tally.busy += 1,
+            Error::CopyFailed { .. } | Error::DeadlineExceeded { .. } if may_fail => {}
+            unexpected => panic!("{unexpected:?}"),
+        }
+    }
+
+    /// The structure with its tensors where they are then; `None` if it was given up.
     fn end_by(
         &mut self,
         end: End,
-        mut copy: CopyHandle<Vec<Tensor>>,
+        mut copy: CopyHandle<Tree>,
         target: usize,
-    ) -> Result<Option<Vec<Tensor>>, CopyError<Vec<Tensor>>> {
+    ) -> Result<Option<Tree>, CopyError<Tree>> {
         match end {
             End::Wait => copy.wait().map(Some),
             End::Await => futures::executor::block_on(copy).map(Some),
@@ -192,7 +244,14 @@ impl Worker {
             },
             End::WaitOn => {
                 self.tally.handed_over += 1;
-                copy.wait_on(&self.streams[target]).map(Some)
+                match self.below(3) {
+                    0 => copy.wait_on(&self.stream(target)).map(Some),
+                    _ => copy.wait_on(&self.streams[target]).map(Some),
+                }
+            }
+            End::PollByHand => {
+                self.tally.misuses.polled_by_hand += 1;
+                self.poll_by_hand(copy)
             }
             End::Cancel => {
                 self.tally.cancelled += 1;
@@ -217,12 +276,35 @@ impl Worker {
         }
     }
 
+    /// With one waker after the other, each of which misbehaves.
+    fn poll_by_hand(&mut self, mut copy: CopyHandle<Tree>) -> Result<Option<Tree>, CopyError<Tree>> {
+        for _ in 0..self.below(12) {
+            let device = &self.arena.places[self.random.next() as usize % self.arena.places.len()];
+            let waker = self.arena.strangers.waker(device, &mut self.random);
+            if let Poll::Ready(done) = Pin::new(&mut copy).poll(&mut Context::from_waker(&waker)) {
+                return done.map(Some);
+            }
+            drop(waker);
+            match self.below(3) {
+                0 => {}
+                1 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(self.below(200))),
+            }
+        }
+        match self.below(4) {
+            0 => Ok(None),
+            1 => copy.wait().map(Some),
+            _ => futures::executor::block_on(copy).map(Some),
+        }
+    }
+
     fn end(&mut self, item: &Item, target: usize) -> End {
         let may_forget = self.forgotten.len() < MOST_FORGOTTEN && item.bytes() <= LARGEST_FORGOTTEN;
         match self.below(100) {
             0..25 => End::Wait,
-            25..40 => End::Await,
-            40..52 => End::AskInVain,
+            25..34 => End::Await,
+            34..43 => End::PollByHand,
+            43..52 => End::AskInVain,
             52..75 if !self.arena.places[target].is_host() => End::WaitOn,
             75..83 => End::Cancel,
             83..89 => End::Drop,
@@ -273,6 +355,38 @@ impl Worker {
         }
     }
 
+    /// A new item, whose memory may have owners that misbehave.
+    fn new_item(&mut self) -> Item {
+        let item = Item::new(&mut self.random);
+        let place = self.index(self.arena.places.len());
+        self.lent(item, place)
+    }
+
+    /// The same, or with memory of owners that copy to a certain device.
+    fn lent(&mut self, item: Item, place: usize) -> Item {
+        if self.below(3) > 0 {
+            return item;
+        }
+        self.tally.misuses.lent += 1;
+        self.owners += 1;
+        let (owner, device, strangers) = (self.owners, &self.arena.places[place], &self.arena.strangers);
+        item.lent(owner, &mut self.random, |tensor, may_panic, random| {
+            strangers.lend(tensor, owner, may_panic, device, random)
+        })
+    }
+
+    /// Takes an item into its hands.
+    fn take(&mut self, index: usize) -> Item {
+        let item = self.items.swap_remove(index);
+        self.in_hand = item.panics;
+        item
+    }
+
+    /// A stream that goes when its caller lets go of it.
+    fn stream(&self, place: usize) -> Stream {
+        self.arena.places[place].create_stream(StreamPriority::Normal).unwrap()
+    }
+
     fn order_streams(&mut self) {
         let index = self.index(self.streams.len());
         let other = self.arena.places[index].create_stream(StreamPriority::High).unwrap();
@@ -287,7 +401,7 @@ impl Worker {
 
     /// A stream that was told of tensors which go at once: their memory must stay.
     fn drop_in_use(&mut self, index: usize) {
-        let item = self.items.swap_remove(index);
+        let item = self.take(index);
         let lies_on = item.tensors[0].device_id().unwrap();
         let Some(place) = self.arena.places.iter().position(|device| device.id() == lies_on) else { return };
         for tensor in &item.tensors {
@@ -305,43 +419,5 @@ impl Worker {
 
     fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
-    }
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.steps += other.steps;
-        self.copies += other.copies;
-        self.verified += other.verified;
-        self.bytes += other.bytes;
-        self.handed_over += other.handed_over;
-        self.cancelled += other.cancelled;
-        self.dropped += other.dropped;
-        self.forgotten += other.forgotten;
-        self.late += other.late;
-        self.busy += other.busy;
-    }
-
-    /// A soak that did not do what it is for shows nothing.
-    pub(crate) fn check(&self, name: &str) -> Result<(), Failed> {
-        let Self { verified, cancelled, dropped, forgotten, handed_over, .. } = *self;
-        let everywhere = [verified, cancelled, dropped, forgotten];
-        if everywhere.contains(&0) || (handed_over == 0 && name != "host") {
-            return Err(format!("too short, something was never tried: {self}").into());
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { steps, copies, verified, bytes, handed_over, cancelled, dropped, forgotten, late, busy } =
-            self;
-        let mib = bytes >> 20;
-        write!(
-            f,
-            "{steps} steps, {copies} copies, {mib} MiB, {verified} verified, {handed_over} handed to streams, \
-             {cancelled} cancelled, {dropped} dropped, {forgotten} forgotten, {late} late, {busy} busy"
-        )
     }
 }

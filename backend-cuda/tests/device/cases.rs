@@ -4,6 +4,8 @@
 mod captures;
 mod contexts;
 mod cudarc;
+#[path = "../../../tests/device/forgotten.rs"]
+mod forgotten;
 #[path = "../../../tests/device/guard.rs"]
 mod guard;
 mod kernels;
@@ -23,15 +25,19 @@ mod steady;
 #[path = "../../../tests/device/streams.rs"]
 mod streams;
 
+use kernels::forgets_views;
+
 use crate::suite::{Case, case};
 
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = vec![
         case!(lifetimes::an_open_device_is_one_instance_and_can_be_opened_again),
+        case!(lifetimes::the_owner_of_a_stream_finds_its_device_current),
         case!(stalled::nothing_waits_for_a_stalled_stream),
         case!(steady::a_copy_up_in_a_steady_state),
         case!(kernels::a_view_is_filled_before_its_kernel_runs),
         case!(kernels::memory_is_not_reused_before_a_kernel_has_read_it),
+        case!(kernels::a_copy_of_a_view_on_another_stream_reads_what_was_there),
         case!(kernels::a_slice_becomes_a_tensor),
         case!(kernels::memory_of_a_slice_is_freed_with_the_last_tensor),
         case!(contexts::no_context_stays_none),
@@ -40,8 +46,11 @@ pub(crate) fn all() -> Vec<Case> {
         case!(cudarc::copies_run_on_the_streams_of_cudarc),
         case!(cudarc::a_stream_of_another_context_is_refused),
         case!(cudarc::the_default_stream_of_each_thread_is_refused),
+        case!(cudarc::a_stream_of_cudarc_for_each_request_goes_with_it),
+        case!(cudarc::a_capture_of_cudarcs_stream_gives_memory_back),
         case!(streams::the_default_stream_of_each_thread_is_refused),
         case!(streams::one_stream_waits_for_another),
+        case!(forgotten::a_forgotten_view_keeps_its_memory),
         case!(litmus::all_on_the_callers_stream),
         case!(litmus::a_consumer_on_another_stream_waits),
         case!(litmus::a_consumer_that_is_not_told_is_caught),
@@ -50,6 +59,8 @@ pub(crate) fn all() -> Vec<Case> {
         case!(streams::time_passes_between_marks),
         case!(streams::high_priority_is_higher),
         case!(memory::memory_of_others_is_freed_after_its_last_use),
+        case!(memory::memory_that_goes_during_a_capture_comes_back_behind_it),
+        case!(memory::a_stream_that_is_wrapped_for_each_request_is_noted_once),
         case!(memory::page_locked_memory_of_others_is_known),
         case!(memory::wrong_addresses_are_refused),
         case!(memory::an_empty_pinned_tensor_is_page_locked),
@@ -61,6 +72,6 @@ pub(crate) fn all() -> Vec<Case> {
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
         case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
     ];
-    cases.extend(litmus::of_the_child());
+    cases.extend(litmus::of_the_child().into_iter().chain(forgotten::of_the_child()));
     cases
 }

@@ -3,6 +3,8 @@
 #[path = "../../../tests/device/captures.rs"]
 mod captures;
 mod devices;
+#[path = "../../../tests/device/forgotten.rs"]
+mod forgotten;
 #[path = "../../../tests/device/guard.rs"]
 mod guard;
 #[path = "../../../tests/device/litmus.rs"]
@@ -21,6 +23,8 @@ mod steady;
 mod streams;
 mod views;
 
+use views::forgets_views;
+
 use crate::suite::{Case, case};
 
 pub(crate) fn all() -> Vec<Case> {
@@ -30,12 +34,14 @@ pub(crate) fn all() -> Vec<Case> {
         case!(views::a_view_waits_for_its_copy),
         case!(views::memory_is_not_reused_before_its_last_use),
         case!(views::other_tensors_and_streams_are_refused),
+        case!(views::a_stream_that_is_passed_off_as_one_of_the_device_is_refused, devices: 2),
         case!(devices::the_first_device_stays_current),
         case!(devices::another_device_stays_current, devices: 2),
         case!(devices::a_stream_of_another_device_is_refused, devices: 2),
         case!(streams::copies_run_on_the_streams_of_others),
         case!(streams::the_default_stream_of_each_thread_is_refused),
         case!(streams::one_stream_waits_for_another),
+        case!(forgotten::a_forgotten_view_keeps_its_memory),
         case!(litmus::all_on_the_callers_stream),
         case!(litmus::a_consumer_on_another_stream_waits),
         case!(litmus::a_consumer_that_is_not_told_is_caught),
@@ -44,6 +50,8 @@ pub(crate) fn all() -> Vec<Case> {
         case!(streams::time_passes_between_marks),
         case!(streams::high_priority_is_higher),
         case!(memory::memory_of_others_is_freed_after_its_last_use),
+        case!(memory::memory_that_goes_during_a_capture_comes_back_behind_it),
+        case!(memory::a_stream_that_is_wrapped_for_each_request_is_noted_once),
         case!(memory::page_locked_memory_of_others_is_known),
         case!(memory::wrong_addresses_are_refused),
         case!(memory::an_empty_pinned_tensor_is_page_locked),
@@ -55,6 +63,6 @@ pub(crate) fn all() -> Vec<Case> {
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
         case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
     ];
-    cases.extend(litmus::of_the_child());
+    cases.extend(litmus::of_the_child().into_iter().chain(forgotten::of_the_child()));
     cases
 }

@@ -27,7 +27,8 @@ impl Program {
         adapters.sort_by_key(|adapter| adapter.get_info().backend != wgpu::Backend::Vulkan);
         let requested = adapters[0].request_device(&wgpu::DeviceDescriptor::default());
         let (device, queue) = pollster::block_on(requested).unwrap();
-        let target = transship_wgpu::from_device(device.clone(), queue.clone()).unwrap();
+        // SAFETY: cases that destroy the device do so when no copy is on its way.
+        let target = unsafe { transship_wgpu::from_device(device.clone(), queue.clone()) }.unwrap();
         Self { device, queue, target }
     }
 
@@ -35,7 +36,8 @@ impl Program {
     pub(crate) fn on_own_device() -> Self {
         let target =
             pollster::block_on(transship_wgpu::WgpuDriver.open(0)).and_then(Device::from_backend).unwrap();
-        let (device, queue) = transship_wgpu::wgpu_device(&target).unwrap();
+        // SAFETY: as above.
+        let (device, queue) = unsafe { transship_wgpu::wgpu_device(&target) }.unwrap();
         Self { device, queue, target }
     }
 

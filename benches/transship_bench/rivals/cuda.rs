@@ -6,6 +6,7 @@ mod both_ways;
 mod devices;
 mod down;
 mod driver;
+mod ring;
 mod up;
 
 use std::ffi::c_int;
@@ -122,6 +123,16 @@ pub(super) fn both_ways(ordinal: usize) -> Result<Vec<Contender<(Tensor, Tensor)
 
 pub(super) fn packed(ordinal: usize) -> Result<up::Packed> {
     up::Packed::new(open(ordinal)?)
+}
+
+/// Two blocks of a thread's own.
+pub(super) fn ring(ordinal: usize) -> Result<ring::Own> {
+    ring::Own::new(open(ordinal)?)
+}
+
+/// One ring for so many threads, which spin or sleep while there is nothing to do.
+pub(super) fn team(ordinal: usize, threads: usize, spin: bool) -> Result<ring::Team> {
+    Ok(ring::Team::new(open(ordinal)?, threads, spin))
 }
 
 fn open(ordinal: usize) -> Result<Rc<Cuda>> {

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use transship::{Device, Tensor};
+use transship::Device;
 
 use super::Work;
 use crate::Result;
@@ -11,7 +11,7 @@ use crate::bed::{Bed, Needs};
 use crate::detection::{self, Sample};
 use crate::input::{self, Input};
 use crate::measure::Method;
-use crate::ours::{self, Target, Timed};
+use crate::ours::Target;
 use crate::rivals;
 use crate::table::{Kind, Line, Outcome, Row, Samples};
 
@@ -34,13 +34,13 @@ fn run(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     let mut row = Row::new(work.name, work.title, detection::LEAVES, detection::BYTES);
     let target = Target::new(bed, &bed.device);
     let device = &bed.device;
-    let ours = || Ok(Box::new(Whole { target: target.clone(), copied: None }) as Copies);
+    let ours = || Ok(target.method());
     let packed = || by_hand(device);
     let mut ways = vec![Way::new(Kind::Ours, "start_copy, until wait() returns", &ours)];
     let limit = "by hand: packed, one copy, on a stream of its own for each thread";
     match rivals::packed::<Vec<Sample>>(device)? {
         Some(_) => ways.push(Way::new(Kind::Limit, limit, &packed)),
-        None => row.lines.push(missing(limit, device)),
+        None => row.lines.push(rivals::no_limit(limit, device)),
     }
     let effort = bed.effort(2.0);
     turn(&mut ways, effort.warm_up)?;
@@ -55,11 +55,6 @@ fn run(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
 
 fn by_hand(device: &Device) -> Result<Copies> {
     Ok(rivals::packed(device)?.ok_or("there is no way by hand")?)
-}
-
-fn missing(way: &str, device: &Device) -> Line {
-    let reason = format!("no rival is written for this work on {}", device.id().driver());
-    Line { kind: Kind::Limit, way: way.to_owned(), outcome: Outcome::NotMeasured(reason) }
 }
 
 struct Way<'a> {
@@ -154,23 +149,4 @@ fn warm(number: usize, make: Make<'_>) -> Result<(Copies, Vec<Input<Vec<Sample>>
         method.run(input)?;
     }
     Ok((method, inputs))
-}
-
-struct Whole {
-    target: Target,
-    copied: Option<Vec<Sample>>,
-}
-
-impl Method<Vec<Sample>> for Whole {
-    fn run(&mut self, input: &Input<Vec<Sample>>) -> Result<Duration> {
-        self.copied = None;
-        let timed: Timed<_> = ours::until_waited(input.value.clone(), &self.target);
-        let (time, copied) = timed?;
-        self.copied = Some(copied);
-        Ok(time)
-    }
-
-    fn is_right(&mut self, expected: &[Tensor]) -> Result<bool> {
-        ours::is_copy(self.copied.take().ok_or("nothing was copied")?, expected)
-    }
 }

@@ -2,7 +2,9 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
+use syn::visit::Visit;
 use syn::{Data, DeriveInput, Error, Field, Fields, Ident, Member, Path, Result, Type, parse_quote};
 
 use crate::attributes::{TypeAttributes, is_skipped};
@@ -19,7 +21,7 @@ pub(crate) fn tensor_tree(input: &DeriveInput) -> Result<TokenStream> {
     generics.make_where_clause().predicates.extend(bounds);
     let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
     let name = &input.ident;
-    let body = body(&shapes, &krate);
+    let body = body(&shapes, name, &krate);
     Ok(quote! {
         #[automatically_derived]
         #[allow(deprecated)]
@@ -33,6 +35,8 @@ pub(crate) fn tensor_tree(input: &DeriveInput) -> Result<TokenStream> {
 struct Shape<'a> {
     /// `Self`, or `Self::Variant`.
     path: Path,
+    /// The name of the variant.
+    variant: Option<String>,
     visited: Vec<VisitedField<'a>>,
 }
 
@@ -43,7 +47,9 @@ struct VisitedField<'a> {
 
 fn shapes(input: &DeriveInput) -> Result<Vec<Shape<'_>>> {
     match &input.data {
-        Data::Struct(data) => Ok(vec![Shape { path: parse_quote!(Self), visited: visited(&data.fields)? }]),
+        Data::Struct(data) => {
+            Ok(vec![Shape { path: parse_quote!(Self), variant: None, visited: visited(&data.fields)? }])
+        }
         Data::Enum(data) => data
             .variants
             .iter()
@@ -51,7 +57,8 @@ fn shapes(input: &DeriveInput) -> Result<Vec<Shape<'_>>> {
                 let name = &variant.ident;
                 let fields = visited(&variant.fields)?;
                 let skip = is_skipped(&variant.attrs)?;
-                Ok(Shape { path: parse_quote!(Self::#name), visited: if skip { Vec::new() } else { fields } })
+                let visited = if skip { Vec::new() } else { fields };
+                Ok(Shape { path: parse_quote!(Self::#name), variant: Some(name.to_string()), visited })
             })
             .collect(),
         Data::Union(data) => Err(Error::new(
@@ -73,7 +80,7 @@ fn visited(fields: &Fields) -> Result<Vec<VisitedField<'_>>> {
 
 /// The items of the implementation. A type without a visited field holds no tensor; any other one may: a constant that
 /// asked its fields would have no value for a recursive type.
-fn body(shapes: &[Shape<'_>], krate: &Path) -> TokenStream {
+fn body(shapes: &[Shape<'_>], name: &Ident, krate: &Path) -> TokenStream {
     if shapes.iter().all(|shape| shape.visited.is_empty()) {
         return quote! {
             const MAY_HOLD_TENSORS: bool = false;
@@ -85,27 +92,105 @@ fn body(shapes: &[Shape<'_>], krate: &Path) -> TokenStream {
         };
     }
     let visitor = Ident::new("__visitor", Span::mixed_site());
-    let arms = shapes.iter().map(|shape| arm(shape, krate, &visitor));
+    let nested =
+        Ident::new(if holds_itself(shapes, name) { "recursive" } else { "nested" }, Span::mixed_site());
+    let visits = shapes.iter().map(|shape| visit_arm(shape, krate, &visitor));
+    let pair = pair(shapes, krate);
     quote! {
         #[inline]
         fn visit(&mut self, #visitor: &mut #krate::Visitor<'_>) -> ::core::result::Result<(), #krate::Stop> {
-            #krate::Visitor::nested(#visitor, |#visitor| {
-                match self { #(#arms)* }
+            #krate::Visitor::#nested(#visitor, |#visitor| {
+                match self { #(#visits)* }
                 ::core::result::Result::Ok(())
             })
         }
+
+        #pair
     }
 }
 
-fn arm(Shape { path, visited }: &Shape<'_>, krate: &Path, visitor: &Ident) -> TokenStream {
-    let members = visited.iter().map(|field| &field.member);
-    let names: Vec<_> =
-        (0..visited.len()).map(|index| format_ident!("__field{index}", span = Span::mixed_site())).collect();
+/// Whether the type names itself in a field. Types that hold themselves by way of others do so in boxes, as a rule, which look
+/// after the stack as well.
+fn holds_itself(shapes: &[Shape<'_>], name: &Ident) -> bool {
+    struct Search<'a>(&'a Ident, bool);
+    impl<'t> Visit<'t> for Search<'_> {
+        fn visit_ident(&mut self, ident: &'t Ident) {
+            self.1 |= ident == self.0 || ident == "Self";
+        }
+    }
+    let mut search = Search(name, false);
+    shapes.iter().flat_map(|shape| &shape.visited).for_each(|field| search.visit_type(field.kind));
+    search.1
+}
+
+fn visit_arm(shape: &Shape<'_>, krate: &Path, visitor: &Ident) -> TokenStream {
+    let Shape { path, variant, visited } = shape;
+    let (members, names) = (members(shape), names("__field", shape));
+    let variant = variant.iter().map(|name| quote! { #krate::Visitor::variant(#visitor, #name); });
     // The span of the field's type is where the compiler complains if that is no `TensorTree`.
     let visits = visited.iter().zip(&names).map(|(field, name)| {
         quote_spanned! { Span::mixed_site().located_at(field.kind.span())=>
             #krate::TensorTree::visit(#name, #visitor)?;
         }
     });
-    quote! { #path { #(#members: #names,)* .. } => { #(#visits)* } }
+    quote! { #path { #(#members: #names,)* .. } => { #(#variant)* #(#visits)* } }
+}
+
+/// Fields are paired by name, and an enum with the same variant only.
+fn pair(shapes: &[Shape<'_>], krate: &Path) -> TokenStream {
+    let [into, pairs] = ["__into", "__pairs"].map(|name| Ident::new(name, Span::mixed_site()));
+    let arms = shapes.iter().map(|shape| pair_arm(shape, krate, &pairs));
+    let names: Vec<_> =
+        shapes.iter().filter_map(|shape| Some((&shape.path, shape.variant.as_ref()?))).collect();
+    let differing = (names.len() > 1).then(|| {
+        let name = |value: &Ident| {
+            let arms = names.iter().map(|(path, name)| quote! { #path { .. } => #name, });
+            quote! { match #value { #(#arms)* } }
+        };
+        let [value, into] = ["__one", "__other"].map(|name| Ident::new(name, Span::mixed_site()));
+        let (value_name, into_name) = (name(&value), name(&into));
+        quote! {
+            (#value, #into) => {
+                return ::core::result::Result::Err(#krate::Pairs::differ(#pairs, #value_name, #into_name));
+            }
+        }
+    });
+    quote! {
+        fn pair(
+            &mut self,
+            #into: &mut Self,
+            #pairs: &mut #krate::Pairs<'_>,
+        ) -> ::core::result::Result<(), #krate::Stop> {
+            #krate::Pairs::nested(#pairs, |#pairs| {
+                match (self, #into) { #(#arms)* #differing }
+                ::core::result::Result::Ok(())
+            })
+        }
+    }
+}
+
+fn pair_arm(shape: &Shape<'_>, krate: &Path, pairs: &Ident) -> TokenStream {
+    let (path, members) = (&shape.path, members(shape));
+    let (values, intos) = (names("__value", shape), names("__into", shape));
+    let parts = shape.visited.iter().zip(values.iter().zip(&intos)).map(|(field, (value, into))| {
+        let name = match &field.member {
+            Member::Named(name) => name.unraw().to_string(),
+            Member::Unnamed(index) => index.index.to_string(),
+        };
+        quote! { #krate::Pairs::part(#pairs, #krate::Step::Field(#name), #value, #into)?; }
+    });
+    quote! {
+        (#path { #(#members: #values,)* .. }, #path { #(#members: #intos,)* .. }) => { #(#parts)* }
+    }
+}
+
+fn members<'a>(shape: &'a Shape<'_>) -> Vec<&'a Member> {
+    shape.visited.iter().map(|field| &field.member).collect()
+}
+
+/// A name for each visited field.
+fn names(prefix: &str, shape: &Shape<'_>) -> Vec<Ident> {
+    (0..shape.visited.len())
+        .map(|index| format_ident!("{prefix}{index}", span = Span::mixed_site()))
+        .collect()
 }

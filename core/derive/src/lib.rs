@@ -7,7 +7,8 @@ mod expand;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-/// Implements `TensorTree`: a visit goes through the fields in the order in which they are written.
+/// Implements `TensorTree`: a visit goes through the fields in the order in which they are written. Two values are paired field by
+/// field, for `start_copy_into`; of an enum both must be the same variant.
 ///
 /// ```
 /// use transship_core::{Tensor, TensorTree, for_each_tensor};
@@ -46,17 +47,20 @@ use syn::{DeriveInput, parse_macro_input};
 ///
 /// # Attributes of the type
 ///
-/// - `#[tensor_tree(crate = "path")]`: where to find `TensorTree`, `Visitor` and `Stop`; `::transship` if not given.
+/// - `#[tensor_tree(crate = "path")]`: where to find `TensorTree` and what belongs to it; `::transship` if not given.
 /// - `#[tensor_tree(bound = "T: TensorTree")]`: the bounds of the implementation, in place of `T: TensorTree` for each
-///   type parameter that is part of a field. A map with generic keys needs it: the keys are not visited.
+///   type parameter that is part of a field. A map with generic keys needs it: the keys are compared, and written in errors, but
+///   not visited.
 ///
 /// ```
 /// use std::collections::HashMap;
+/// use std::fmt::Debug;
+/// use std::hash::Hash;
 /// use transship_core::TensorTree;
 /// # use transship_derive::TensorTree;
 ///
 /// #[derive(TensorTree)]
-/// #[tensor_tree(crate = "transship_core", bound = "V: TensorTree")]
+/// #[tensor_tree(crate = "transship_core", bound = "K: Eq + Hash + Debug, V: TensorTree")]
 /// struct Lookup<K, V> {
 ///     by_key: HashMap<K, V>,
 ///     #[tensor_tree(skip)]

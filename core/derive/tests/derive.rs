@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::hash::Hash;
 use std::marker::PhantomData;
 
 use transship_core::{Error, MAX_DEPTH, Tensor, TensorTree, for_each_tensor};
@@ -29,7 +30,7 @@ fn ids(tree: &mut impl TensorTree) -> Vec<f32> {
 #[derive(Debug, PartialEq)]
 struct Opaque(u8);
 
-#[derive(PartialEq, Eq, Hash)]
+#[derive(PartialEq, Eq, Hash, Debug)]
 struct OpaqueKey;
 
 #[derive(TensorTree)]
@@ -108,7 +109,7 @@ where
 }
 
 #[derive(TensorTree)]
-#[tensor_tree(crate = "transship_core", bound = "V: TensorTree")]
+#[tensor_tree(crate = "transship_core", bound = "K: Eq + Hash + Debug, V: TensorTree")]
 struct Lookup<K, V>(HashMap<K, V>);
 
 #[derive(TensorTree)]

@@ -1,7 +1,6 @@
 //! How far a copy is: being staged, submitted, done or failed. Everybody who waits for a copy shares one of these; none
 //! of them owns what is in flight.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -9,11 +8,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::copy::figures::Figures;
+use crate::copy::retired::Retired;
+use crate::foreign::TaskWaker;
 use crate::in_flight::Lane;
 use crate::reactor::{self, Watch};
 use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard, thread};
-use crate::{Error, Result};
+use crate::{Error, Result, fork};
 
 const RUNNING: u8 = 0;
 const SUBMITTED: u8 = 1;
@@ -34,6 +35,7 @@ pub(crate) struct Completion {
     inner: Mutex<Inner>,
     moved: Condvar,
     pub(crate) figures: Figures,
+    pub(crate) retired: Retired,
 }
 
 /// When a copy must be done.
@@ -45,7 +47,9 @@ struct Deadline {
 struct Inner {
     positions: Positions,
     error: Option<Error>,
-    waker: Option<Waker>,
+    waker: Option<TaskWaker>,
+    /// Positions that a failed copy may still use memory before.
+    left: Positions,
     /// The reactor shall look after the copy once it is submitted.
     unattended: bool,
     watched: bool,
@@ -70,11 +74,13 @@ impl Completion {
                 positions: Positions::new(),
                 error: None,
                 waker: None,
+                left: Positions::new(),
                 unattended: false,
                 watched: false,
             }),
             moved: Condvar::new(),
             figures: Figures::new(),
+            retired: Retired::default(),
         })
     }
 
@@ -88,20 +94,25 @@ impl Completion {
 
     /// Adds a position that the copy waits for.
     pub(crate) fn reach(&self, lane: &Arc<Lane>, position: u64) {
+        if fork::is_child() {
+            return;
+        }
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Acquire) == FAILED {
+            note(&mut inner.left, lane, position);
+            drop(inner);
             // Nobody waits for it any more, but somebody must let go of what it uses.
             let _ = reactor::watch(Watch::Lane(lane.clone()));
             return;
         }
-        match inner.positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, lane)) {
-            Some((_, known)) => *known = position.max(*known),
-            None => inner.positions.push((lane.clone(), position)),
-        }
+        note(&mut inner.positions, lane, position);
     }
 
     /// Everything is submitted, or done where nothing needed a device.
     pub(crate) fn submitted(self: &Arc<Self>) {
+        if fork::is_child() {
+            return;
+        }
         self.figures.note_submitted();
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Acquire) != RUNNING {
@@ -151,16 +162,6 @@ impl Completion {
         self.check(&mut |_| true)
     }
 
-    /// Whether the device is done with the copy, even if another thread is still letting go of what it used. Asks the
-    /// driver; never blocks.
-    pub(crate) fn is_filled(&self) -> Result<bool> {
-        Ok(self.has_passed(&mut |_| true, Lane::has_settled)? && {
-            // Nobody may be left who would look again.
-            self.check(&mut |_| false)?;
-            true
-        })
-    }
-
     /// For the reactor: whether the copy is over. Asks only the lanes that `may_ask` allows.
     pub(crate) fn settle(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> bool {
         self.check(may_ask).unwrap_or(true)
@@ -168,6 +169,7 @@ impl Completion {
 
     /// Blocks until every piece is submitted; `false` when the time is over.
     pub(crate) fn wait_submitted(&self, deadline: Option<Instant>) -> Result<bool> {
+        fork::check()?;
         let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
         let mut inner = self.inner.lock();
         while self.state.load(Ordering::Acquire) == RUNNING {
@@ -194,6 +196,10 @@ impl Completion {
 
     /// Blocks until the copy is done; `false` when the time is over.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        if self.is_done_cached() {
+            return Ok(true);
+        }
+        fork::check()?;
         // A time-out too long to add up is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
@@ -219,18 +225,44 @@ impl Completion {
         self.inner.lock().positions.clone()
     }
 
+    /// The positions before which it may use memory, by now; of a failed copy as well.
+    pub(crate) fn positions_in_flight(&self) -> Positions {
+        if fork::is_child() {
+            return Positions::new();
+        }
+        let inner = self.inner.lock();
+        inner.positions.iter().chain(&inner.left).cloned().collect()
+    }
+
     /// Wakes `waker` when the copy is over. To be called before the last check.
     pub(crate) fn register(self: &Arc<Self>, waker: &Waker) -> Result<()> {
+        fork::check()?;
+        let is_known = self.inner.lock().waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        // Cloned and dropped without the lock: both are the program's code.
+        let new = (!is_known).then(|| TaskWaker::clone_of(waker));
         let mut inner = self.inner.lock();
-        match &mut inner.waker {
-            Some(known) => known.clone_from(waker),
-            empty => *empty = Some(waker.clone()),
+        let mut unused = new;
+        // At its end the copy wakes who is registered, and nobody later.
+        if self.state.load(Ordering::Acquire) < DONE && unused.is_some() {
+            std::mem::swap(&mut inner.waker, &mut unused);
         }
-        self.attend(inner)
+        let attended = self.attend(inner);
+        drop(unused);
+        attended
+    }
+
+    /// Nobody is to be woken any more.
+    pub(crate) fn forget_waker(&self) {
+        if fork::is_child() {
+            return;
+        }
+        let waker = self.inner.lock().waker.take();
+        drop(waker);
     }
 
     /// Nobody waits for the copy any more, but somebody must let go of what it uses.
     pub(crate) fn leave_to_reactor(self: &Arc<Self>) -> Result<()> {
+        fork::check()?;
         self.attend(self.inner.lock())
     }
 
@@ -262,7 +294,7 @@ impl Completion {
     }
 
     fn check(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
-        if !self.has_passed(may_ask, Lane::has_reached)? {
+        if !self.has_passed(may_ask)? {
             return Ok(false);
         }
         self.finish(DONE, None);
@@ -270,12 +302,12 @@ impl Completion {
         if self.is_done_cached() { Ok(true) } else { Err(self.error()) }
     }
 
-    /// Whether everything is submitted and each lane is past its position, as `is_past` has it.
-    fn has_passed(
-        &self,
-        may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool,
-        is_past: fn(&Lane, u64) -> bool,
-    ) -> Result<bool> {
+    /// Whether everything is submitted and each lane is past its position.
+    fn has_passed(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
+        if self.is_done_cached() {
+            return Ok(true);
+        }
+        fork::check()?;
         match self.state.load(Ordering::Acquire) {
             RUNNING => return self.is_in_time().map(|()| false),
             DONE => return Ok(true),
@@ -283,14 +315,14 @@ impl Completion {
             _ => {}
         }
         for (lane, position) in self.positions() {
-            if !is_past(&lane, position)
+            if !lane.has_reached(position)
                 && may_ask(&lane)
                 && let Err(error) = lane.poll()
             {
                 self.fail(error.clone());
                 return Err(error);
             }
-            if !is_past(&lane, position) {
+            if !lane.has_reached(position) {
                 return self.is_in_time().map(|()| false);
             }
         }
@@ -311,11 +343,15 @@ impl Completion {
         }
     }
 
-    fn error(&self) -> Error {
+    /// Why it failed.
+    pub(crate) fn error(&self) -> Error {
         self.inner.lock().error.clone().unwrap_or(Error::NotReady)
     }
 
     fn finish(&self, end: u8, error: Option<Error>) {
+        if fork::is_child() {
+            return;
+        }
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Acquire) >= DONE {
             return;
@@ -326,6 +362,9 @@ impl Completion {
         self.moved.notify_all();
         let waker = inner.waker.take();
         let positions = std::mem::take(&mut inner.positions);
+        if end == FAILED {
+            inner.left = positions.clone();
+        }
         drop(inner);
         if end == FAILED {
             for (lane, _) in positions {
@@ -334,8 +373,15 @@ impl Completion {
             }
         }
         if let Some(waker) = waker {
-            // A program's code. What is left to be done here is for others, and they must be told as well.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            reactor::wake(waker);
         }
+    }
+}
+
+/// Notes a position of a lane, the last one if there are several.
+fn note(positions: &mut Positions, lane: &Arc<Lane>, position: u64) {
+    match positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, lane)) {
+        Some((_, known)) => *known = position.max(*known),
+        None => positions.push((lane.clone(), position)),
     }
 }

@@ -8,9 +8,10 @@ use smallvec::SmallVec;
 use crate::copy::group::{Completions, Group, caught, conclude};
 use crate::copy::transfer::{Filled, Supply};
 use crate::copy::unit::Unit;
+use crate::pool::Pool;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::{Error, Result};
+use crate::{Error, Result, workers};
 
 /// The units of copies, shared by the threads that carry them out.
 ///
@@ -23,6 +24,10 @@ pub(super) struct Crew {
     left: AtomicUsize,
     filled: Mutex<SmallVec<[Filled; 1]>>,
     submitting: Mutex<()>,
+    /// How many threads carry units.
+    busy: AtomicUsize,
+    /// What they take blocks from, if the copy has a share of that.
+    staging: Option<Arc<Pool>>,
     stopped: AtomicBool,
     error: Mutex<Option<Error>>,
     completions: Completions,
@@ -39,6 +44,8 @@ impl Crew {
             units,
             filled: Mutex::default(),
             submitting: Mutex::new(()),
+            busy: AtomicUsize::new(0),
+            staging: group.leased().map(|lease| lease.pool().clone()),
             stopped: AtomicBool::new(false),
             error: Mutex::new(None),
             completions: group.completions(),
@@ -48,14 +55,33 @@ impl Crew {
 
     /// Carries units as long as there are some. Whoever ends the last one concludes the copies.
     pub(super) fn work(&self) {
-        let mut unit = self.take();
-        if unit.is_none() {
-            return;
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.carry_units(|| false);
+    }
+
+    /// The same for a worker, which leaves while there are threads enough: where many copies run, each is best carried by the
+    /// thread that waits for it.
+    pub(super) fn help(&self) {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        if !self.has_enough() {
+            self.carry_units(|| self.has_enough());
         }
-        let mut group = self.group.lock().clone();
+    }
+
+    /// Whether this thread is one too many, which is not counted any more then.
+    fn has_enough(&self) -> bool {
+        let most = self.staging.as_deref().map_or(usize::MAX, most_fillers);
+        let leave = |busy: usize| (busy > most).then(|| busy - 1);
+        self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_ok()
+    }
+
+    /// Carries units as long as there are some and this thread has not left.
+    fn carry_units(&self, has_left: impl Fn() -> bool) {
+        let mut unit = self.take();
+        let mut group = unit.and_then(|_| self.group.lock().clone());
         while let Some(current) = unit {
             let submitted = group.as_ref().map_or(0, |group| self.carry(group, current));
-            unit = self.take();
+            unit = if has_left() { None } else { self.take() };
             if unit.is_none() {
                 group = None;
             }
@@ -79,7 +105,7 @@ impl Crew {
             submitted += self.submit_filled(group);
             Ok(())
         };
-        self.attempt(group, || group.carry(unit, Supply::Now, outlet));
+        self.attempt(group, || group.carry(unit, Supply::Now(group.leased()), outlet));
         submitted
     }
 
@@ -108,9 +134,15 @@ impl Crew {
     fn conclude(&self) {
         let group = self.group.lock().take();
         if let Some(group) = &group {
-            self.attempt(group, || group.each(|job| job.close()));
+            // SAFETY: this is called when the last unit has ended (`left`).
+            self.attempt(group, || group.each(|job| unsafe { job.close() }));
         }
         drop(group);
         conclude(&self.completions, self.error.lock().take());
     }
+}
+
+/// How many threads fill blocks of one copy: all together as many as fill the link, whatever the number of copies.
+pub(super) fn most_fillers(staging: &Pool) -> usize {
+    (workers::most_threads() / staging.leases().max(1)).max(1)
 }

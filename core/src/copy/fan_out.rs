@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::copy::completion::Completion;
 use crate::copy::figures::CopyReport;
 use crate::copy::group::Group;
 use crate::copy::handle::CopyHandle;
 use crate::copy::job::Job;
 use crate::copy::start::Prepared;
-use crate::{CopyError, CopyOptions, Device, Error, Result, TensorTree};
+use crate::{CopyError, CopyOptions, Device, Error, Result, TensorTree, foreign};
 
 /// Starts to copy every tensor of `value` to each device of `to` and returns at once, with a handle for each device in
 /// the order of `to`. A device that is named twice gets two structures; without a device there is nothing to do.
 ///
 /// As [`start_copy`](crate::start_copy) to each of them, but what can be shared is done once: tensors on the host are
 /// taken, planned and gathered into staging memory once for all devices of one driver that read each other's staging.
-/// Each further device costs an allocation, a submission and a clone of the structure without its tensors.
+/// Each further device costs an allocation, a submission and a clone of the structure while a copy has its tensors: `Clone` clones
+/// them as they are, and cannot read them ([`Taken`](Error::Taken)). What it makes anew is no copy of anything.
 ///
 /// The handles are independent: dropping or cancelling one, or a failure of its device, leaves the others alone; but what
 /// is still to be staged fails with the device whose staging memory serves them, the first that could allocate. Sources
@@ -62,47 +61,54 @@ pub fn start_copy_to_all<S: TensorTree + Clone>(
 
 /// The copies of one structure.
 struct Fan<S> {
-    /// Without its tensors' memory.
-    value: S,
-    /// In the order of their targets.
-    copies: Vec<(Arc<Job>, CopyReport)>,
-    groups: SmallVec<[Group; 1]>,
+    /// Those that share what was taken, with the structure that it was taken out of.
+    families: Vec<Family<S>>,
+    /// In the order of their targets; the number of the family of each.
+    copies: Vec<(usize, Arc<Job>, CopyReport)>,
+}
+
+/// Copies that are staged together. Their tensors were taken once, out of `value`: clones of that have the same marks.
+struct Family<S> {
+    /// Until the last of its copies has it.
+    value: Option<S>,
+    group: Group,
+    copies: usize,
 }
 
 impl<S: TensorTree + Clone> Fan<S> {
-    fn new(Prepared { value, job, report }: Prepared<S>) -> Self {
-        let groups = SmallVec::from_buf([Group::of(job.clone())]);
-        Self { value, copies: vec![(job, report)], groups }
+    fn new(prepared: Prepared<S>) -> Self {
+        let mut fan = Self { families: Vec::new(), copies: Vec::new() };
+        fan.found(prepared);
+        fan
     }
 
-    /// Adds a copy to `target`: to a group that it can share with, else planned by itself.
+    /// Adds a copy to `target`: to a family that it can share with, else planned by itself.
     fn add(&mut self, target: &Device, options: &CopyOptions, completion: Arc<Completion>) -> Result<()> {
-        let open = self.groups.iter_mut().find(|group| group.can_take(target));
-        let copy = match open {
-            Some(group) => {
-                let job = group.add(target, options, completion)?;
+        let mut families = self.families.iter_mut().enumerate();
+        match families.find(|(_, family)| family.group.can_take(target)) {
+            Some((number, family)) => {
+                let job = family.group.add(target, options, completion)?;
                 let mut report = CopyReport::new(target.id());
                 report.leaves = job.leaves.len();
-                (job, report)
+                family.copies += 1;
+                self.copies.push((number, job, report));
             }
-            None => {
-                // Its value is as good as a clone of ours.
-                let Prepared { job, report, .. } =
-                    Prepared::new(self.restored(), target, options, completion)?;
-                self.groups.push(Group::of(job.clone()));
-                (job, report)
-            }
-        };
-        self.copies.push(copy);
+            None => self.found(Prepared::new(self.restored()?, target, options, completion)?),
+        }
         Ok(())
+    }
+
+    fn found(&mut self, Prepared { value, job, report }: Prepared<S>) {
+        self.copies.push((self.families.len(), job.clone(), report));
+        self.families.push(Family { value: Some(value), group: Group::of(job), copies: 1 });
     }
 
     /// Launches all; fails if no copy can be.
     fn launch(&self) -> Result<()> {
         let mut failed = None;
         let mut some_run = false;
-        for group in &self.groups {
-            match group.launch() {
+        for family in &self.families {
+            match family.group.launch() {
                 Ok(()) => some_run = true,
                 Err(error) => drop(failed.get_or_insert(error)),
             }
@@ -113,28 +119,40 @@ impl<S: TensorTree + Clone> Fan<S> {
         }
     }
 
-    /// Clones are made of the structure without its tensors' memory, while the devices copy.
-    fn into_handles(mut self) -> Vec<CopyHandle<S>> {
-        let last = self.copies.pop();
-        let mut handles = Vec::with_capacity(self.copies.len() + 1);
-        let others = self.copies.into_iter();
-        handles.extend(others.map(|(job, report)| CopyHandle::new(self.value.clone(), job, report)));
-        handles.extend(last.map(|(job, report)| CopyHandle::new(self.value, job, report)));
+    /// Clones are made of structures without their tensors' memory, while the devices copy.
+    fn into_handles(self) -> Vec<CopyHandle<S>> {
+        let Self { mut families, copies } = self;
+        let mut handles = Vec::with_capacity(copies.len());
+        for (family, job, report) in copies {
+            let Some(family) = families.get_mut(family) else { continue };
+            family.copies -= 1;
+            let value = match family.copies {
+                0 => family.value.take(),
+                _ => foreign::call(|| family.value.clone()),
+            };
+            handles.extend(value.map(|value| CopyHandle::new(value, job, report)));
+        }
         handles
     }
 
     fn fail(mut self, error: Error) -> CopyError<S> {
-        if let Some((job, _)) = self.copies.first() {
-            job.give_back(&mut self.value);
-        }
-        CopyError::new(error, Some(self.value))
+        let value = self.families.first_mut().and_then(|family| family.value.take());
+        CopyError::new(
+            error,
+            value.zip(self.copies.first()).map(|(mut value, (_, job, _))| {
+                job.give_back(&mut value);
+                value
+            }),
+        )
     }
 
-    fn restored(&self) -> S {
-        let mut value = self.value.clone();
-        if let Some((job, _)) = self.copies.first() {
-            job.give_back(&mut value);
-        }
-        value
+    /// A clone of the structure with its tensors.
+    fn restored(&self) -> Result<S> {
+        let value = self.families.first().and_then(|family| foreign::call(|| family.value.clone()));
+        let (Some(mut value), Some((_, job, _))) = (value, self.copies.first()) else {
+            return Err(Error::Taken);
+        };
+        job.give_back(&mut value);
+        Ok(value)
     }
 }

@@ -14,10 +14,17 @@ use crate::writer::Writer;
 use crate::{Alignment, Device, DeviceId, Error, Result, Stream};
 
 /// A flow through staging blocks is cut into about so many units: all workers begin at once, and the link soon.
-const UNITS_OF_A_FLOW: usize = 64;
+const UNITS_OF_A_FLOW: usize = 32;
 /// What is smaller keeps the link waiting: one copy behind the other, 256 KiB each cross it at 35 GB/s, 512 KiB at 43, 1 MiB
 /// at 48 and 4 MiB at 53 (H200).
 const SMALLEST_UNIT: usize = 512 << 10;
+/// While many copies run, they are cut into pieces of so many bytes: 16 threads that copy 9 MB each in pieces of 512 KiB wait for
+/// each other in the driver (41 GB/s, and 46 with these, on an H200).
+const UNIT_OF_MANY: usize = 1 << 20;
+/// Fewer bytes are written to a cache.
+const LEAST_PAST_CACHES: usize = 256 << 10;
+/// A copy of more bytes keeps the link busy for long.
+const LONG_SPAN: usize = 512 << 20;
 /// So many blocks fill the link, with 8 workers at it.
 const FULL_RING: usize = 16;
 /// So many threads fill blocks at the same time. The first units, and the last, are small: the link would wait for the first
@@ -66,7 +73,9 @@ pub(crate) struct Flow {
     /// and through staging blocks in pieces of these.
     staged_unit: UnitSizes,
     /// Many staging blocks are filled from the host.
-    past_caches: bool,
+    filled_by_many: bool,
+    /// They take so long that the caches serve well on the way.
+    is_long: bool,
 }
 
 /// The pieces in which a linear space is carried, in bytes.
@@ -79,6 +88,11 @@ pub(crate) struct UnitSizes {
 impl UnitSizes {
     fn all(bytes: usize) -> Self {
         Self { least: bytes, largest: bytes }
+    }
+
+    /// The same while many copies run.
+    pub(crate) fn of_many(self) -> Self {
+        Self { least: self.least.max(UNIT_OF_MANY), largest: self.largest.max(UNIT_OF_MANY) }
     }
 
     /// The size of the piece behind `done` bytes, where `left` are left.
@@ -163,8 +177,18 @@ impl Flow {
             false => UnitSizes::all(paced(block)),
         };
         let on_callers_stream = callers.is_some();
-        let past_caches = is_cut && matches!(way, Way::Staged);
-        Self { source, origin, way, lane, on_callers_stream, unit, staged_unit, past_caches }
+        let filled_by_many = is_cut && matches!(way, Way::Staged);
+        Self {
+            source,
+            origin,
+            way,
+            lane,
+            on_callers_stream,
+            unit,
+            staged_unit,
+            filled_by_many,
+            is_long: span > LONG_SPAN,
+        }
     }
 
     /// The pieces in which its bytes are carried; `pageable`: results on the host are ordinary memory.
@@ -184,10 +208,21 @@ impl Flow {
             && self.origin.device().is_some_and(|source| source.limits().mapped_staging)
     }
 
-    /// What fills `block`. Copies out of ordinary memory begin with one by the driver, on the processor.
-    pub(crate) fn writer(&self, block: &Block) -> Writer {
-        let past_caches = self.past_caches && block.staging().is_pinned();
-        if past_caches { Writer::past_caches() } else { Writer::ordinary() }
+    /// Whether its bytes are cut into pieces that several threads put into staging blocks.
+    pub(crate) fn is_filled_by_many(&self) -> bool {
+        self.filled_by_many
+    }
+
+    /// What puts `bytes` bytes into `block`. Copies out of ordinary memory begin with one by the driver, on the processor.
+    pub(crate) fn writer(&self, bytes: usize, block: &Block) -> Writer {
+        match self.way {
+            Way::Staged if !block.staging().is_pinned() || block.is_mapped() => Writer::ordinary(),
+            Way::Staged if self.filled_by_many => {
+                Writer::past_caches(!self.is_long || block.is_one_of_many())
+            }
+            Way::Staged if bytes >= LEAST_PAST_CACHES => Writer::long_past_caches(),
+            _ => Writer::ordinary(),
+        }
     }
 
     /// The device that runs the copies; over the host, those on the way up.

@@ -1,7 +1,6 @@
 //! Copies that are carried out together, and their bytes staged once: a single one, or several of the same leaves to devices
 //! that read the same staging blocks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -14,18 +13,21 @@ use crate::copy::run::{self, Diligence, Refusal, panicked};
 use crate::copy::start;
 use crate::copy::transfer::{self, Filled, Outlet, Shared, Supply};
 use crate::copy::unit::{Unit, units};
+use crate::pool::Lease;
 use crate::workers::Team;
-use crate::{CopyOptions, Device, Error, Result};
+use crate::{CopyOptions, Device, Error, Result, foreign};
 
 /// Copies with one plan. What fails for one of them leaves the others alone.
 #[derive(Clone)]
 pub(crate) struct Group {
     jobs: SmallVec<[Arc<Job>; 2]>,
+    /// The share of staging that they have while they are carried out by workers.
+    lease: Option<Arc<Lease>>,
 }
 
 impl Group {
     pub(crate) fn of(job: Arc<Job>) -> Self {
-        Self { jobs: smallvec![job] }
+        Self { jobs: smallvec![job], lease: None }
     }
 
     /// Whether a copy to `target` can share with these.
@@ -107,6 +109,18 @@ impl Group {
         self.common_error().map_or(Ok(()), |error| Err(Refusal::Failed(error)))
     }
 
+    /// Gives it a share of the blocks that its first copy is staged through, if there are any.
+    pub(super) fn lease(&mut self) {
+        let lead = self.lead().filter(|lead| lead.pinned);
+        let staged = lead
+            .and_then(|lead| Some((lead, lead.flows.iter().find(|flow| matches!(flow.way, Way::Staged))?)));
+        self.lease = staged.map(|(lead, flow)| Lease::new(lead.target.staging(), &flow.lane));
+    }
+
+    pub(super) fn leased(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref()
+    }
+
     /// Does what comes before the first unit. May wait for devices.
     pub(super) fn prepare(&self) -> Result<()> {
         self.each(|job| {
@@ -136,14 +150,14 @@ impl Group {
     }
 
     /// Carries one unit to all, as far as `outlet` if it goes up through a staging block: filled once.
-    pub(super) fn carry(&self, unit: &Unit, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
+    pub(super) fn carry(&self, unit: &Unit, supply: Supply<'_>, outlet: Outlet<'_>) -> Result<()> {
         let lead = self.lead().ok_or(Error::NotReady)?;
         let is_staged = |flow: &Flow| matches!(flow.way, Way::Staged);
         if self.jobs.len() == 1 || lead.flows.get(unit.flow).is_some_and(is_staged) {
             return transfer::carry(lead, unit, supply, outlet);
         }
         // Pinned sources, which each device reads where they lie.
-        self.each(|job| transfer::carry(job, unit, Supply::Now, &mut |_| Err(Error::NotReady)))
+        self.each(|job| transfer::carry(job, unit, Supply::Now(None), &mut |_| Err(Error::NotReady)))
     }
 
     /// Copies blocks up that [`carry`](Self::carry) has filled. They go back to their pool when the last of the lanes that read
@@ -208,5 +222,9 @@ pub(super) fn conclude(completions: &Completions, error: Option<Error>) {
 
 /// What `work` returns; an error if it panics.
 pub(super) fn caught<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+    foreign::caught_or(work).unwrap_or_else(|panic| {
+        let error = panicked(&*panic);
+        foreign::forget_payload(panic);
+        Err(error)
+    })
 }

@@ -1,5 +1,6 @@
 //! The handle of a copy: poll it, wait for it, await it, or hand the result to a stream without waiting.
 
+mod in_flight;
 mod poll;
 mod rebuild;
 
@@ -13,9 +14,12 @@ use crate::copy::completion::Completion;
 use crate::copy::figures::CopyReport;
 use crate::copy::job::Job;
 use crate::storage::Storage;
-use crate::{CopyError, Error, Result, Stream, TensorTree};
+use crate::{CopyError, Error, Result, Stream, TensorTree, foreign, fork};
 
+pub use in_flight::InFlight;
 pub use poll::PendingCopy;
+
+pub(crate) use in_flight::Departure;
 
 /// A copy in progress, which gives the structure back with its tensors on the target.
 ///
@@ -24,15 +28,15 @@ pub use poll::PendingCopy;
 #[must_use = "the structure comes out of the handle"]
 pub struct CopyHandle<S> {
     value: Option<S>,
-    /// The structure that the tensors came from, where the one that comes out was there before.
-    from: Option<Box<S>>,
+    /// The structure whose memory is filled, where that was there before.
+    into: Option<Box<S>>,
     /// Owns the sources; let go of as soon as they are not needed any more.
     job: Option<Arc<Job>>,
     /// The memory of the structure's tensors, once the copies are in it.
     placed: SmallVec<[Storage; 1]>,
-    /// The copies are in the structure, and not the sources.
-    holds_copies: bool,
     completion: Arc<Completion>,
+    /// Where memory goes that the program has lent, when the copy has let go of it.
+    keeper: Arc<Completion>,
     planned: CopyReport,
     polled: bool,
 }
@@ -55,31 +59,36 @@ pub struct Cancelled<S> {
     /// copies, which are unfilled until the device is done with them. `None` if it was given out already.
     pub value: Option<S>,
     /// The structure that [`start_copy_into`](crate::start_copy_into) was to fill; if that had begun and was not done, its tensors
-    /// are [`CopyFailed`](Error::CopyFailed) until another copy has filled them.
+    /// are [`CopyFailed`](Error::CopyFailed) until another copy has filled them, which can start once nothing is
+    /// [in flight](Self::in_flight).
     pub into: Option<S>,
     /// What was submitted by then ([`copied_bytes`](CopyReport::copied_bytes) and others). The device still runs that, and
     /// what it uses stays owned until it is done.
     pub report: CopyReport,
+    /// Tells when that is so: from then on the memory of both structures can be written, and filled by another copy.
+    pub in_flight: InFlight,
 }
 
 impl<S: TensorTree> CopyHandle<S> {
     pub(crate) fn new(value: S, job: Arc<Job>, planned: CopyReport) -> Self {
+        let keeper = job.leaves.keeper().clone();
+        keeper.retired.join();
         Self {
+            keeper,
             value: Some(value),
-            from: None,
+            into: None,
             completion: job.completion.clone(),
             job: Some(job),
             placed: SmallVec::new(),
-            holds_copies: false,
             planned,
             polled: false,
         }
     }
 
-    /// A copy of what was taken out of `from` into what was taken out of `into`.
-    pub(crate) fn filling(into: S, from: S, job: Arc<Job>, planned: CopyReport) -> Self {
-        let mut handle = Self::new(into, job, planned);
-        handle.from = Some(Box::new(from));
+    /// A copy of what was taken out of `value` into what was taken out of `into`.
+    pub(crate) fn filling(value: S, into: S, job: Arc<Job>, planned: CopyReport) -> Self {
+        let mut handle = Self::new(value, job, planned);
+        handle.into = Some(Box::new(into));
         handle
     }
 
@@ -91,8 +100,10 @@ impl<S: TensorTree> CopyHandle<S> {
     /// What made the copy fail. The error gives the structure back if its sources are still there: they are let go of
     /// while the device copies the last pieces.
     pub fn wait(mut self) -> Result<S, CopyError<S>> {
-        self.wait_for(None)?;
-        self.finish_done()
+        self.and_drop_sources(|handle| {
+            handle.wait_for(None)?;
+            handle.finish_done()
+        })
     }
 
     /// As [`wait`](Self::wait), with the report of the whole copy.
@@ -101,9 +112,11 @@ impl<S: TensorTree> CopyHandle<S> {
     ///
     /// As [`wait`](Self::wait).
     pub fn wait_with_report(mut self) -> Result<(S, CopyReport), CopyError<S>> {
-        self.wait_for(None)?;
-        let value = self.finish_done()?;
-        Ok((value, self.report()))
+        self.and_drop_sources(|handle| {
+            handle.wait_for(None)?;
+            let value = handle.finish_done()?;
+            Ok((value, handle.report()))
+        })
     }
 
     /// Blocks until the copy is done or `timeout` is over; then the handle comes back.
@@ -112,11 +125,11 @@ impl<S: TensorTree> CopyHandle<S> {
     ///
     /// As [`wait`](Self::wait).
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<TimedWait<S>, CopyError<S>> {
-        if self.wait_for(Some(timeout))? {
-            self.finish_done().map(TimedWait::Done)
-        } else {
-            Ok(TimedWait::Pending(self))
-        }
+        let done = self.and_drop_sources(|handle| match handle.wait_for(Some(timeout))? {
+            true => handle.finish_done().map(Some),
+            false => Ok(None),
+        })?;
+        Ok(done.map_or_else(|| TimedWait::Pending(self), TimedWait::Done))
     }
 
     /// Makes `stream` wait for the copy, on the device, and hands the structure out at once: work submitted to `stream`
@@ -146,16 +159,42 @@ impl<S: TensorTree> CopyHandle<S> {
     }
 
     /// Stops the copy and gives the structure back at once: what is not submitted yet is not submitted any more. Never
-    /// blocks. Sources that the device still reads cannot be written before it is done with them.
+    /// blocks. Sources that the device still reads cannot be written before it is done with them, nor can what it still fills be
+    /// copied into again: [`Cancelled::in_flight`] tells when that is over.
     pub fn cancel(mut self) -> Cancelled<S> {
-        self.completion.abandon();
-        let report = self.report();
-        let (value, into) = match self.job.is_some() || self.from.is_some() {
-            true => self.give_up(Error::Cancelled).into_both(),
-            false => (self.value.take(), None),
-        };
-        self.placed.clear();
-        Cancelled { value, into, report }
+        if fork::is_child() {
+            let (report, in_flight) = (self.planned.clone(), InFlight::until(&self.completion));
+            let (value, into) = self.give_up(Error::Forked).into_both();
+            return Cancelled { value, into, report, in_flight };
+        }
+        self.and_drop_sources(|handle| {
+            handle.completion.abandon();
+            let in_flight = handle.in_flight();
+            let report = handle.report();
+            let (value, into) = match handle.job.is_some() || handle.into.is_some() {
+                true => handle.give_up(Error::Cancelled).into_both(),
+                false => (handle.value.take(), None),
+            };
+            handle.placed.clear();
+            Cancelled { value, into, report, in_flight }
+        })
+    }
+
+    /// To be asked before the job is let go of.
+    fn in_flight(&self) -> InFlight {
+        match &self.job {
+            Some(job) => job.departure.watch(&self.completion),
+            None => InFlight::until(&self.completion),
+        }
+    }
+
+    /// Does something, and then drops on this thread what the copy has let go of meanwhile and the program has lent to it: its
+    /// own, and nobody else's.
+    fn and_drop_sources<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let (result, mut lent) = foreign::collect(|| work(self));
+        lent.append(self.keeper.retired.take());
+        lent.drop_here();
+        result
     }
 }
 
@@ -188,6 +227,13 @@ impl<S> Drop for CopyHandle<S> {
         if self.value.is_some() && !matches!(self.completion.is_done(), Ok(true) | Err(_)) {
             self.completion.abandon();
         }
+        if self.polled {
+            self.completion.forget_waker();
+        }
+        // What it lets go of was lent by the program, whose destructors may take their time: that is for other threads.
+        let (_, lent) = foreign::collect(|| self.job = None);
+        drop(lent);
+        self.keeper.retired.leave();
     }
 }
 

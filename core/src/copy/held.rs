@@ -6,12 +6,14 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::copy::completion::Completion;
-use crate::copy::leaves::Leaf;
+use crate::copy::leaves::{Leaf, put_all, visit};
 use crate::copy::survey::Predecessors;
 use crate::plan::{self, Region, Spot};
+use crate::room::{List, Room};
 use crate::storage::{Gaps, Storage, StreamUses};
 use crate::sync::Mutex;
-use crate::tree::{Stop, TensorTree, Visitor, for_each_tensor};
+use crate::tensor::Mark;
+use crate::tree::TensorTree;
 use crate::{Alignment, Device, Error, Layout, Result, Tensor};
 
 /// The two structures, as errors name them.
@@ -23,7 +25,9 @@ const DESTINATION: &str = "to copy into";
 pub(crate) struct Held {
     /// Each once, however many tensors lie in it. Locked by one at a time: whoever starts the copy, then its handle.
     memory: Mutex<Vec<Memory>>,
-    tensors: Vec<Slot>,
+    tensors: List<Slot>,
+    /// The number of each memory by what tells it from others.
+    numbers: FxHashMap<usize, usize>,
     /// Where the chunks of the plan lie.
     regions: Vec<Region>,
 }
@@ -47,35 +51,47 @@ struct Slot {
     layout: Layout,
 }
 
+thread_local! {
+    static SLOTS: Room<Slot> = const { Room::new() };
+}
+
 impl Held {
-    /// Takes the memory of all tensors out of `into`. On an error `into` is as it was.
-    pub(crate) fn take<S: TensorTree>(into: &mut S) -> Result<Self> {
-        let mut held = Self { memory: Mutex::default(), tensors: Vec::new(), regions: Vec::new() };
-        let mut numbers = FxHashMap::default();
-        let taken = for_each_tensor(into, |tensor| held.take_tensor(tensor, &mut numbers));
-        match taken {
-            Ok(()) => Ok(held),
-            Err(error) => {
-                let _ = held.give_back(into);
-                Err(error)
-            }
+    /// Nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            memory: Mutex::default(),
+            tensors: List::new(&SLOTS),
+            numbers: FxHashMap::default(),
+            regions: Vec::new(),
         }
     }
 
-    fn take_tensor(&mut self, tensor: &mut Tensor, numbers: &mut FxHashMap<usize, usize>) -> Result<()> {
+    /// Takes the memory of `tensor`, to be filled by copy number `copy`. On an error the tensor is as it was.
+    pub(crate) fn take(&mut self, tensor: &mut Tensor, copy: u32) -> Result<()> {
         let first = self.tensors.len();
-        tensor.storage()?.check_range(tensor.offset(), tensor.layout().span())?;
-        let Some(storage) = tensor.take_storage() else { return Err(Error::Taken) };
+        // The plan refuses more tensors than it can count.
+        let mark = Mark { copy, leaf: first as u32 };
+        let Some((storage, offset)) = tensor.take(mark) else { return Err(Error::Taken) };
         let all = self.memory.get_mut();
-        let number = *numbers.entry(storage.identity()).or_insert(all.len());
+        // Neighbours mostly share their memory.
+        let last = all.last().filter(|last| last.storage.identity() == storage.identity());
+        let number = match last {
+            Some(_) => all.len() - 1,
+            None => *self.numbers.entry(storage.identity()).or_insert(all.len()),
+        };
         if number == all.len() {
             all.push(Memory { storage, first, is_written: false, filler: None, is_claimed: false });
         }
         if let Some(memory) = all.get_mut(number) {
             memory.is_written |= tensor.bytes() > 0;
         }
-        self.tensors.push(Slot { memory: number, offset: tensor.offset(), layout: tensor.layout().clone() });
+        self.tensors.push(Slot { memory: number, offset, layout: tensor.layout().clone() });
         Ok(())
+    }
+
+    /// How many tensors were taken.
+    pub(crate) fn len(&self) -> usize {
+        self.tensors.len()
     }
 
     /// The device of the first tensor, to be that of all.
@@ -84,34 +100,14 @@ impl Held {
         first.and_then(|memory| memory.storage.device().cloned()).unwrap_or_else(Device::host)
     }
 
-    /// Fails unless `value` has as many tensors, each of the same shape and type, and its elements in one run where they lie
-    /// on a device.
-    pub(crate) fn compare<S: TensorTree>(&self, value: &mut S) -> Result<()> {
-        let mut tensors = 0;
-        for_each_tensor(value, |tensor| {
-            let index = tensors;
-            tensors += 1;
-            self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(index, tensor))
-        })?;
-        let destinations = self.tensors.len();
-        match tensors == destinations {
-            true => Ok(()),
-            false => Err(Error::DestinationCount { tensors, destinations }),
-        }
+    /// Fails unless `tensor` is of the same shape and type as the one at `index`, and its elements in one run if it lies on a
+    /// device.
+    pub(crate) fn compare(&self, index: usize, tensor: &Tensor) -> Result<()> {
+        self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(index, tensor))
     }
 
-    /// Fails unless what was taken out of the other structure, and seen as `known`, is what it has shown before
-    /// ([`compare`](Self::compare)), in whole granules of its devices.
-    pub(crate) fn check_taken(
-        &self,
-        leaves: &[Leaf],
-        known: &[plan::Leaf],
-        granularity: Alignment,
-    ) -> Result<()> {
-        let fit = |(leaf, slot): (&Leaf, &Slot)| leaf.copied_bytes() == slot.layout.bytes();
-        if leaves.len() != self.tensors.len() || !leaves.iter().zip(&self.tensors).all(fit) {
-            return Err(Error::TreeChanged { first: self.tensors.len(), second: leaves.len() });
-        }
+    /// Fails unless what was taken out of the other structure, and seen as `known`, begins with granules of its devices.
+    pub(crate) fn check_sources(leaves: &[Leaf], known: &[plan::Leaf], granularity: Alignment) -> Result<()> {
         match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
                 let offset = leaves.get(index).map_or(0, |leaf| leaf.offset);
@@ -184,13 +180,15 @@ impl Held {
     /// Marks the memory as filled by `copy`; the streams that it was handed to, which now become no more. Fails, and marks nothing,
     /// if somebody else holds some of it.
     pub(crate) fn claim(&self, copy: &Arc<Completion>) -> Result<StreamUses> {
+        // Dropped behind the lock.
+        let mut past = Vec::new();
         let mut all = self.memory.lock();
         let mut uses = StreamUses::new();
         for memory in all.iter_mut().filter(|memory| memory.is_written) {
             if !memory.storage.is_exclusive() {
                 return Err(unsuited(memory.first, DESTINATION, SHARED));
             }
-            memory.storage.forget_past_uses();
+            past.extend(memory.storage.take_past_uses());
             memory.storage.add_uses(&mut uses);
         }
         for memory in all.iter_mut().filter(|memory| memory.is_written) {
@@ -217,24 +215,44 @@ impl Held {
         all.iter().filter(|memory| memory.is_written).map(|memory| memory.storage.clone()).collect()
     }
 
-    /// Puts the memory back into the structure that it was taken out of.
-    pub(crate) fn give_back<S: TensorTree>(&self, into: &mut S) -> Result<()> {
-        let all = self.memory.lock();
-        let mut rest = self.tensors.iter();
-        let changed = |second| Error::TreeChanged { first: self.tensors.len(), second };
-        let mut sink = |tensor: &mut Tensor| {
-            let visited = self.tensors.len() - rest.len();
-            let slot = rest.next().filter(|slot| slot.is_of(tensor));
-            match slot.and_then(|slot| all.get(slot.memory)) {
-                Some(memory) => {
-                    tensor.put_storage(memory.storage.clone());
-                    Ok(())
-                }
-                None => Err(Stop(changed(visited))),
+    /// Puts the memory back into the structure that copy number `copy` has taken it out of.
+    pub(crate) fn give_back<S: TensorTree>(&self, into: &mut S, copy: u32) -> Result<()> {
+        self.put(into, copy, Tensor::put_back)
+    }
+
+    /// Puts back what copy number `copy` has taken out of `into`, which may be a part of it: a pairing that was refused has taken
+    /// tensors in the order of the other structure.
+    pub(crate) fn restore<S: TensorTree>(&mut self, into: &mut S, copy: u32) {
+        let (memory, tensors) = (self.memory.get_mut(), &self.tensors);
+        // It stops where the structure does.
+        let _ = visit(into, |tensor| {
+            let mark = tensor.mark().filter(|mark| mark.copy == copy);
+            let slot = mark.and_then(|mark| tensors.get(mark.leaf as usize));
+            if let Some((slot, memory)) = slot.and_then(|slot| Some((slot, memory.get(slot.memory)?))) {
+                tensor.put_back(memory.storage.clone(), slot.offset);
             }
-        };
-        into.visit(&mut Visitor::new(&mut sink)).map_err(Stop::into_reason)?;
-        if rest.len() == 0 { Ok(()) } else { Err(changed(self.tensors.len() - rest.len())) }
+            Ok(())
+        });
+    }
+
+    /// Puts the memory into the structure whose tensors copy number `copy` has taken, to fill it with them.
+    pub(crate) fn place<S: TensorTree>(&self, value: &mut S, copy: u32) -> Result<()> {
+        self.put(value, copy, |tensor, storage, offset| tensor.put_copy(storage, offset, true))
+    }
+
+    fn put<S: TensorTree>(
+        &self,
+        structure: &mut S,
+        copy: u32,
+        put: impl Fn(&mut Tensor, Storage, usize) -> bool,
+    ) -> Result<()> {
+        // The visit is a program's code: no lock is held meanwhile.
+        let storages: Vec<Storage> = self.memory.lock().iter().map(|memory| memory.storage.clone()).collect();
+        put_all(structure, copy, self.tensors.len(), |index, tensor| {
+            let slot = self.tensors.get(index);
+            let found = slot.and_then(|slot| Some((storages.get(slot.memory)?, slot.offset)));
+            found.is_some_and(|(storage, offset)| put(tensor, storage.clone(), offset))
+        })
     }
 }
 
@@ -270,7 +288,7 @@ impl Slot {
     fn compare(&self, index: usize, tensor: &Tensor) -> Result<()> {
         if (tensor.dtype(), tensor.shape()) != (self.layout.dtype(), self.layout.shape()) {
             return Err(Error::DestinationMismatch {
-                index,
+                path: String::new(),
                 shape: tensor.shape().to_vec(),
                 dtype: tensor.dtype(),
                 into_shape: self.layout.shape().to_vec(),
@@ -301,21 +319,84 @@ impl Slot {
         let whole = granularity.round_up(self.layout.bytes()).unwrap_or(usize::MAX);
         storage.check_range(self.offset, whole)
     }
-
-    /// Whether `tensor` is the one that lay here.
-    fn is_of(&self, tensor: &Tensor) -> bool {
-        tensor.is_taken() && tensor.offset() == self.offset && *tensor.layout() == self.layout
-    }
 }
 
 const SHARED: Error = Error::NotWritable { why: "shared with another tensor or in flight" };
 
 /// The error of a tensor of one of the two structures.
 fn unsuited(index: usize, role: &'static str, error: Error) -> Error {
-    Error::UnsuitedTensor { index, role, error: Arc::new(error) }
+    Error::UnsuitedTensor { index, path: String::new(), role, error: Arc::new(error) }
 }
 
 /// The error of a tensor that does not begin with a granule.
 fn misaligned(offset: usize, granularity: Alignment) -> Error {
     Error::Misaligned { what: "offset", value: offset as u64, alignment: granularity.bytes() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backend::{BackendStream, Ticket, TimeMark};
+    use crate::foreign;
+
+    /// A stream on which everything is done. The program keeps it alive, and counts when it goes.
+    struct KeptStream(Arc<AtomicUsize>);
+
+    struct Gone(Arc<AtomicUsize>);
+
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Drop for KeptStream {
+        fn drop(&mut self) {
+            foreign::let_go_owner(Box::new(Gone(self.0.clone())));
+        }
+    }
+
+    // SAFETY: nothing is copied on it.
+    unsafe impl BackendStream for KeptStream {
+        fn record(&self) -> Result<u64> {
+            Ok(1)
+        }
+
+        fn wait_for(&self, _: &dyn BackendStream, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn reached(&self) -> Result<u64> {
+            Ok(1)
+        }
+
+        fn wait(&self, _: u64, _: Option<Duration>) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn mark(&self) -> Result<Box<dyn TimeMark>> {
+            Err(Error::NotReady)
+        }
+    }
+
+    /// The doors to the program's code refuse to be opened under a lock.
+    ///
+    /// Mutant: uses that are over are dropped under the lock.
+    #[test]
+    fn streams_that_are_over_go_under_no_lock() {
+        let gone = Arc::new(AtomicUsize::new(0));
+        let mut tensor = Tensor::from(vec![1_u8; 8]);
+        let stream = Arc::new(KeptStream(gone.clone()));
+        tensor.record_use(Ticket { stream, position: 1 }).unwrap();
+        let mut held = Held::new();
+        held.take(&mut tensor, 0).unwrap();
+        held.check(&Device::host()).unwrap();
+        assert!(held.claim(&Completion::new()).unwrap().is_empty());
+        assert_eq!(gone.load(Ordering::Relaxed), 1);
+    }
 }

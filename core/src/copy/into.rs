@@ -1,5 +1,6 @@
 //! Starting a copy into memory that the caller holds.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,22 +8,23 @@ use crate::copy::completion::Completion;
 use crate::copy::figures::CopyReport;
 use crate::copy::group::Group;
 use crate::copy::handle::CopyHandle;
-use crate::copy::held::Held;
 use crate::copy::job::Job;
 use crate::copy::start::launch;
-use crate::copy::survey::Survey;
-use crate::copy::{leaves, run};
+use crate::copy::{pairing, run};
 use crate::options::CopyPolicy;
 use crate::{CopyError, CopyOptions, Error, Result, TensorTree};
 
 /// Starts to copy the tensors of `value` into the memory of those of `into`, and returns at once: nothing is allocated on
 /// the target, and addresses stay what they are.
 ///
-/// `into` comes out of the handle, filled. It is the result of an earlier copy, or made by
+/// `value` comes out of the handle, its tensors in the memory of `into`, which is the result of an earlier copy, or made by
 /// [`Tensor::empty`](crate::Tensor::empty), [`Tensor::zeros`](crate::Tensor::zeros) or from a `Vec`; its device, which may be the
 /// host, is the target. The writes come behind the streams that it was handed to, and behind the copy that still fills it.
+/// What else `into` holds is dropped when the copy is done.
 ///
-/// - `into` has as many tensors as `value`, each contiguous and of the same shape and type as its counterpart.
+/// - Tensors are paired by their place: fields by name, list items by index, map entries by key. A structure with other keys,
+///   lengths or variants is an error that names the path, such as `.layers["attn.q"][3]`.
+/// - Each tensor of `into` is contiguous and of the same shape and type as its counterpart.
 /// - Nobody else holds its memory: no clone of a tensor, no view that is not in `into`, no copy in flight that reads it.
 ///   Several of its tensors may lie in the same memory, as those of a packed batch do, where they do not overlap. What lies
 ///   between them is left alone, but for the padding in memory that tensors were packed into, and, where a device copies whole
@@ -33,7 +35,7 @@ use crate::{CopyError, CopyOptions, Error, Result, TensorTree};
 ///
 /// # Errors
 ///
-/// [`DestinationCount`](Error::DestinationCount), [`DestinationMismatch`](Error::DestinationMismatch), and
+/// [`StructureMismatch`](Error::StructureMismatch), [`DestinationMismatch`](Error::DestinationMismatch), and
 /// [`UnsuitedTensor`](Error::UnsuitedTensor) for a tensor that breaks one of these rules: it says which and why. Where a device
 /// copies whole granules only ([`Limits::copy_granularity`](crate::backend::Limits::copy_granularity)) tensors of both structures
 /// begin with one. Otherwise as [`start_copy`](crate::start_copy()). [`CopyError::into_both`] gives both structures back.
@@ -55,8 +57,11 @@ pub fn start_copy_into<S: TensorTree>(
     options: CopyOptions,
 ) -> Result<CopyHandle<S>, CopyError<S>> {
     match started(&mut value, &mut into, options) {
-        Ok((job, report)) => Ok(CopyHandle::filling(into, value, job, report)),
-        Err(error) => Err(CopyError::new(error, Some(value)).with_destination(Some(into))),
+        Ok((job, report)) => Ok(CopyHandle::filling(value, into, job, report)),
+        Err(error) => {
+            let error = pairing::located(error, &mut value, &mut into);
+            Err(CopyError::new(error, Some(value)).with_destination(Some(into)))
+        }
     }
 }
 
@@ -66,6 +71,7 @@ fn started<S: TensorTree>(
     into: &mut S,
     options: CopyOptions,
 ) -> Result<(Arc<Job>, CopyReport)> {
+    crate::fork::check()?;
     let completion = Completion::within(options.deadline);
     let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
     match launch(&job, |diligence| run::inline(&job, diligence), || Group::of(job.clone()).in_background()) {
@@ -88,7 +94,7 @@ fn started<S: TensorTree>(
 fn fail<S: TensorTree>(job: &Job, error: &Error, into: &mut S) {
     job.completion.fail(error.clone());
     // It stops where the structure shows other tensors than it did before.
-    let _ = job.held().map(|held| held.give_back(into));
+    let _ = job.held().map(|held| held.give_back(into, job.leaves.copy()));
 }
 
 /// Takes and plans; submits nothing.
@@ -100,34 +106,21 @@ fn prepared<S: TensorTree>(
 ) -> Result<(Arc<Job>, CopyReport)> {
     options.validate()?;
     let started = Instant::now();
-    let mut held = Held::take(into)?;
-    let target = held.target();
-    let mut report = CopyReport::new(target.id());
-    let mut look = || {
-        held.compare(value)?;
-        held.check(&target)?;
-        let mut survey = Survey::new(&target, options)?;
-        Ok((leaves::take(value, &mut survey)?, survey))
-    };
-    let (leaves, survey) = match look() {
-        Ok(seen) => seen,
-        Err(error) => {
-            let _ = held.give_back(into);
-            return Err(error);
-        }
-    };
+    let target = OnceCell::new();
+    let paired = pairing::take(value, into, &target, options, &completion)?;
     let taken = Instant::now();
+    let mut report = CopyReport::new(paired.survey.target().id());
     report.traverse = taken - started;
-    report.leaves = leaves.len();
-    match Job::into_memory(leaves, survey, held, options, completion) {
+    report.leaves = paired.leaves.len();
+    match Job::into_memory(paired, options, completion) {
         Ok(job) => {
             report.plan = taken.elapsed();
             Ok((Arc::new(job), report))
         }
         Err(failed) => {
-            let (error, mut leaves, held) = *failed;
-            leaves::restore(value, leaves.drain(..).map(|leaf| leaf.storage));
-            let _ = held.give_back(into);
+            let (error, leaves, held) = *failed;
+            leaves.restore(value);
+            let _ = held.give_back(into, leaves.copy());
             Err(error)
         }
     }

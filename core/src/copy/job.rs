@@ -12,15 +12,15 @@ use crate::backend::{Buffer, Direction};
 use crate::copy::completion::Completion;
 use crate::copy::figures::{CopyReport, Phase};
 use crate::copy::flow::{Flow, Way};
+use crate::copy::handle::Departure;
 use crate::copy::held::Held;
 use crate::copy::landing::Landings;
-use crate::copy::leaves::Leaf;
+use crate::copy::leaves::{Leaf, Leaves};
 use crate::copy::muster::Muster;
 use crate::copy::survey::{Predecessors, Survey};
 use crate::host_memory::HostMemory;
 use crate::options::{BackgroundWork, CopyOptions};
 use crate::plan::{Counts, Plan, PlanOptions, Route};
-use crate::room::List;
 use crate::storage::{Storage, StreamUses};
 use crate::sync::OnceLock;
 use crate::{Alignment, Device, Error, Result};
@@ -29,7 +29,7 @@ use crate::{Alignment, Device, Error, Result};
 /// needed any more.
 pub(crate) struct Job {
     /// Shared with what is in flight: one count for all sources.
-    pub(crate) leaves: Arc<List<Leaf>>,
+    pub(crate) leaves: Arc<Leaves>,
     /// Shared with copies of the same leaves to other devices.
     pub(crate) plan: Arc<Plan>,
     pub(crate) flows: SmallVec<[Flow; 1]>,
@@ -51,6 +51,8 @@ pub(crate) struct Job {
     landings: OnceLock<Arc<Landings>>,
     /// Where those meet who carry it out, if that is done in the background.
     pub(super) muster: OnceLock<Arc<Muster>>,
+    /// Dropped last.
+    pub(super) departure: Departure,
 }
 
 /// The memory that the copy fills.
@@ -100,30 +102,30 @@ impl Destinations {
 impl Job {
     /// Plans the copy of `leaves`, which `survey` has seen; gives the leaves back on an error.
     pub(crate) fn new(
-        leaves: List<Leaf>,
+        leaves: Leaves,
         survey: Survey<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
-    ) -> Result<Self, (Error, List<Leaf>)> {
+    ) -> Result<Self, Box<(Error, Leaves)>> {
         let target = survey.target();
         let planning = plan_options(options, &survey);
         match Plan::new(survey.leaves(), &planning, target.limits()) {
             Ok(plan) => Self::by_plan(plan, leaves, survey, options, completion),
-            Err(error) => Err((error.on(target.id()), leaves)),
+            Err(error) => Err(Box::new((error.on(target.id()), leaves))),
         }
     }
 
     fn by_plan(
         plan: Plan,
-        leaves: List<Leaf>,
+        leaves: Leaves,
         mut survey: Survey<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
-    ) -> Result<Self, (Error, List<Leaf>)> {
+    ) -> Result<Self, Box<(Error, Leaves)>> {
         let target = survey.target();
         let flows = match Flow::all(&plan, survey.origins(), target, options) {
             Ok(flows) => flows,
-            Err(error) => return Err((error, leaves)),
+            Err(error) => return Err(Box::new((error, leaves))),
         };
         Ok(Self {
             leaves: Arc::new(leaves),
@@ -137,6 +139,7 @@ impl Job {
             background: options.background,
             landings: OnceLock::new(),
             muster: OnceLock::new(),
+            departure: Departure::new(),
             completion,
             has_residents: survey.has_residents(),
             before: survey.take_predecessors(),
@@ -149,6 +152,11 @@ impl Job {
     pub(crate) fn helped_by_waiting(&self) -> Option<&Muster> {
         let helps = self.pace.is_none() && !self.completion.has_deadline();
         self.muster.get().filter(|_| helps).map(|muster| &**muster)
+    }
+
+    /// Whether workers carry it out and more copies than a few share the same staging.
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        self.muster.get().is_some() && self.target.staging().is_shared_by_many()
     }
 
     /// For what must be put into ordinary memory when the copy is done.
@@ -230,7 +238,7 @@ impl Job {
                 for (buffer, chunk) in buffers.into_iter().zip(self.plan.chunks_of(flow.source)) {
                     let storage = Storage::planned(buffer, target(), fill(), chunk);
                     if flow.on_callers_stream {
-                        storage.record_stream(flow.lane.stream());
+                        storage.hand_to(flow.lane.handed());
                     }
                     chunks.push(Destination::whole(storage));
                 }
@@ -258,16 +266,24 @@ impl Job {
         let buffers: Buffers =
             chunks.map(|bytes| target.allocate_open(bytes, &flow.lane)).collect::<Result<_>>()?;
         if !are_open(&buffers) {
-            buffers.iter().try_for_each(|buffer| buffer.close())?;
+            // SAFETY: they are new, and nobody has asked for a window.
+            buffers.iter().try_for_each(|buffer| unsafe { buffer.close() })?;
         }
         Ok(buffers)
     }
 
     /// Gives what the host has written to the device.
-    pub(crate) fn close(&self) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// No thread carries a unit of this job any more, or will.
+    pub(crate) unsafe fn close(&self) -> Result<()> {
         match self.destinations.get() {
             Some(written) if !written.open.is_empty() => {
-                let close = || written.chunks.iter().try_for_each(|chunk| chunk.storage.buffer().close());
+                // SAFETY: only units are written through windows, and the program is not shown the buffers before this
+                // (`Tensor::buffer`).
+                let close =
+                    || written.chunks.iter().try_for_each(|chunk| unsafe { chunk.storage.buffer().close() });
                 self.completion.figures.time(Phase::Submit, close)
             }
             _ => Ok(()),

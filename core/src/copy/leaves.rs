@@ -1,11 +1,20 @@
 //! Taking the storages out of a structure and putting copies, or the same ones, in.
+//!
+//! Each tensor keeps a [`Mark`]: the number of the copy and its own. What is put in is found by that, whatever the order in
+//! which a visit shows the tensors.
 
+use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::copy::completion::Completion;
 use crate::copy::job::Job;
 use crate::copy::survey::Survey;
+use crate::foreign::{self, Collecting};
 use crate::room::{List, Room};
 use crate::storage::Storage;
+use crate::tensor::Mark;
 use crate::tree::{Stop, TensorTree, Visitor};
 use crate::{Error, Layout, Result, Tensor};
 
@@ -22,6 +31,21 @@ pub(crate) struct Leaf {
     pub(crate) strided: Option<Box<Layout>>,
 }
 
+/// The tensors of a structure, in the order in which they were taken.
+pub(crate) struct Leaves {
+    /// The number of the copy, which their marks have.
+    copy: u32,
+    list: List<Leaf>,
+    // Dropped behind the list.
+    retiring: Retiring,
+}
+
+/// Hands memory that the program has lent, and that the list was the last to hold, to the copy.
+struct Retiring {
+    completion: Arc<Completion>,
+    collecting: Option<Collecting>,
+}
+
 thread_local! {
     static LEAVES: Room<Leaf> = const { Room::new() };
 }
@@ -36,91 +60,201 @@ unsafe impl Send for HostAddress {}
 unsafe impl Sync for HostAddress {}
 
 /// Takes the storages of all tensors out of `value` and shows them to `survey`. On an error `value` is as it was.
-pub(crate) fn take<S: TensorTree>(value: &mut S, survey: &mut Survey<'_>) -> Result<List<Leaf>> {
-    let mut leaves = List::new(&LEAVES);
-    let mut sink = |tensor: &mut Tensor| {
-        let Some(storage) = tensor.take_storage() else { return Err(Stop(Error::Taken)) };
-        let (offset, layout) = (tensor.offset(), tensor.layout());
-        if !survey.recognizes(&storage, offset, layout) {
-            return take_closely(tensor, storage, survey, &mut leaves);
-        }
-        let host = storage.host_address(offset).map(HostAddress);
-        leaves.push(Leaf { storage, offset, host, payload: layout.bytes(), strided: None });
-        Ok(())
-    };
-    match value.visit(&mut Visitor::new(&mut sink)) {
-        Ok(()) => Ok(leaves),
-        Err(stop) => {
-            restore(value, leaves.drain(..).map(|leaf| leaf.storage));
-            Err(stop.into_reason())
-        }
-    }
-}
-
-/// Adds a leaf that the survey has to look at: `storage`, which was taken out of `tensor` and is put back on an error.
-#[inline(never)]
-fn take_closely(
-    tensor: &mut Tensor,
-    storage: Storage,
+pub(crate) fn take<S: TensorTree>(
+    value: &mut S,
     survey: &mut Survey<'_>,
-    leaves: &mut List<Leaf>,
-) -> Result<(), Stop> {
-    let (offset, layout) = (tensor.offset(), tensor.layout());
-    if let Err(refused) = survey.look_at(&storage, offset, layout) {
-        tensor.put_storage(storage);
-        return Err(Stop(refused));
-    }
-    let host = storage.host_address(offset).map(HostAddress);
-    let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
-    leaves.push(Leaf { storage, offset, host, payload: layout.bytes(), strided });
-    Ok(())
-}
-
-/// Puts `storages` back, in the order in which they were taken.
-pub(crate) fn restore<S: TensorTree>(value: &mut S, mut storages: impl Iterator<Item = Storage>) {
-    let mut sink = |tensor: &mut Tensor| match storages.next() {
-        Some(storage) if fits(tensor, &storage) => {
-            tensor.put_storage(storage);
-            Ok(())
+    completion: &Arc<Completion>,
+) -> Result<Leaves> {
+    let mut leaves = Leaves::new(completion);
+    match visit(value, |tensor| leaves.take(tensor, survey)) {
+        Ok(()) => Ok(leaves),
+        Err(error) => {
+            leaves.restore(value);
+            Err(error)
         }
-        _ => Err(Stop(Error::Taken)),
-    };
-    // It stops where taking did, with the same reason; or where the structure shows other tensors than it did then.
-    let _ = value.visit(&mut Visitor::new(&mut sink));
-}
-
-/// Puts the sources of `job` back into a structure that its copies were put into.
-pub(crate) fn replace<S: TensorTree>(value: &mut S, job: &Job) {
-    let mut leaves = job.leaves.iter();
-    let mut sink = |tensor: &mut Tensor| match leaves.next() {
-        Some(leaf) if tensor.replace(leaf.storage.clone(), leaf.offset, leaf.strided.as_deref()) => Ok(()),
-        _ => Err(Stop(Error::Taken)),
-    };
-    // It stops where the structure shows other tensors than it did before: those stay as they are.
-    let _ = value.visit(&mut Visitor::new(&mut sink));
-}
-
-/// Whether `storage` can be the one that was taken out of `tensor`.
-fn fits(tensor: &Tensor, storage: &Storage) -> bool {
-    tensor.is_taken() && storage.check_range(tensor.offset(), tensor.layout().span()).is_ok()
+    }
 }
 
 /// Puts the copies in.
 pub(crate) fn place<S: TensorTree>(value: &mut S, job: &Job) -> Result<()> {
-    let leaves = job.leaves.len();
-    let mut rest = job.leaves.iter().zip(job.plan.routes());
+    let (leaves, routes) = (&**job.leaves, job.plan.routes());
     let mut placing = job.placing();
-    let changed = |second| Error::TreeChanged { first: leaves, second };
-    let mut sink = |tensor: &mut Tensor| {
-        let visited = leaves - rest.len();
-        match rest.next() {
-            Some((leaf, route)) if leaf.describes(tensor) && placing.place(leaf, *route, tensor) => Ok(()),
-            Some(_) => Err(Stop(changed(visited))),
-            None => Err(Stop(changed(visited + 1))),
+    put_all(value, job.leaves.copy(), leaves.len(), |index, tensor| {
+        match (leaves.get(index), routes.get(index)) {
+            (Some(leaf), Some(route)) => placing.place(leaf, *route, tensor),
+            _ => false,
         }
+    })
+}
+
+/// Shows the tensors of `value` that copy number `copy` has taken to `put`, with the number of each: all of `count`, and each
+/// once. An error if `value` shows others, or if `put` returns `false`.
+#[inline(always)]
+pub(crate) fn put_all<S: TensorTree>(
+    value: &mut S,
+    copy: u32,
+    count: usize,
+    mut put: impl FnMut(usize, &mut Tensor) -> bool,
+) -> Result<()> {
+    let mut shown = Shown::of(count);
+    let mut sink = |tensor: &mut Tensor| match tensor.mark() {
+        Some(mark)
+            if mark.copy == copy && shown.note(mark.leaf as usize) && put(mark.leaf as usize, tensor) =>
+        {
+            Ok(())
+        }
+        _ => Err(Stop::new(shown.changed(1))),
     };
-    value.visit(&mut Visitor::new(&mut sink)).map_err(Stop::into_reason)?;
-    if rest.len() == 0 { Ok(()) } else { Err(changed(leaves - rest.len())) }
+    foreign::call(|| value.visit(&mut Visitor::new(&mut sink))).map_err(Stop::into_reason)?;
+    if shown.are_all() { Ok(()) } else { Err(shown.changed(0)) }
+}
+
+/// Shows all tensors of `value` to `sink`.
+#[inline(always)]
+pub(crate) fn visit<S: TensorTree>(
+    value: &mut S,
+    mut sink: impl FnMut(&mut Tensor) -> Result<(), Stop>,
+) -> Result<()> {
+    foreign::call(|| value.visit(&mut Visitor::new(&mut sink))).map_err(Stop::into_reason)
+}
+
+impl Leaves {
+    /// None yet, of the copy that `completion` is about.
+    pub(crate) fn new(completion: &Arc<Completion>) -> Self {
+        // Nobody decides by the order: the model checker need not know it.
+        static COPIES: AtomicU32 = AtomicU32::new(0);
+        let retiring = Retiring { completion: completion.clone(), collecting: None };
+        Self { copy: COPIES.fetch_add(1, Ordering::Relaxed), list: List::new(&LEAVES), retiring }
+    }
+
+    /// The number in the marks of the tensors.
+    pub(crate) fn copy(&self) -> u32 {
+        self.copy
+    }
+
+    /// The copy that keeps what the program has lent until somebody drops it.
+    pub(crate) fn keeper(&self) -> &Arc<Completion> {
+        &self.retiring.completion
+    }
+
+    /// Takes the storage of `tensor` and shows it to `survey`. On an error the tensor is as it was.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, tensor: &mut Tensor, survey: &mut Survey<'_>) -> Result<(), Stop> {
+        // The plan refuses more leaves than it can count (`Plan::new`).
+        let mark = Mark { copy: self.copy, leaf: self.list.len() as u32 };
+        let Some((storage, offset)) = tensor.take(mark) else { return Err(Stop::new(Error::Taken)) };
+        let layout = tensor.layout();
+        if !survey.recognizes(&storage, offset, layout) {
+            return self.take_closely(tensor, storage, offset, survey);
+        }
+        let host = storage.host_address(offset).map(HostAddress);
+        self.list.push(Leaf { storage, offset, host, payload: layout.bytes(), strided: None });
+        Ok(())
+    }
+
+    /// Adds a leaf that the survey has to look at: `storage`, which was taken out of `tensor` and is put back on an error.
+    #[inline(never)]
+    fn take_closely(
+        &mut self,
+        tensor: &mut Tensor,
+        storage: Storage,
+        offset: usize,
+        survey: &mut Survey<'_>,
+    ) -> Result<(), Stop> {
+        let layout = tensor.layout();
+        if let Err(refused) = survey.look_at(&storage, offset, layout) {
+            tensor.put_back(storage, offset);
+            return Err(Stop::new(refused));
+        }
+        let host = storage.host_address(offset).map(HostAddress);
+        let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
+        self.list.push(Leaf { storage, offset, host, payload: layout.bytes(), strided });
+        Ok(())
+    }
+
+    /// Puts all back into the tensors of `value` that they were taken out of, or into those of a clone. Others stay as they are.
+    pub(crate) fn restore<S: TensorTree>(&self, value: &mut S) {
+        // It stops where taking did, with the same reason.
+        let _ = visit(value, |tensor| {
+            let mark = tensor.mark().filter(|mark| mark.copy == self.copy);
+            if let Some(leaf) = mark.and_then(|mark| self.list.get(mark.leaf as usize)) {
+                tensor.put_back(leaf.storage.clone(), leaf.offset);
+            }
+            Ok(())
+        });
+    }
+}
+
+impl Deref for Leaves {
+    type Target = [Leaf];
+
+    #[inline]
+    fn deref(&self) -> &[Leaf] {
+        &self.list
+    }
+}
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.retiring.collecting = Some(Collecting::begin());
+    }
+}
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        let lent = self.collecting.take().map(Collecting::end);
+        if let Some(lent) = lent.filter(|lent| !lent.is_empty()) {
+            self.completion.retired.keep(lent);
+        }
+    }
+}
+
+/// Which of the tensors that were taken a visit has shown.
+struct Shown {
+    count: usize,
+    /// How many, and the number that comes next as long as they come in order.
+    shown: usize,
+    /// Which, once one was out of order.
+    seen: Option<Vec<bool>>,
+}
+
+impl Shown {
+    fn of(count: usize) -> Self {
+        Self { count, shown: 0, seen: None }
+    }
+
+    /// `false` if there is no such tensor, or it was shown before.
+    #[inline(always)]
+    fn note(&mut self, leaf: usize) -> bool {
+        if leaf != self.shown || self.seen.is_some() {
+            return self.note_out_of_order(leaf);
+        }
+        self.shown += 1;
+        leaf < self.count
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_out_of_order(&mut self, leaf: usize) -> bool {
+        let (count, shown) = (self.count, self.shown);
+        let seen = self.seen.get_or_insert_with(|| (0..count).map(|index| index < shown).collect());
+        match seen.get_mut(leaf) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return false,
+        }
+        self.shown += 1;
+        true
+    }
+
+    fn are_all(&self) -> bool {
+        self.shown == self.count
+    }
+
+    /// The error of a structure that shows `more` than it should.
+    #[cold]
+    fn changed(&self, more: usize) -> Error {
+        Error::TreeChanged { first: self.count, second: self.shown + more }
+    }
 }
 
 impl Leaf {
@@ -151,15 +285,5 @@ impl Leaf {
     #[inline]
     pub(crate) fn is_gathered(&self) -> bool {
         self.strided.is_none() || self.storage.device().is_none()
-    }
-
-    /// Whether `tensor` is the one that was taken, or one that the copy fits just as well.
-    #[inline]
-    fn describes(&self, tensor: &Tensor) -> bool {
-        let layout = tensor.layout();
-        tensor.is_taken()
-            && layout.bytes() == self.payload
-            && layout.span() == self.span()
-            && tensor.offset() == self.offset
     }
 }

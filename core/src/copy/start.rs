@@ -14,13 +14,19 @@ use crate::copy::survey::Survey;
 use crate::options::BackgroundWork;
 use crate::{CopyError, CopyOptions, Device, Error, TensorTree};
 
-/// Starts to copy every tensor of `value` to `to` and returns at once: the thread never waits for a device.
+/// Starts to copy every tensor of `value` to `to` and returns at once: the thread does not wait for a device.
+///
+/// With one exception, which is the driver's: a stream takes only so many submissions that it has not begun. CUDA's takes 1,022
+/// small copies on a stream that stands still (an H200, driver 13.0); the next call waits until the stream goes on, on whichever
+/// thread, and calls on other threads may have to wait for that one. Who starts a thousand copies without waiting for any, behind a
+/// kernel that waits for the host, waits here.
 ///
 /// The structure comes out of the handle with its tensors on `to`. Meanwhile the copy owns it: sources cannot be
 /// freed or changed while they are read, whatever happens to the handle.
 ///
 /// - Tensors on the host are gathered into staging memory: small batches before this returns, large ones by workers.
-/// - Tensors that are on `to` already stay as they are; tensors over the same memory still share it afterwards.
+/// - Tensors that are on `to` already stay as they are; equal tensors over the same memory still share it afterwards, views of
+///   different parts of it do not.
 /// - Everything that is no tensor stays untouched.
 ///
 /// # Errors
@@ -74,7 +80,7 @@ impl<S: TensorTree> Prepared<S> {
             Err(error) => return Err(CopyError::new(error, Some(value))),
         };
         let started = Instant::now();
-        let leaves = match leaves::take(&mut value, &mut survey) {
+        let leaves = match leaves::take(&mut value, &mut survey, &completion) {
             Ok(leaves) => leaves,
             Err(error) => return Err(CopyError::new(error, Some(value))),
         };
@@ -82,8 +88,9 @@ impl<S: TensorTree> Prepared<S> {
         report.traverse = taken - started;
         let job = match Job::new(leaves, survey, options, completion) {
             Ok(job) => Arc::new(job),
-            Err((error, mut leaves)) => {
-                leaves::restore(&mut value, leaves.drain(..).map(|leaf| leaf.storage));
+            Err(failed) => {
+                let (error, leaves) = *failed;
+                leaves.restore(&mut value);
                 return Err(CopyError::new(error, Some(value)));
             }
         };

@@ -12,11 +12,15 @@ use crate::plan::{self, Place, RangeKey};
 use crate::pool::is_pinned_for;
 use crate::room::{List, Room};
 use crate::storage::{Storage, StreamUses, poisoned};
-use crate::{Alignment, Device, Error, Layout, Result};
+use crate::{Alignment, Device, Error, Layout, Result, fork};
 
 thread_local! {
     static LEAVES: Room<plan::Leaf> = const { Room::new() };
 }
+
+/// Pinned sources above so many bytes go alone, whatever is packed: to gather them takes one thread longer than the copy that they
+/// then need not have.
+const LARGEST_GATHERED: usize = 256 << 10;
 
 /// What a copy must come behind.
 #[derive(Default, Clone)]
@@ -70,6 +74,7 @@ pub(crate) struct Survey<'a> {
 impl<'a> Survey<'a> {
     /// A survey for a copy to `target`. Fails if the options ask for what no buffer of it can keep.
     pub(crate) fn new(target: &'a Device, options: &CopyOptions) -> Result<Self> {
+        fork::check()?;
         if options.min_alignment() > target.limits().buffer_alignment {
             return Err(Error::InvalidOption {
                 name: "packed_alignment",
@@ -77,7 +82,7 @@ impl<'a> Survey<'a> {
                 reason: "buffers of the target are aligned less (see Device::limits)",
             });
         }
-        let largest_gathered = if options.pack { options.max_packed } else { 0 };
+        let largest_gathered = if options.pack { options.max_packed.min(LARGEST_GATHERED) } else { 0 };
         let differ = target.is_host() && options.policy == CopyPolicy::Compact;
         Ok(Self {
             target,

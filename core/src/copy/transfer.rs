@@ -18,7 +18,7 @@ use crate::copy::runs::{self, Run};
 use crate::copy::unit::{Piece, Unit, pieces};
 use crate::gather::gather;
 use crate::in_flight::{Keep, Lane, Ops, Storages};
-use crate::pool::{Block, Pool, host_side};
+use crate::pool::{Block, Lease, Pool, host_side};
 use crate::writer::Writer;
 use crate::{Device, Error, Result};
 
@@ -26,11 +26,11 @@ pub(crate) use up::{Filled, Shared, copy_up, copy_up_shared};
 
 /// Where the blocks of a unit come from.
 #[cfg_attr(shuttle, expect(clippy::large_enum_variant, reason = "the locks of the model are larger"))]
-pub(crate) enum Supply {
+pub(crate) enum Supply<'a> {
     /// They were taken before, as far as they are needed; nothing may be waited for.
     Taken(Taken),
-    /// They are taken now, which may wait.
-    Now,
+    /// They are taken now, which may wait: those that go up within the share that the copy has.
+    Now(Option<&'a Arc<Lease>>),
 }
 
 /// Blocks for one unit.
@@ -54,7 +54,7 @@ pub(crate) fn table_bytes(job: &Job, flow: &Flow) -> Option<usize> {
 pub(crate) type Outlet<'a> = &'a mut dyn FnMut(Filled) -> Result<()>;
 
 /// Carries one unit, as far as `outlet` if it goes up through a staging block.
-pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
+pub(crate) fn carry(job: &Job, unit: &Unit, supply: Supply<'_>, outlet: Outlet<'_>) -> Result<()> {
     let transfer = Transfer::of(job, unit)?;
     match &transfer.flow.way {
         Way::Fill => transfer.fill(),
@@ -108,16 +108,21 @@ impl<'a> Transfer<'a> {
     }
 
     /// Gathers into a staging block.
-    fn stage(&self, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
+    fn stage(&self, supply: Supply<'_>, outlet: Outlet<'_>) -> Result<()> {
+        if let Supply::Now(Some(lease)) = supply
+            && let Some(largest) = self.smaller_block(lease)
+        {
+            return self.carry_smaller(largest, lease, outlet);
+        }
         let block = match supply {
             Supply::Taken(taken) => taken.block.ok_or(Error::NotReady)?,
-            Supply::Now if self.job.pinned => {
-                match self.take(self.job.target.staging(), Direction::Upload)? {
+            Supply::Now(lease) if self.job.pinned => {
+                match self.take(self.job.target.staging(), Direction::Upload, lease)? {
                     Some(block) => block,
-                    None => return self.carry_halves(outlet),
+                    None => return self.carry_halves(lease, outlet),
                 }
             }
-            Supply::Now => Block::pageable(self.unit.bytes())?,
+            Supply::Now(_) => Block::pageable(self.unit.bytes())?,
         };
         self.job.completion.figures.time(Phase::Stage, || self.write_block(&block, None))?;
         outlet(Filled { unit: *self.unit, block })
@@ -125,8 +130,13 @@ impl<'a> Transfer<'a> {
 
     /// A block for the unit; `None` if no block of this size can be pinned, but smaller ones perhaps. At the end of the ladder it
     /// is ordinary memory, and the report says so.
-    fn take(&self, pool: &Arc<Pool>, direction: Direction) -> Result<Option<Block>> {
-        match pool.take(self.unit.block, direction) {
+    fn take(
+        &self,
+        pool: &Arc<Pool>,
+        direction: Direction,
+        lease: Option<&Arc<Lease>>,
+    ) -> Result<Option<Block>> {
+        match pool.take(self.unit.block, direction, lease) {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
                 if self.unit.halves(self.job.granularity).is_some() =>
             {
@@ -136,7 +146,7 @@ impl<'a> Transfer<'a> {
                 // A small unit at the end of a copy asks for a block as large as those of the others.
                 let bytes = self.unit.bytes();
                 match bytes < self.unit.block {
-                    true => pool.take(bytes, direction).or_else(|_| pool.fall_back(bytes)).map(Some),
+                    true => pool.take(bytes, direction, lease).or_else(|_| pool.fall_back(bytes)).map(Some),
                     false => pool.fall_back(bytes).map(Some),
                 }
             }
@@ -144,9 +154,25 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    fn carry_halves(&self, outlet: Outlet<'_>) -> Result<()> {
+    fn carry_halves(&self, lease: Option<&Arc<Lease>>, outlet: Outlet<'_>) -> Result<()> {
         let halves = self.unit.halves(self.job.granularity).ok_or(Error::NotReady)?;
-        halves.iter().try_for_each(|half| carry(self.job, half, Supply::Now, outlet))
+        halves.iter().try_for_each(|half| carry(self.job, half, Supply::Now(lease), outlet))
+    }
+
+    /// How large a block the unit should have instead, if too few of its own size are within the share of the copy, and it may go
+    /// through blocks of any size.
+    fn smaller_block(&self, lease: &Lease) -> Option<usize> {
+        let largest = lease.largest_block();
+        let fits = || self.unit.bytes() <= largest || self.unit.halves(self.job.granularity).is_some();
+        (self.unit.block > largest && self.flow.is_filled_by_many() && fits()).then_some(largest)
+    }
+
+    /// Stages the unit through blocks of at most `largest` bytes: other copies have come meanwhile.
+    fn carry_smaller(&self, largest: usize, lease: &Arc<Lease>, outlet: Outlet<'_>) -> Result<()> {
+        match self.unit.bytes() > largest {
+            true => self.carry_halves(Some(lease), outlet),
+            false => carry(self.job, &self.unit.in_block(largest), Supply::Now(Some(lease)), outlet),
+        }
     }
 
     /// Copies down into a block of the source, and over into one of the target.
@@ -157,7 +183,7 @@ impl<'a> Transfer<'a> {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
                 if self.unit.halves(self.job.granularity).is_some() =>
             {
-                return self.carry_halves(outlet);
+                return self.carry_halves(None, outlet);
             }
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
                 let fall_back = |device: &Device| device.staging().fall_back(self.unit.bytes());
@@ -172,14 +198,14 @@ impl<'a> Transfer<'a> {
     }
 
     /// Copies without staging.
-    fn direct(&self, supply: Supply) -> Result<()> {
+    fn direct(&self, supply: Supply<'_>) -> Result<()> {
         let mut storages = Storages::new();
         let chunks = Some(&*self.destinations.chunks);
         let runs = runs::runs(self.job, self.flow, self.unit, chunks, &mut storages);
         let entry = self.flow.gather(&self.job.target).filter(|_| !self.destinations.pageable);
         let (gathered, single) = runs::split(runs, entry, |bytes| match supply {
             Supply::Taken(taken) => taken.table,
-            Supply::Now => self.grow_table(bytes),
+            Supply::Now(_) => self.grow_table(bytes),
         });
         if let Some((runs, table)) = gathered {
             self.job.completion.figures.count_gathered(runs.len());
@@ -245,7 +271,7 @@ impl<'a> Transfer<'a> {
     /// Writes the unit into `block`: out of the leaves, or out of another block that holds the same unit.
     fn write_block(&self, block: &Block, other: Option<&Block>) -> Result<()> {
         let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
-        let writer = self.flow.writer(block);
+        let writer = self.flow.writer(self.unit.bytes(), block);
         for (piece, leaf) in pieces(self.job, self.flow, self.unit) {
             let offset = piece.linear - self.unit.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
@@ -307,10 +333,10 @@ unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &Writer) -> 
 /// other waits for, would wait for ever.
 fn take_pair(source: &Arc<Pool>, target: &Arc<Pool>, bytes: usize) -> Result<(Block, Block)> {
     if Arc::as_ptr(source) < Arc::as_ptr(target) {
-        let below = source.take(bytes, Direction::Download)?;
-        Ok((below, target.take(bytes, Direction::Upload)?))
+        let below = source.take(bytes, Direction::Download, None)?;
+        Ok((below, target.take(bytes, Direction::Upload, None)?))
     } else {
-        let above = target.take(bytes, Direction::Upload)?;
-        Ok((source.take(bytes, Direction::Download)?, above))
+        let above = target.take(bytes, Direction::Upload, None)?;
+        Ok((source.take(bytes, Direction::Download, None)?, above))
     }
 }

@@ -6,7 +6,7 @@ use std::slice;
 use smallvec::SmallVec;
 
 use crate::Alignment;
-use crate::copy::flow::Flow;
+use crate::copy::flow::{Flow, UnitSizes};
 use crate::copy::job::Job;
 use crate::copy::leaves::Leaf;
 use crate::plan::NumberedChunks;
@@ -30,6 +30,11 @@ impl Unit {
         self.end - self.start
     }
 
+    /// The same unit in a block of `bytes` bytes, which are enough.
+    pub(crate) fn in_block(&self, bytes: usize) -> Self {
+        Self { block: bytes, ..*self }
+    }
+
     /// Two units for the same bytes, of whole granules; `None` if a smaller block would not be smaller.
     pub(crate) fn halves(&self, granularity: Alignment) -> Option<[Self; 2]> {
         let half = granularity.round_up(self.bytes().div_ceil(2))?;
@@ -51,11 +56,20 @@ pub(crate) fn whole(job: &Job, flow: &Flow) -> Unit {
 
 /// All units of a copy.
 pub(crate) fn units(job: &Job) -> SmallVec<[Unit; 1]> {
+    units_by(job, |_, sizes| sizes)
+}
+
+/// The same for a copy that is one of many at a time.
+pub(crate) fn units_of_many(job: &Job) -> SmallVec<[Unit; 1]> {
+    units_by(job, |flow, sizes| if flow.is_filled_by_many() { sizes.of_many() } else { sizes })
+}
+
+fn units_by(job: &Job, sizes_of: fn(&Flow, UnitSizes) -> UnitSizes) -> SmallVec<[Unit; 1]> {
     let mut units = SmallVec::<[Unit; 1]>::new();
     for (index, flow) in job.flows.iter().enumerate() {
         let span = job.plan.source_span(flow.source);
         let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-        let sizes = flow.unit_sizes(pageable);
+        let sizes = sizes_of(flow, flow.unit_sizes(pageable));
         let block = sizes.largest.min(span);
         let mut start = 0;
         while start < span {

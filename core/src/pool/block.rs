@@ -5,12 +5,12 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Class, Pool};
+use super::{Class, Lease, Pool};
 use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
 use crate::host_memory::HostMemory;
 use crate::in_flight::keep_until;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{Error, Result};
+use crate::{Error, Result, fork};
 
 /// A staging block in use; dropping it gives it back to its pool.
 pub(crate) struct Block {
@@ -18,6 +18,8 @@ pub(crate) struct Block {
     pub(super) class: Class,
     /// `None` for ordinary memory, which is not pooled.
     pub(super) pool: Option<Arc<Pool>>,
+    /// The copy in whose share it is.
+    pub(super) lease: Option<Arc<Lease>>,
     pub(super) given_up: AtomicBool,
 }
 
@@ -26,7 +28,13 @@ impl Block {
     pub(crate) fn pageable(bytes: usize) -> Result<Self> {
         let staging: Box<dyn Staging> = Box::new(Pageable(HostMemory::uninit(bytes)?));
         let class = Class { bytes, direction: Direction::Upload };
-        Ok(Self { staging: ManuallyDrop::new(staging), class, pool: None, given_up: AtomicBool::new(false) })
+        Ok(Self {
+            staging: ManuallyDrop::new(staging),
+            class,
+            pool: None,
+            lease: None,
+            given_up: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn staging(&self) -> &dyn Staging {
@@ -52,6 +60,11 @@ impl Block {
         self.class.bytes
     }
 
+    /// Whether it is in the share of one of many copies.
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.pool().is_shared_by_many())
+    }
+
     fn is_of(&self, backend: &Arc<dyn Backend>) -> bool {
         self.pool
             .as_ref()
@@ -59,7 +72,7 @@ impl Block {
     }
 
     /// Whether the host has access only while no copy uses it.
-    fn is_mapped(&self) -> bool {
+    pub(crate) fn is_mapped(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.backend.limits().mapped_staging)
     }
 
@@ -84,8 +97,14 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         // SAFETY: the field is not touched again.
         let staging = unsafe { ManuallyDrop::take(&mut self.staging) };
+        if let Some(lease) = self.lease.take() {
+            lease.give_back(self.class.bytes);
+        }
         if let Some(pool) = &self.pool {
             pool.give_back(staging, self.class);
         }

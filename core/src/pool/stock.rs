@@ -75,6 +75,11 @@ impl<T> Stock<T> {
         fits
     }
 
+    /// Whether there is room for a new one.
+    pub(super) fn has_room(&self, class: Class) -> bool {
+        self.fits(class)
+    }
+
     /// The block was not to be had.
     pub(super) fn cancel(&mut self, class: Class) {
         self.withdraw(class);
@@ -184,7 +189,7 @@ impl<T> Stock<T> {
     fn victim_for(&self, class: Class) -> Option<Class> {
         let half = self.budget / 2;
         let own = |known: &Class| known.direction == class.direction;
-        let entitled = self.sum(own) + class.bytes <= half;
+        let entitled = self.sum(own).saturating_add(class.bytes) <= half;
         let others = self.sum(|known| !own(known));
         let serves = |(known, count): (&Class, &usize)| own(known) && *known >= class && *count > 0;
         let last_resort = !self.blocks.iter().any(serves);

@@ -30,7 +30,7 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Keeps the device current, and the caller's capture of streams undisturbed, until it is dropped.
     type Guard<'a>;
     /// A stream of the driver.
-    type Stream: Copy + 'static;
+    type Stream: Copy + PartialEq + 'static;
     /// An event of the driver.
     type Event: Copy + 'static;
     /// A pool of the driver.

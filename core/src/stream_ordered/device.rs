@@ -84,15 +84,20 @@ impl<A: Api> OrderedBackend<A> {
         &self.attached
     }
 
+    /// Whether the stream is one of this device, whatever the two are called.
+    pub fn owns(&self, stream: &OrderedStream<A>) -> bool {
+        stream.context().is_same(self.context())
+    }
+
     /// The stream, which must be one of this device.
     fn own<'a>(&self, stream: &'a dyn BackendStream) -> Result<&'a OrderedStream<A>> {
         let expected = self.device();
         let Some(stream) = OrderedStream::of(stream) else {
             return Err(Error::Unsupported { device: expected, what: "use a stream of another driver" });
         };
-        match stream.context().is_same(self.context()) {
+        match self.owns(stream) {
             true => Ok(stream),
-            false => Err(Error::WrongStream { actual: stream.context().id(), expected }),
+            false => Err(Error::WrongStream { actual: stream.device(), expected }),
         }
     }
 

@@ -17,7 +17,7 @@ pub fn address_of<T: Element>(tensor: &Tensor) -> Result<u64> {
         return Err(Error::NotContiguous { shape, strides });
     }
     let (first, behind, there) =
-        (tensor.offset(), tensor.offset().saturating_add(tensor.bytes()), tensor.buffer()?.bytes());
+        (tensor.offset(), tensor.offset().saturating_add(tensor.bytes()), tensor.memory()?.retained_bytes);
     if behind > there {
         return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
     }

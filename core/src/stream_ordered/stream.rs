@@ -10,17 +10,21 @@ use super::event::Event;
 use super::mark::Mark;
 use super::ring::Ring;
 use crate::backend::{BackendStream, StreamPriority, TimeMark};
-use crate::sync::{Instant, hint, thread};
+use crate::naps::Naps;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Instant, hint, statics, thread};
 use crate::{DeviceId, Error, Result};
 
 /// How long a wait asks again and again before it sleeps, which ends late: 16 MiB from the host took 1.45 ms with
 /// 200 us of this on an H200 machine, and 1.13 ms with more.
 const SPIN: Duration = Duration::from_millis(1);
-/// How long it sleeps between two questions: so small a part of the time that it has taken, at least and at the most. Nobody sleeps
-/// in the driver: see [`EventKind::Plain`].
-const PART_OF_A_WAIT: u32 = 64;
-const SHORTEST_NAP: Duration = Duration::from_micros(50);
-const LONGEST_NAP: Duration = Duration::from_micros(500);
+/// Longer than this only so many threads ask at a time, others sleep: they would keep the processor, and the driver, from those
+/// who copy.
+const SHORT_SPIN: Duration = Duration::from_micros(200);
+const MOST_SPINNING: usize = 2;
+statics! {
+    static SPINNING: AtomicUsize = AtomicUsize::new(0);
+}
 
 /// A stream of a device.
 ///
@@ -63,7 +67,8 @@ impl<A: Api> OrderedStream<A> {
     /// # Safety
     ///
     /// `handle` is a stream of the device, the same one on every thread, that is not destroyed before this object and all
-    /// memory allocated on it are gone.
+    /// memory allocated on it are gone, and no memory that was handed to it waits for the end of a capture (see
+    /// [`Stream::synchronize`](crate::Stream::synchronize)).
     pub unsafe fn lent(context: &Arc<Context<A>>, handle: A::Stream) -> Self {
         Self::over(context, handle, Origin::Lent)
     }
@@ -94,6 +99,11 @@ impl<A: Api> OrderedStream<A> {
     /// The handle, for calls of the driver. Work submitted to it is covered by the positions recorded afterwards.
     pub fn handle(&self) -> A::Stream {
         self.0.handle
+    }
+
+    /// The name of its device.
+    pub fn device(&self) -> DeviceId {
+        self.0.context.id()
     }
 
     pub(super) fn queue(&self) -> &Arc<Queue<A>> {
@@ -139,10 +149,7 @@ impl<A: Api> Queue<A> {
         // SAFETY: the device is current, the stream alive.
         match unsafe { driver.is_capturing(self.handle)? } {
             false => Ok(()),
-            true => Err(Error::Unsupported {
-                device: self.context.id(),
-                what: "copy on a stream that is being captured",
-            }),
+            true => Err(Error::StreamCaptured { device: self.context.id() }),
         }
     }
 
@@ -180,9 +187,15 @@ impl<A: Api> Queue<A> {
     fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool> {
         let start = Instant::now();
         let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
-        if self.spin(position, deadline.map_or(start + SPIN, |deadline| deadline.min(start + SPIN)))? {
+        let until = |spin| deadline.map_or(start + spin, |deadline| deadline.min(start + spin));
+        if self.spin(position, until(SHORT_SPIN))? {
             return Ok(true);
         }
+        let spinning = Spinning::begin();
+        if spinning.is_one_of_few() && self.spin(position, until(SPIN))? {
+            return Ok(true);
+        }
+        drop(spinning);
         self.nap(position, start, deadline)
     }
 
@@ -203,14 +216,14 @@ impl<A: Api> Queue<A> {
         }
     }
 
-    /// Asks now and then until it is so or `deadline` has come.
+    /// Asks now and then until it is so or `deadline` has come. Nobody sleeps in the driver: see [`EventKind::Plain`].
     fn nap(&self, position: u64, since: Instant, deadline: Option<Instant>) -> Result<bool> {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(self.reached()? >= position);
             }
-            let nap = (since.elapsed() / PART_OF_A_WAIT).clamp(SHORTEST_NAP, LONGEST_NAP);
+            let nap = Naps::FOR_A_STREAM.next(since);
             thread::sleep(left.map_or(nap, |left| nap.min(left)));
             if self.reached()? >= position {
                 return Ok(true);
@@ -223,6 +236,27 @@ impl<A: Api> Queue<A> {
     }
 }
 
+/// A thread that may spin for long.
+struct Spinning {
+    before: usize,
+}
+
+impl Spinning {
+    fn begin() -> Self {
+        Self { before: SPINNING.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    fn is_one_of_few(&self) -> bool {
+        self.before < MOST_SPINNING
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl<A: Api> Drop for Queue<A> {
     fn drop(&mut self) {
         let Ok(driver) = self.context.enter() else { return };
@@ -232,9 +266,25 @@ impl<A: Api> Drop for Queue<A> {
                 // SAFETY: created by `create` and not used again. The driver finishes what was submitted.
                 let _ = unsafe { driver.destroy_stream(self.handle) };
             }
-            // Owners may make a device current and leave it so: the guard takes that back.
-            Origin::Kept(owner) => drop(owner),
+            Origin::Kept(owner) => {
+                let kept = Kept { owner: Some(owner), context: self.context.clone() };
+                crate::foreign::let_go_owner(Box::new(kept));
+            }
         }
+    }
+}
+
+/// The owner of a stream that is gone. It finds the device current, on whatever thread.
+struct Kept<A: Api> {
+    owner: Option<Box<dyn Any + Send + Sync>>,
+    context: Arc<Context<A>>,
+}
+
+impl<A: Api> Drop for Kept<A> {
+    fn drop(&mut self) {
+        // Owners may make a device current and leave it so: the guard takes that back.
+        let _current = self.context.enter();
+        drop(self.owner.take());
     }
 }
 
@@ -243,6 +293,18 @@ impl<A: Api> Drop for Queue<A> {
 unsafe impl<A: Api> BackendStream for OrderedStream<A> {
     fn record(&self) -> Result<u64> {
         self.0.record(&self.0.context.enter()?)
+    }
+
+    fn twin(&self) -> Option<Arc<dyn BackendStream>> {
+        match self.0.origin {
+            Origin::Own | Origin::Kept(_) => Some(Arc::new(Self(self.0.clone()))),
+            Origin::Lent => None,
+        }
+    }
+
+    fn is_same(&self, other: &dyn BackendStream) -> bool {
+        Self::of(other)
+            .is_some_and(|other| self.handle() == other.handle() && self.context().is_same(other.context()))
     }
 
     fn wait_for(&self, other: &dyn BackendStream, position: u64) -> Result<()> {

@@ -3,9 +3,10 @@
 //! Time is made up: whoever looks at the clock finds that some has passed or none, and a wait with a time limit may end at
 //! any moment. So whatever a test finds holds at any speed.
 
+#![allow(clippy::disallowed_types, reason = "locks of the model itself")]
+
 mod condvar;
 mod once;
-mod reentrant;
 pub mod thread;
 
 use std::fmt;
@@ -15,7 +16,6 @@ use std::time::Duration;
 
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use once::OnceLock;
-pub use reentrant::{ReentrantMutex, ReentrantMutexGuard};
 pub use shuttle::sync::atomic;
 pub use shuttle::{hint, thread_local};
 
@@ -42,14 +42,26 @@ pub struct MutexGuard<'a, T> {
     held: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
+thread_local! {
+    static HELD: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many locks this thread of the execution holds.
+pub fn locks_held() -> usize {
+    HELD.try_with(std::cell::Cell::get).unwrap_or(0)
+}
+
+fn count(change: isize) {
+    let _ = HELD.try_with(|held| held.set(held.get().wrapping_add_signed(change)));
+}
+
 impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        MutexGuard { mutex: self, held: Some(held) }
+        MutexGuard::new(self, self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -58,7 +70,7 @@ impl<T> Mutex<T> {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(MutexGuard { mutex: self, held: Some(held) })
+        Some(MutexGuard::new(self, held))
     }
 
     pub fn get_mut(&mut self) -> &mut T {
@@ -78,13 +90,24 @@ impl<T> fmt::Debug for Mutex<T> {
     }
 }
 
-impl<T> MutexGuard<'_, T> {
+impl<'a, T> MutexGuard<'a, T> {
+    fn new(mutex: &'a Mutex<T>, held: shuttle::sync::MutexGuard<'a, T>) -> Self {
+        count(1);
+        Self { mutex, held: Some(held) }
+    }
+
     fn unlock(&mut self) {
         self.held = None;
     }
 
     fn lock_again(&mut self) {
         self.held = self.mutex.lock().held.take();
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        count(-1);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::host_memory::HostMemory;
 use crate::in_flight::Keep;
 use crate::pool::Block;
 use crate::storage::Storage;
-use crate::{DType, Device, Error, Layout, Result, Tensor};
+use crate::{DType, Device, Error, Layout, Result, Tensor, fork};
 
 impl Tensor {
     /// A tensor of `shape` on `device`. On the host its elements are zeros, elsewhere they are what the memory held.
@@ -21,6 +21,7 @@ impl Tensor {
         if device.is_host() {
             return Self::in_host_memory(layout);
         }
+        fork::check()?;
         let buffer = device.allocate(layout.bytes(), device.up())?;
         if buffer.host_pointer().is_some() {
             // The host could read what was never written.
@@ -42,6 +43,7 @@ impl Tensor {
         if device.is_host() {
             return Self::in_host_memory(layout);
         }
+        fork::check()?;
         let (lane, cleared) = (device.up(), Completion::new());
         let buffer = device.allocate(layout.bytes(), lane)?;
         let storage = Storage::new(buffer, Some(device.clone()), Some(cleared.clone()));
@@ -69,20 +71,24 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] where the budget for pinned results is used up, [`Error::Unsupported`] where the device's API has no
+    /// [`Error::Busy`] where the budget for pinned results is used up, [`Error::TooLarge`] above it, [`Error::Unsupported`] where the device's API has no
     /// page-locked memory beside its own buffers (wgpu); as [`empty`](Self::empty) otherwise.
     pub fn empty_pinned(shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
         let layout = Layout::contiguous(dtype, shape)?;
         if device.is_host() {
             return Self::in_host_memory(layout);
         }
+        fork::check()?;
         if device.limits().mapped_staging {
             return Err(Error::Unsupported {
                 device: device.id(),
                 what: "lend page-locked memory to tensors",
             });
         }
-        let bytes = layout.bytes();
+        let (bytes, limit) = (layout.bytes(), device.results().budget());
+        if bytes > limit {
+            return Err(Error::TooLarge { device: device.id(), kind: "pinned", requested: bytes, limit });
+        }
         let busy = || Error::Busy {
             device: device.id(),
             requested: bytes,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Tensor;
+use super::{Memory, Tensor};
 use crate::host_memory::HostMemory;
 use crate::storage::Storage;
 use crate::{DType, Element, Layout, Result};
@@ -17,7 +17,10 @@ impl Tensor {
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shape has another number of elements;
     /// [`Error::SizeOverflow`](crate::Error::SizeOverflow).
     pub fn from_vec<T: Element>(data: Vec<T>, shape: &[usize]) -> Result<Self> {
-        Self::over(HostMemory::from_vec(data), Layout::contiguous(T::DTYPE, shape)?)
+        Self::over(
+            Storage::new(Box::new(HostMemory::from_vec(data)), None, None),
+            Layout::contiguous(T::DTYPE, shape)?,
+        )
     }
 
     /// The elements of a shared slice, in row-major order; read-only.
@@ -26,7 +29,9 @@ impl Tensor {
     ///
     /// As [`from_vec`](Tensor::from_vec).
     pub fn from_arc<T: Element>(data: Arc<[T]>, shape: &[usize]) -> Result<Self> {
-        Self::over(HostMemory::from_owner(AsBytes(data)), Layout::contiguous(T::DTYPE, shape)?)
+        // No code of the program runs when these elements go.
+        let memory = HostMemory::from_owner(AsBytes(data));
+        Self::over(Storage::new(Box::new(memory), None, None), Layout::contiguous(T::DTYPE, shape)?)
     }
 
     /// Bytes in the order of this machine; read-only.
@@ -50,7 +55,8 @@ impl Tensor {
         dtype: DType,
         shape: &[usize],
     ) -> Result<Self> {
-        Self::over(HostMemory::from_owner(owner), Layout::contiguous(dtype, shape)?)
+        let layout = Layout::contiguous(dtype, shape)?;
+        Self::over(Storage::lent(Box::new(HostMemory::from_owner(owner)), None, None), layout)
     }
 
     /// One element, of rank 0.
@@ -58,8 +64,7 @@ impl Tensor {
         Self::whole(HostMemory::from_vec(vec![value]), Layout::scalar(T::DTYPE))
     }
 
-    fn over(memory: HostMemory, layout: Layout) -> Result<Self> {
-        let storage = Storage::new(Box::new(memory), None, None);
+    fn over(storage: Storage, layout: Layout) -> Result<Self> {
         if layout.bytes() != storage.bytes() {
             return Err(layout.shape_mismatch(storage.bytes()));
         }
@@ -70,7 +75,7 @@ impl Tensor {
     pub(super) fn whole(memory: HostMemory, layout: Layout) -> Self {
         let storage = Storage::new(Box::new(memory), None, None);
         debug_assert!(layout.span() == storage.bytes());
-        Self { storage: Some(storage), offset: 0, layout }
+        Self { memory: Memory::Here { storage, offset: 0 }, layout }
     }
 }
 

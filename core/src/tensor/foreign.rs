@@ -30,13 +30,17 @@ impl Tensor {
         Self::from_storage(Storage::lent(buffer, Some(device.clone()), filled), 0, layout)
     }
 
-    /// The buffer that the tensor lies in, for a downcast in the backend's own crate.
+    /// The buffer that the tensor lies in, for a downcast in the backend's own crate. While the host may still write it, nobody
+    /// is shown it: [`wait_on_backend`](Self::wait_on_backend) waits until that is over.
     ///
     /// # Errors
     ///
-    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor.
+    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor; [`Error::NotReady`](crate::Error::NotReady)
+    /// until all of the copy that fills it is submitted; [`Error::CopyFailed`](crate::Error::CopyFailed) if that has failed.
     pub fn buffer(&self) -> Result<&dyn Buffer> {
-        Ok(self.storage()?.buffer())
+        let storage = self.storage()?;
+        storage.check_submitted()?;
+        Ok(storage.buffer())
     }
 
     /// The device that the tensor lies on.
@@ -75,13 +79,17 @@ impl Tensor {
     }
 
     /// Makes later work of `stream` wait for the copy that fills the tensor, on the device, and keeps the memory from
-    /// being reused before the work submitted to `stream` up to the drop of the last tensor over it is done.
+    /// being reused before the work submitted to `stream` up to the drop of the last tensor over it is done. A stream that nobody
+    /// holds any more is let go of when its work is done, however long the memory stays. While the stream is being captured into
+    /// a graph, memory whose last tensor goes waits until the capture has ended.
     ///
     /// # Errors
     ///
     /// As [`wait_on_backend`](Self::wait_on_backend).
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
-        self.record_backend_stream(stream.backend_stream())
+        self.wait_on_backend(stream.backend_stream())?;
+        self.storage()?.hand_to(stream.lane().handed());
+        Ok(())
     }
 
     /// As [`record_stream`](Self::record_stream), for the stream of a backend.

@@ -47,7 +47,7 @@ impl Tensor {
     /// [`Error::NotContiguous`].
     pub fn as_bytes(&self) -> Result<&[u8]> {
         self.check_contiguous()?;
-        self.storage()?.host_bytes(self.offset, self.bytes())
+        self.storage()?.host_bytes(self.offset(), self.bytes())
     }
 
     /// The bytes of the elements, in place, to be changed. Whether they are values of the element type (a bool is 0 or
@@ -58,7 +58,7 @@ impl Tensor {
     /// [`Error::NotContiguous`]; [`Error::NotWritable`] if anything else shares the memory or it is read-only.
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8]> {
         self.check_contiguous()?;
-        let (offset, bytes) = (self.offset, self.bytes());
+        let (offset, bytes) = (self.offset(), self.bytes());
         self.storage_mut()?.host_bytes_mut(offset, bytes)
     }
 
@@ -125,7 +125,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         // Asked before memory is allocated.
-        self.storage()?.host_bytes(self.offset, self.layout.span())?;
+        self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         let mut memory = HostMemory::uninit(self.bytes())?;
         // SAFETY: the memory is for all elements, new, and of nobody else.
         unsafe { self.gather_into(memory.as_mut_ptr())? };
@@ -140,7 +140,7 @@ impl Tensor {
     ///
     /// `destination` must be valid for writes of `self.bytes()` bytes outside of the tensor's memory.
     unsafe fn gather_into(&self, destination: *mut u8) -> Result<()> {
-        let span = self.storage()?.host_bytes(self.offset, self.layout.span())?;
+        let span = self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         // SAFETY: `span` is the whole span, the range all elements; the destination is promised by the caller.
         unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.bytes(), &Writer::ordinary()) };
         Ok(())
@@ -148,7 +148,7 @@ impl Tensor {
 
     /// An empty vector with room for all bytes of the tensor. Fails before it allocates if the tensor cannot be read.
     fn vec_to_fill<T>(&self) -> Result<Vec<T>> {
-        self.storage()?.host_bytes(self.offset, self.layout.span())?;
+        self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         let mut vec = Vec::new();
         vec.try_reserve_exact(self.bytes() / size_of::<T>()).map_err(|_| out_of_memory(self.bytes()))?;
         Ok(vec)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Tensor, check_range};
+use super::{Memory, Tensor, check_range};
 use crate::{Layout, Result};
 
 /// Each view shares the memory of the tensor, on any device; nothing is copied. Beside the errors named, each gives
@@ -86,6 +86,7 @@ impl Tensor {
 
     /// A layout within the span of this tensor, `delta` bytes behind its first element.
     fn view(&self, (layout, delta): (Layout, usize)) -> Result<Self> {
-        Ok(Self { storage: Some(self.storage()?.clone()), offset: self.offset + delta, layout })
+        let memory = Memory::Here { storage: self.storage()?.clone(), offset: self.offset() + delta };
+        Ok(Self { memory, layout })
     }
 }

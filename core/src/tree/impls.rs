@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
+use std::fmt::Debug;
+use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::num::NonZero;
 use std::ops::Range;
@@ -14,7 +16,8 @@ use half::{bf16, f16};
 use indexmap::{IndexMap, IndexSet};
 use num_complex::Complex;
 
-use super::{Stop, TensorTree, Visitor};
+use super::outline::Part;
+use super::{Pairs, Step, Stop, TensorTree, Visitor};
 use crate::{DType, DeviceId};
 
 /// A type without tensors: it stays where it is and costs nothing.
@@ -53,38 +56,92 @@ leaf!([K, S] IndexSet<K, S>);
 /// Shows the tensors of all `items`, one level down; does not look at one of them if they hold none.
 #[inline]
 fn visit_all<'t, T: TensorTree + 't>(
-    items: impl IntoIterator<Item = &'t mut T>,
+    items: impl ExactSizeIterator<Item = &'t mut T>,
     visitor: &mut Visitor<'_>,
+    part: impl FnOnce(usize) -> Part,
 ) -> Result<(), Stop> {
     if !T::MAY_HOLD_TENSORS {
         return Ok(());
     }
-    visitor.nested(|visitor| items.into_iter().try_for_each(|item| item.visit(visitor)))
+    visitor.note(|| part(items.len()));
+    visitor.nested(|visitor| { items }.try_for_each(|item| item.visit(visitor)))
 }
 
-/// Collections: each gives an iterator over the items that may hold tensors.
-macro_rules! collections {
-    ($([$($generics:tt)*] $collection:ty, $item:ident, $items:ident;)*) => {$(
-        impl<$($generics)*> TensorTree for $collection {
-            const MAY_HOLD_TENSORS: bool = $item::MAY_HOLD_TENSORS;
+/// Lists: each is gone through by index.
+macro_rules! lists {
+    ($([$($generics:tt)*] $list:ty;)*) => {$(
+        impl<$($generics)*> TensorTree for $list {
+            const MAY_HOLD_TENSORS: bool = T::MAY_HOLD_TENSORS;
 
             #[inline]
             fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
-                visit_all(self.$items(), visitor)
+                visit_all(self.iter_mut(), visitor, Part::Items)
+            }
+
+            fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+                pairs.items(self.iter_mut(), into.iter_mut())
             }
         }
     )*};
 }
 
-collections! {
-    [T: TensorTree] [T], T, iter_mut;
-    [T: TensorTree, const N: usize] [T; N], T, iter_mut;
-    [T: TensorTree] Vec<T>, T, iter_mut;
-    [T: TensorTree] VecDeque<T>, T, iter_mut;
-    [T: TensorTree] Option<T>, T, iter_mut;
-    [K, V: TensorTree] BTreeMap<K, V>, V, values_mut;
-    [K, V: TensorTree, S] HashMap<K, V, S>, V, values_mut;
-    [K, V: TensorTree, S] IndexMap<K, V, S>, V, values_mut;
+lists! {
+    [T: TensorTree] [T];
+    [T: TensorTree, const N: usize] [T; N];
+    [T: TensorTree] Vec<T>;
+    [T: TensorTree] VecDeque<T>;
+}
+
+/// Maps: the tensors are in their values, and those of two maps belong together by their keys.
+macro_rules! maps {
+    ($([$($generics:tt)*] $map:ty;)*) => {$(
+        impl<$($generics)*, V: TensorTree> TensorTree for $map {
+            const MAY_HOLD_TENSORS: bool = V::MAY_HOLD_TENSORS;
+
+            #[inline]
+            fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+                visit_all(self.values_mut(), visitor, Part::Entries)
+            }
+
+            fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+                pairs.nested(|pairs| {
+                    for (key, value) in self.iter_mut() {
+                        match into.get_mut(key) {
+                            Some(into) => pairs.part(Step::Key(key), value, into)?,
+                            None => return Err(pairs.lonely(key, true)),
+                        }
+                    }
+                    let further = || into.keys().find(|key| !self.contains_key(*key));
+                    let further = if into.len() > self.len() { further() } else { None };
+                    further.map_or(Ok(()), |key| Err(pairs.lonely(key, false)))
+                })
+            }
+        }
+    )*};
+}
+
+maps! {
+    [K: Ord + Debug] BTreeMap<K, V>;
+    [K: Eq + Hash + Debug, S: BuildHasher] HashMap<K, V, S>;
+    [K: Eq + Hash + Debug, S: BuildHasher] IndexMap<K, V, S>;
+}
+
+impl<T: TensorTree> TensorTree for Option<T> {
+    const MAY_HOLD_TENSORS: bool = T::MAY_HOLD_TENSORS;
+
+    #[inline]
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        visit_all(self.iter_mut(), visitor, Part::Items)
+    }
+
+    fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+        match (self, into) {
+            (Some(value), Some(into)) => pairs.nested(|pairs| value.pair(into, pairs)),
+            (None, None) => Ok(()),
+            (Some(_), None) => Err(pairs.differ("Some", "None")),
+            (None, Some(_)) => Err(pairs.differ("None", "Some")),
+        }
+    }
 }
 
 impl<T: TensorTree + ?Sized> TensorTree for Box<T> {
@@ -95,7 +152,11 @@ impl<T: TensorTree + ?Sized> TensorTree for Box<T> {
         if !Self::MAY_HOLD_TENSORS {
             return Ok(());
         }
-        visitor.nested(|visitor| (**self).visit(visitor))
+        visitor.recursive(|visitor| (**self).visit(visitor))
+    }
+
+    fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+        pairs.nested(|pairs| (**self).pair(into, pairs))
     }
 }
 
@@ -104,15 +165,28 @@ impl<T: TensorTree, E: TensorTree> TensorTree for Result<T, E> {
 
     #[inline]
     fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
-        match self {
-            Ok(value) => visit_all([value], visitor),
-            Err(error) => visit_all([error], visitor),
+        if !Self::MAY_HOLD_TENSORS {
+            return Ok(());
         }
+        visitor.variant(if self.is_ok() { "Ok" } else { "Err" });
+        visitor.nested(|visitor| match self {
+            Ok(value) => value.visit(visitor),
+            Err(error) => error.visit(visitor),
+        })
+    }
+
+    fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+        pairs.nested(|pairs| match (self, into) {
+            (Ok(value), Ok(into)) => value.pair(into, pairs),
+            (Err(value), Err(into)) => value.pair(into, pairs),
+            (Ok(_), Err(_)) => Err(pairs.differ("Ok", "Err")),
+            (Err(_), Ok(_)) => Err(pairs.differ("Err", "Ok")),
+        })
     }
 }
 
 macro_rules! tuples {
-    ($(($($item:ident)+))*) => {$(
+    ($(($($item:ident $into:ident $number:literal)+))*) => {$(
         impl<$($item: TensorTree),+> TensorTree for ($($item,)+) {
             const MAY_HOLD_TENSORS: bool = $($item::MAY_HOLD_TENSORS)||+;
 
@@ -128,21 +202,31 @@ macro_rules! tuples {
                     Ok(())
                 })
             }
+
+            #[allow(non_snake_case, reason = "each item is named like its type")]
+            fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+                pairs.nested(|pairs| {
+                    let ($($item,)+) = self;
+                    let ($($into,)+) = into;
+                    $(pairs.part(Step::Field($number), $item, $into)?;)+
+                    Ok(())
+                })
+            }
         }
     )*};
 }
 
 tuples! {
-    (A)
-    (A B)
-    (A B C)
-    (A B C D)
-    (A B C D E)
-    (A B C D E F)
-    (A B C D E F G)
-    (A B C D E F G H)
-    (A B C D E F G H I)
-    (A B C D E F G H I J)
-    (A B C D E F G H I J K)
-    (A B C D E F G H I J K L)
+    (A a "0")
+    (A a "0" B b "1")
+    (A a "0" B b "1" C c "2")
+    (A a "0" B b "1" C c "2" D d "3")
+    (A a "0" B b "1" C c "2" D d "3" E e "4")
+    (A a "0" B b "1" C c "2" D d "3" E e "4" F f "5")
+    (A a "0" B b "1" C c "2" D d "3" E e "4" F f "5" G g "6")
+    (A a "0" B b "1" C c "2" D d "3" E e "4" F f "5" G g "6" H h "7")
+    (A a "0" B b "1" C c "2" D d "3" E e "4" F f "5" G g "6" H h "7" I i "8")
+    (A a "0" B b "1" C c "2" D d "3" E e "4" F f "5" G g "6" H h "7" I i "8" J j "9")
+    (A a "0" B b "1" C c "2" D d "3" E e "4" F f "5" G g "6" H h "7" I i "8" J j "9" K k "10")
+    (A a "0" B b "1" C c "2" D d "3" E e "4" F f "5" G g "6" H h "7" I i "8" J j "9" K k "10" L l "11")
 }

@@ -12,7 +12,7 @@ use indexmap::{Equivalent, IndexMap};
 pub use key::{Key, OtherKey};
 pub use nested::Nested;
 
-use super::{Stop, TensorTree, Visitor};
+use super::{Pairs, Stop, TensorTree, Visitor};
 use crate::Tensor;
 
 /// How many levels of a value are printed by `Debug`.
@@ -168,11 +168,37 @@ impl Value {
 
 impl TensorTree for Value {
     fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        visitor.variant(self.variant());
         match self {
             Self::Tensor(tensor) => visitor.tensor(tensor),
-            Self::List(items) | Self::Tuple(items) => items.visit(visitor),
-            Self::Dict(entries) => entries.visit(visitor),
+            Self::List(items) | Self::Tuple(items) => visitor.on_enough_stack(|visitor| items.visit(visitor)),
+            Self::Dict(entries) => visitor.on_enough_stack(|visitor| entries.visit(visitor)),
             Self::Other(_) => Ok(()),
+        }
+    }
+
+    fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+        match (self, into) {
+            (Self::Tensor(value), Self::Tensor(into)) => value.pair(into, pairs),
+            (Self::List(value), Self::List(into)) | (Self::Tuple(value), Self::Tuple(into)) => {
+                value.pair(into, pairs)
+            }
+            (Self::Dict(value), Self::Dict(into)) => value.pair(into, pairs),
+            (Self::Other(_), Self::Other(_)) => Ok(()),
+            (value, into) => Err(pairs.differ(value.variant(), into.variant())),
+        }
+    }
+}
+
+impl Value {
+    /// What it is, as errors name it.
+    fn variant(&self) -> &'static str {
+        match self {
+            Self::Tensor(_) => "a tensor",
+            Self::List(_) => "a list",
+            Self::Tuple(_) => "a tuple",
+            Self::Dict(_) => "a dict",
+            Self::Other(_) => "something else",
         }
     }
 }

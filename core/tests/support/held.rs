@@ -52,7 +52,7 @@ pub(crate) fn ordinary(tensors: &[Tensor]) -> Vec<Tensor> {
 #[track_caller]
 pub(crate) fn unsuited(error: &Error) -> (usize, &'static str, &Error) {
     match error {
-        Error::UnsuitedTensor { index, role, error } => (*index, role, error),
+        Error::UnsuitedTensor { index, role, error, .. } => (*index, role, error),
         other => panic!("{other}"),
     }
 }

@@ -176,16 +176,13 @@ fn refusals_give_both_structures_back(bed: &Bed) -> Result<(), Failed> {
 
     let last = value.pop().ok_or("there are some")?;
     let fewer = start_copy_into(value, held, bed.options()).expect_err("one is missing");
-    assert!(matches!(fewer.error(), Error::DestinationCount { tensors: 41, destinations: 42 }), "{fewer}");
+    assert!(matches!(fewer.error(), Error::StructureMismatch { .. }), "{fewer}");
+    assert!(fewer.to_string().contains("41 items to copy, but 42 items"), "{fewer}");
     (value, held) = both(fewer.into_both())?;
 
     value.push(bed.bytes(6));
     let larger = start_copy_into(value, held, bed.options()).expect_err("one is larger");
-    let index = match larger.error() {
-        Error::DestinationMismatch { index, .. } => *index,
-        other => return Err(other.clone().into()),
-    };
-    assert_eq!(index, 41);
+    assert!(matches!(larger.error(), Error::DestinationMismatch { path, .. } if path == "[41]"), "{larger}");
     (value, held) = both(larger.into_both())?;
     value.pop();
     value.push(last);

@@ -175,7 +175,8 @@ impl Bench {
             pinned: kind.pinned,
             largest_open: if kind.mapped { 4096 } else { 0 },
             mapped_staging: kind.mapped,
-            gather: kind.gathers.then_some(24),
+            // Devices with mapped staging that gather are refused.
+            gather: (kind.gathers && !kind.mapped).then_some(24),
             copy_granularity: Alignment::of(granularity).unwrap(),
             bindable_alignment: Alignment::of(bindable).unwrap(),
             ..LateConfig::new("late")

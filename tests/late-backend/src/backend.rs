@@ -10,14 +10,14 @@ use transship_core::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, MemoryKind, RawMemory,
     Staging, StreamPriority, Submission,
 };
-use transship_core::{Alignment, DeviceId, Error, Result};
+use transship_core::{DeviceId, Error, Result};
 
 use crate::calls::{Call, failure};
 use crate::config::SubmitFailure;
 use crate::instance::Instance;
 use crate::memory::{LateBuffer, LateStaging, Life};
 use crate::queue::{Op, Queue};
-use crate::stream::LateStream;
+use crate::stream::{Held, LateStream};
 
 pub(crate) struct LateDriver(pub(crate) Arc<Instance>);
 
@@ -61,9 +61,9 @@ impl LateBackend {
         let limits = Limits {
             copy_granularity: instance.config.copy_granularity,
             bindable_alignment: instance.config.bindable_alignment,
-            buffer_alignment: const { Alignment::of(256).unwrap() },
-            largest_buffer: instance.config.device_memory,
-            host_writable: false,
+            buffer_alignment: instance.config.buffer_alignment,
+            largest_buffer: instance.config.largest_buffer.min(instance.config.device_memory),
+            host_writable: instance.config.host_writable,
             largest_open: instance.config.largest_open,
             mapped_staging: instance.config.mapped_staging,
             gather: instance.config.gather,
@@ -96,8 +96,13 @@ impl LateBackend {
                 .instance
                 .violation(self.device, format!("a buffer of {bytes} bytes, which is no multiple")));
         }
+        if bytes > self.instance.config.largest_buffer {
+            let (device, limit) = (self.device(), self.limits.largest_buffer);
+            return Err(Error::TooLarge { device, kind: "device", requested: bytes, limit });
+        }
+        let on_host = open || self.limits.host_writable;
         let (allocation, address) =
-            self.instance.allocate(self.device, bytes, (!open).then_some(stream.index))?;
+            self.instance.allocate(self.device, bytes, (!on_host).then_some(stream.index))?;
         Ok(LateBuffer {
             instance: self.instance.clone(),
             device: self.device,
@@ -124,6 +129,7 @@ impl LateBackend {
             return Err(error);
         }
         let mut state = self.instance.lock();
+        self.instance.check_uncaptured(stream.index, &state)?;
         let moved = capture::count(&mut state.counters[self.device], ops, copies);
         let blocks: Vec<u64> = captured.iter().flat_map(Op::blocks).collect();
         let queue = &mut state.streams[stream.index];
@@ -172,7 +178,8 @@ unsafe impl Backend for LateBackend {
         state.streams.push(Queue::new(self.device));
         state.counters[self.device].streams_created += 1;
         let index = state.streams.len() - 1;
-        Ok(Arc::new(LateStream { instance: self.instance.clone(), device: self.device, index }))
+        let (instance, held) = (self.instance.clone(), Held::new(&self.instance));
+        Ok(Arc::new(LateStream { instance, device: self.device, index, held }))
     }
 
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {

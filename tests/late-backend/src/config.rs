@@ -29,6 +29,12 @@ pub struct LateConfig {
     pub copy_granularity: Alignment,
     /// Where a buffer may be bound to a kernel on its own.
     pub bindable_alignment: Alignment,
+    /// How buffers are aligned, as far as addresses of this device can be.
+    pub buffer_alignment: Alignment,
+    /// The largest buffer; less than the memory of the device, if any.
+    pub largest_buffer: usize,
+    /// Whether the host writes new buffers where they lie.
+    pub host_writable: bool,
     /// The largest buffer that the host may write itself while it is new.
     pub largest_open: usize,
     /// Whether the host has access to a staging block only while no copy uses it and the device works, as with wgpu.
@@ -66,6 +72,9 @@ impl LateConfig {
             staging_memory: isize::MAX as usize,
             copy_granularity: Alignment::ONE,
             bindable_alignment: Alignment::ONE,
+            buffer_alignment: const { Alignment::of(256).unwrap() },
+            largest_buffer: usize::MAX,
+            host_writable: false,
             largest_open: 0,
             mapped_staging: false,
             gather: None,

@@ -1,6 +1,7 @@
 //! What a test holds: the strings of the simulated devices.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use transship_core::Result;
@@ -62,6 +63,19 @@ impl LateHandle {
             state.stall = Stall::No;
             state.streams.iter_mut().for_each(|stream| stream.stalled = false);
         });
+    }
+
+    /// Begins or ends the capture of a stream into a graph, which is as good as empty: nothing can be submitted to the stream or
+    /// recorded on it meanwhile. A stream of another driver is left alone.
+    pub fn capture(&self, stream: &dyn BackendStream, captured: bool) {
+        if let Some(stream) = LateStream::of(stream, &self.0) {
+            self.0.change(|state| state.streams[stream.index].captured = captured);
+        }
+    }
+
+    /// How many streams somebody holds.
+    pub fn streams_held(&self) -> usize {
+        self.0.streams_held.load(Ordering::Acquire)
     }
 
     /// Makes a device hold so many bytes of its memory idle, until it is told to give them back.

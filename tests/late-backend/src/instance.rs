@@ -4,6 +4,7 @@ mod run;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use transship_core::backend::{Counters, Direction, Ticket};
 use transship_core::{DeviceId, Error, Result};
@@ -22,6 +23,7 @@ pub(crate) struct Instance {
     state: Mutex<State>,
     /// Told whenever a stall ends, or the device breaks.
     changed: Condvar,
+    pub(crate) streams_held: AtomicUsize,
 }
 
 pub(crate) struct State {
@@ -96,6 +98,7 @@ impl Instance {
             config,
             state: Mutex::new(state),
             changed: Condvar::new(),
+            streams_held: AtomicUsize::new(0),
         })
     }
 
@@ -128,6 +131,15 @@ impl Instance {
         self.changed.notify_all();
     }
 
+    /// Fails while somebody captures the stream.
+    pub(crate) fn check_uncaptured(&self, stream: usize, state: &State) -> Result<()> {
+        let queue = &state.streams[stream];
+        match queue.captured {
+            false => Ok(()),
+            true => Err(Error::StreamCaptured { device: self.devices[queue.device] }),
+        }
+    }
+
     /// Records a breach of the contract and makes an error of it.
     pub(crate) fn violation(&self, device: usize, what: String) -> Error {
         self.lock().violations.push(what.clone());
@@ -140,9 +152,12 @@ impl Instance {
         let mut state = self.enter(Call::Allocate, false, device)?;
         let held = state.counters[device].device_bytes;
         self.check_memory(device, "device", bytes, held, self.config.device_memory)?;
+        stream.map_or(Ok(()), |stream| self.check_uncaptured(stream, &state))?;
         let block = Block::new(bytes).ok_or_else(|| self.no_heap(device, "device", bytes))?;
         let (id, address) = (state.new_id(), state.next_address);
-        state.next_address += (bytes as u64).next_multiple_of(256) + 256;
+        // Far above what any device has, and still countable.
+        let step = (self.config.buffer_alignment.bytes() as u64).clamp(256, 1 << 32);
+        state.next_address += (bytes as u64).next_multiple_of(step) + step;
         state.counters[device].device_bytes += bytes as u64;
         state.allocations.insert(id, Allocation { device, address, block, usable: stream.is_none() });
         if let Some(stream) = stream {
@@ -189,6 +204,12 @@ impl Instance {
         }
         let mut state = self.admit();
         state.calls.note(Call::Release, false);
+        if let (Life::Owner { .. }, []) = (&life, after) {
+            // Here: in the list another thread might find it, which is none of its owner's.
+            drop(state);
+            drop(life);
+            return self.collect();
+        }
         state.retired.push(Retired { life, own, foreign });
         drop(state);
         self.collect();

@@ -108,13 +108,14 @@ unsafe impl Buffer for LateBuffer {
 
     fn window(&self) -> Option<WriteWindow> {
         let state = self.instance.lock();
-        let open = self.open.load(Ordering::Acquire) && !state.calls.is_broken();
+        let open = self.open.load(Ordering::Acquire) || self.instance.config.host_writable;
+        let open = open && !state.calls.is_broken();
         let start = state.allocations.get(&self.allocation).filter(|_| open)?.block.at(0, self.bytes)?;
         // SAFETY: the block stays in place, and the host's alone, until the buffer is closed or given back.
         Some(unsafe { WriteWindow::new(start, self.bytes) })
     }
 
-    fn close(&self) -> Result<()> {
+    unsafe fn close(&self) -> Result<()> {
         if self.open.swap(false, Ordering::AcqRel) {
             drop(self.instance.enter(Call::Close, false, self.device)?);
         }

@@ -18,6 +18,8 @@ pub(crate) struct Queue {
     /// Looks since the last operation ran.
     pub(crate) polls: u32,
     pub(crate) stalled: bool,
+    /// Somebody captures it into a graph.
+    pub(crate) captured: bool,
 }
 
 /// One operation of a stream.

@@ -1,6 +1,7 @@
 //! Streams, their positions and their marks.
 
 use std::any::Any;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,6 +18,23 @@ pub(crate) struct LateStream {
     pub(crate) instance: Arc<Instance>,
     pub(crate) device: usize,
     pub(crate) index: usize,
+    pub(crate) held: Arc<Held>,
+}
+
+/// What a stream and its twins share: the stream is held as long as one of them is.
+pub(crate) struct Held(Arc<Instance>);
+
+impl Held {
+    pub(crate) fn new(instance: &Arc<Instance>) -> Arc<Self> {
+        instance.streams_held.fetch_add(1, Ordering::AcqRel);
+        Arc::new(Self(instance.clone()))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.streams_held.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl LateStream {
@@ -45,11 +63,19 @@ impl LateStream {
 unsafe impl BackendStream for LateStream {
     fn record(&self) -> Result<u64> {
         let mut state = self.instance.enter(Call::Record, false, self.device)?;
+        self.instance.check_uncaptured(self.index, &state)?;
         Ok(state.streams[self.index].record())
     }
 
+    fn twin(&self) -> Option<Arc<dyn BackendStream>> {
+        let (instance, held) = (self.instance.clone(), self.held.clone());
+        Some(Arc::new(Self { instance, device: self.device, index: self.index, held }))
+    }
+
     fn wait_for(&self, other: &dyn BackendStream, position: u64) -> Result<()> {
-        drop(self.instance.enter(Call::WaitFor, false, self.device)?);
+        let state = self.instance.enter(Call::WaitFor, false, self.device)?;
+        self.instance.check_uncaptured(self.index, &state)?;
+        drop(state);
         let other = Self::of(other, &self.instance)
             .filter(|other| other.device == self.device || self.instance.config.waits_for_others)
             .ok_or(Error::Unsupported { device: self.id(), what: "wait for a stream of another device" })?;

@@ -1,6 +1,9 @@
 //! Streams of cudarc, and contexts that are not the primary one.
 
-use transship_core::Error;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use transship_core::{CopyOptions, Error, Tensor, start_copy};
 use transship_cuda::{cu_stream, stream_from_cudarc, stream_from_raw};
 
 use super::streams;
@@ -37,5 +40,48 @@ pub(crate) fn a_stream_of_another_context_is_refused() -> Outcome {
     // SAFETY: the stream outlives the call, which refuses it.
     let refused = unsafe { stream_from_raw(&device, raw.handle) };
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    Ok(())
+}
+
+/// What stays on the device keeps no stream. Mutant: a use holds its stream.
+pub(crate) fn a_stream_of_cudarc_for_each_request_goes_with_it() -> Outcome {
+    let device = bed::warm_device(0);
+    let context = cudarc_context(&device);
+    let weights = bed::up(Tensor::from(vec![3_u8; 5000]), &device);
+    let mut streams = Vec::new();
+    for request in 0..100_u8 {
+        let theirs = context.new_stream()?;
+        let stream = stream_from_cudarc(&device, &theirs)?;
+        let tree = vec![weights.clone(), Tensor::from(vec![request; 100])];
+        let copied = start_copy(tree, &device, CopyOptions::default())?.wait_on(&stream)?;
+        stream.synchronize()?;
+        drop((copied, stream));
+        streams.push(Arc::downgrade(&theirs));
+    }
+    let held = || streams.iter().filter(|stream| stream.strong_count() > 0).count();
+    assert!(bed::eventually(|| held() <= 16), "{} streams are held", held());
+    assert_eq!(bed::bytes(bed::down(weights)), [[3; 5000]]);
+    Ok(())
+}
+
+/// Mutant: a stream that is captured counts as broken.
+pub(crate) fn a_capture_of_cudarcs_stream_gives_memory_back() -> Outcome {
+    const BYTES: usize = 4 << 20;
+    let device = bed::warm_device(0);
+    let context = cudarc_context(&device);
+    let theirs = context.new_stream()?;
+    let stream = stream_from_cudarc(&device, &theirs)?;
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let tensor = bed::up(Tensor::from(vec![1_u8; BYTES]), &device);
+        tensor.record_stream(&stream)?;
+        theirs.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+        drop(tensor);
+        drop(theirs.end_capture(CUgraphInstantiate_flags(0))?);
+        stream.synchronize()?;
+        held.push(device.counters().device_bytes);
+    }
+    let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+    assert!(most - least <= 4 * BYTES as u64, "the device holds more and more: {held:?}");
     Ok(())
 }

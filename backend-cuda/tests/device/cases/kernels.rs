@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use transship_core::{CopyOptions, Device, Tensor, start_copy};
-use transship_cuda::{cuda_view, device_ptr, stream_from_cudarc, tensor_from_cuda_slice};
+use transship_cuda::{CudaTensorView, cuda_view, device_ptr, stream_from_cudarc, tensor_from_cuda_slice};
 
 use crate::bed::{self, bytes, down, numbers};
 use crate::driver::{cudarc_context, memory_info};
@@ -60,6 +60,45 @@ pub(crate) fn memory_is_not_reused_before_a_kernel_has_read_it() -> Outcome {
     bench.check(&results)?;
     assert_eq!(reused, 0, "memory was handed out again before its kernel had run");
     assert!(distinct < 64, "no memory was reused at all: the case shows nothing");
+    Ok(())
+}
+
+/// A view that is dropped keeps its memory until safe copies on other streams have read it. Mutant: it does not wait for them.
+pub(crate) fn a_copy_of_a_view_on_another_stream_reads_what_was_there() -> Outcome {
+    copies_on_another_stream(drop)
+}
+
+/// One that is forgotten keeps it for ever. Mutant: the view has no share of the memory.
+pub(crate) fn forgets_views() -> Outcome {
+    copies_on_another_stream(std::mem::forget)
+}
+
+fn copies_on_another_stream(end: impl Fn(CudaTensorView<f32>)) -> Outcome {
+    let bench = Bench::new()?;
+    let other = cudarc_context(&bench.device).new_stream()?;
+    let copy = |seed| start_copy(Tensor::from(numbers(COUNT, seed)), &bench.device, CopyOptions::default());
+    for round in 1..4 {
+        let mut read = other.alloc_zeros::<f32>(COUNT)?;
+        other.synchronize()?;
+        let tensor = copy(round)?.wait()?;
+        let place = device_ptr(&tensor)?;
+        let stall = Stall::on(&bench.device, other.cu_stream());
+        let view = cuda_view::<f32>(&tensor, &bench.stream)?;
+        other.memcpy_dtod(&*view, &mut read)?;
+        // The view needs the tensor no more.
+        drop(tensor);
+        end(view);
+        let mut elsewhere = Vec::new();
+        for seed in 1000..1064 {
+            elsewhere.push(device_ptr(&copy(seed)?.wait()?)?);
+        }
+        assert!(!elsewhere.contains(&place), "memory was handed out again while a stream read it");
+        stall.release();
+        let found = other.clone_dtoh(&read)?;
+        other.synchronize()?;
+        assert!(found == numbers(COUNT, round), "round {round}: the copy read something else");
+    }
+    bench.stream.synchronize()?;
     Ok(())
 }
 

@@ -63,6 +63,35 @@ fn use_on(tensor: &Tensor, stream: &Stream, to: &mut Tensor) -> Outcome {
     Ok(())
 }
 
+/// Mutant: the view has no share of the memory.
+pub(crate) fn forgets_views() -> Outcome {
+    let device = bed::warm_device(0);
+    let stream = device.create_stream(Default::default())?;
+    let copy = |seed| bed::up(Tensor::from(numbers(COUNT, seed)), &device);
+    let tensor = copy(1);
+    let place = device_ptr(&tensor)?;
+    let view = hip_view::<f32>(&tensor, &stream)?;
+    drop(tensor);
+    assert_eq!((view.as_ptr().expose_provenance() as u64, view.len()), (place, COUNT));
+    std::mem::forget(view);
+    stream.synchronize()?;
+    let elsewhere = (2..34).map(|seed| device_ptr(&copy(seed))).collect::<Result<Vec<_>, _>>()?;
+    assert!(!elsewhere.contains(&place), "memory of a view was handed out again");
+    Ok(())
+}
+
+/// Its name is that of the first device, its work that of the second one's. Mutant: names are compared.
+pub(crate) fn a_stream_that_is_passed_off_as_one_of_the_device_is_refused() -> Outcome {
+    let (first, second) = (bed::warm_device(0), bed::device(1));
+    let stream = second.create_stream(Default::default())?;
+    let disguised = Stream::from_backend(&first, stream.backend_stream().clone());
+    assert_eq!(disguised.device().id(), first.id());
+    let tensor = bed::up(Tensor::from(numbers(COUNT, 1)), &first);
+    let refused = hip_view::<f32>(&tensor, &disguised).err();
+    assert!(matches!(refused, Some(Error::WrongStream { .. })), "{refused:?}");
+    Ok(())
+}
+
 pub(crate) fn other_tensors_and_streams_are_refused() -> Outcome {
     let device = bed::device(0);
     let stream = device.create_stream(Default::default())?;

@@ -1,6 +1,9 @@
 //! Buffers of the program as tensors.
 
-use transship_core::{DType, Device, Error};
+use std::any::Any;
+
+use transship_core::{DType, Device, Error, StreamPriority};
+use transship_wgpu::WgpuBuffer;
 use wgpu::BufferUsages;
 
 use super::Outcome;
@@ -44,5 +47,20 @@ pub(crate) fn wrong_buffers_are_refused() -> Outcome {
     let buffer = program.buffer(64, storage);
     let refused = transship_wgpu::wrap_buffer(&Device::host(), buffer, 0, &[1], DType::F32);
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    Ok(())
+}
+
+/// Whoever has the buffer could destroy it, under a thread that writes to it. Deliberate bug: it is shown.
+pub(crate) fn what_the_host_writes_is_not_shown() -> Outcome {
+    let program = Program::on_own_device();
+    let stream = program.target.create_stream(StreamPriority::Normal)?;
+    let buffer = program.target.backend().allocate_open(64, &**stream.backend_stream())?;
+    let any: &dyn Any = &*buffer;
+    let shown = any.downcast_ref::<WgpuBuffer>().ok_or("a buffer of wgpu")?;
+    assert_eq!(shown.buffer().is_none(), buffer.window().is_some());
+    assert!(program.target.limits().largest_open == 0 || shown.buffer().is_none());
+    // SAFETY: nobody writes it.
+    unsafe { buffer.close() }?;
+    assert!(shown.buffer().is_some());
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A device that is destroyed: every copy ends with an error, nothing hangs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use transship_core::{CopyOptions, CopyPolicy, DType, Device, Error, StreamPriority, Tensor, start_copy};
@@ -23,11 +23,17 @@ pub(crate) fn destroyed_with_copies_in_flight() -> Outcome {
     let program = Program::new();
     let doubling = Doubling::new(&program);
     let there = up(Tensor::from(numbers(1000, 1)), &program.target);
-    doubling.stall(&program);
     let start =
         |count, target: &Device| start_copy(Tensor::from(numbers(count, 2)), target, CopyOptions::default());
-    let small = (0..4).map(|_| start(1000, &program.target)).collect::<Result<Vec<_>, _>>()?;
     let large = start(8 << 20, &program.target)?;
+    // Workers stage it: no thread may write to mapped memory when the device goes.
+    let begin = Instant::now();
+    while large.report().copied_bytes < 4 * (8 << 20) {
+        assert!(begin.elapsed() < PATIENCE, "{}", large.report());
+        std::thread::yield_now();
+    }
+    doubling.stall(&program);
+    let small = (0..4).map(|_| start(1000, &program.target)).collect::<Result<Vec<_>, _>>()?;
     let back = start_copy(there.clone(), &Device::host(), CopyOptions::default())?;
     let awaited = start(1000, &program.target)?;
     program.device.destroy();

@@ -35,7 +35,8 @@ pub(crate) fn copies_go_into_the_programs_own_device() -> Outcome {
     assert_eq!(view.bytes, 4000);
     assert_eq!(program.read(&view.buffer)[view.offset as usize / 4..][..1000], numbers(1000, 1));
     assert_eq!(floats(there), numbers(1000, 1));
-    let (device, queue) = transship_wgpu::wgpu_device(&program.target)?;
+    // SAFETY: it is not destroyed.
+    let (device, queue) = unsafe { transship_wgpu::wgpu_device(&program.target) }?;
     assert!(device == program.device && queue == program.queue);
     Ok(())
 }
@@ -43,7 +44,8 @@ pub(crate) fn copies_go_into_the_programs_own_device() -> Outcome {
 /// wgpu does not tell whether two handles name one device: copies between such go over the host.
 pub(crate) fn a_device_handed_in_twice_is_two() -> Outcome {
     let program = Program::new();
-    let other = transship_wgpu::from_device(program.device.clone(), program.queue.clone())?;
+    // SAFETY: it is not destroyed.
+    let other = unsafe { transship_wgpu::from_device(program.device.clone(), program.queue.clone()) }?;
     assert_ne!(other.id(), program.target.id());
     let there = up(Tensor::from(numbers(1000, 2)), &program.target);
     let over = start_copy(there, &other, CopyOptions::default())?.wait()?;

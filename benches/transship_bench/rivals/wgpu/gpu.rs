@@ -19,7 +19,8 @@ pub(super) struct Gpu {
 
 impl Gpu {
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let (device, queue) = transship::wgpu::wgpu_device(device)?;
+        // SAFETY: nobody destroys it.
+        let (device, queue) = unsafe { transship::wgpu::wgpu_device(device) }?;
         Ok(Self { device, queue })
     }
 

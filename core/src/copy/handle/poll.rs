@@ -10,16 +10,26 @@ use async_trait::async_trait;
 use super::CopyHandle;
 use crate::copy::figures::CopyReport;
 use crate::sync::{Instant, hint};
-use crate::{CopyError, Result, TensorTree};
+use crate::{CopyError, Result, TensorTree, foreign, fork};
 
 /// The first poll of a handle looks for so long whether the copy is done: a small one takes about 12 us, and waking a
 /// task costs more.
 const SPIN_IN_POLL: Duration = Duration::from_micros(15);
 
+/// Tasks are woken by one thread, for all copies of the program: a waker that blocks holds the other tasks up.
 impl<S: TensorTree> Future for CopyHandle<S> {
     type Output = Result<S, CopyError<S>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // A poll never blocks: what the program has lent is dropped by other threads, its handle's end included.
+        let (result, lent) = foreign::collect(|| self.poll_value(context));
+        drop(lent);
+        result
+    }
+}
+
+impl<S: TensorTree> CopyHandle<S> {
+    fn poll_value(&mut self, context: &mut Context<'_>) -> Poll<Result<S, CopyError<S>>> {
         let mut rebuilt = Ok(());
         let done = self.poll_done(context, |handle| rebuilt = handle.rebuild());
         if let Err(error) = rebuilt {
@@ -78,6 +88,9 @@ impl<S> CopyHandle<S> {
         context: &mut Context<'_>,
         meanwhile: impl FnOnce(&mut Self),
     ) -> Poll<Result<()>> {
+        if !self.completion.is_done_cached() {
+            fork::check()?;
+        }
         let first = !std::mem::replace(&mut self.polled, true);
         if first {
             meanwhile(self);

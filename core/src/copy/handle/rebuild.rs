@@ -1,14 +1,14 @@
 //! Putting the structure together, with the copies or again with its sources, and helping workers on the way.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::CopyHandle;
-use crate::copy::crew::Crew;
-use crate::copy::leaves;
 use crate::copy::muster::Muster;
+use crate::copy::{leaves, pairing};
+use crate::naps::Naps;
 use crate::storage::Storage;
-use crate::{CopyError, Error, Result, Stream, TensorTree};
+use crate::sync::Instant;
+use crate::{CopyError, Error, Result, Stream, TensorTree, fork};
 
 impl<S: TensorTree> CopyHandle<S> {
     pub(super) fn hand_to(&mut self, stream: &Stream) -> Result<()> {
@@ -23,7 +23,7 @@ impl<S: TensorTree> CopyHandle<S> {
             self.placed = job.results();
         }
         for storage in &self.placed {
-            storage.record_stream(stream.backend_stream());
+            storage.hand_to(stream.lane().handed());
         }
         Ok(())
     }
@@ -33,24 +33,35 @@ impl<S: TensorTree> CopyHandle<S> {
         if timeout.is_none() {
             self.help()?;
         }
+        let sleeps = timeout.is_none() && self.job.as_ref().is_some_and(|job| job.is_one_of_many());
         self.rebuild()?;
+        if sleeps {
+            self.sleep_until_done();
+        }
         match self.completion.wait(timeout) {
             Ok(done) => Ok(done),
             Err(error) => Err(self.give_up(error)),
         }
     }
 
-    /// Does what there is to do until every piece is submitted: for those who would wait for that without a limit. The
-    /// structure is put together while workers wake up, and then units are carried like theirs.
+    /// Asks now and then, for as long as there is something to wait for: where many threads copy, they need the processor.
+    fn sleep_until_done(&self) {
+        let begin = Instant::now();
+        while self.completion.is_submitted() && matches!(self.completion.is_done(), Ok(false)) {
+            Naps::AMONG_MANY.sleep(begin);
+        }
+    }
+
+    /// Does what there is to do until every piece is submitted: for those who would wait for that without a limit. Units are
+    /// carried as workers carry them, and nothing of the program's runs meanwhile: it may wait for this copy.
     pub(super) fn help(&mut self) -> Result<(), CopyError<S>> {
         if self.completion.is_submitted() {
             return Ok(());
         }
+        fork::check().map_err(|error| self.give_up(error))?;
         let muster = self.job.as_ref().and_then(|job| job.helped_by_waiting());
         if let Some(crew) = muster.and_then(Muster::join) {
-            let share = Share(crew);
-            self.place()?;
-            drop(share);
+            crew.work();
             self.completion.await_last_units();
         }
         Ok(())
@@ -58,6 +69,9 @@ impl<S: TensorTree> CopyHandle<S> {
 
     /// Puts the copies in and lets go of the sources, once every piece is submitted.
     pub(super) fn rebuild(&mut self) -> Result<(), CopyError<S>> {
+        if !self.completion.is_done_cached() {
+            fork::check().map_err(|error| self.give_up(error))?;
+        }
         if !self.completion.is_accepted() {
             return Ok(());
         }
@@ -66,7 +80,7 @@ impl<S: TensorTree> CopyHandle<S> {
             if !self.completion.is_done_cached() {
                 return Ok(());
             }
-            // SAFETY: it is done, and its results are not in the structure yet: nobody helps where results are landed here.
+            // SAFETY: it is done, and its results are not in the structure yet.
             if let Err(error) = unsafe { landings.land() } {
                 return Err(self.give_up(error));
             }
@@ -79,29 +93,19 @@ impl<S: TensorTree> CopyHandle<S> {
         Ok(())
     }
 
-    /// Puts the copies in, unless they are in.
+    /// Puts the copies in.
     fn place(&mut self) -> Result<(), CopyError<S>> {
         let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
-        if self.holds_copies {
-            return Ok(());
-        }
         let placed = match job.held() {
-            Some(held) => held.give_back(value),
+            Some(held) => held.place(value, job.leaves.copy()),
             None => leaves::place(value, job),
         };
-        match placed {
-            Ok(()) => {
-                self.holds_copies = true;
-                Ok(())
-            }
-            Err(error) => {
-                job.report(&mut self.planned);
-                // Some of its tensors have no memory.
-                (self.job, self.value) = (None, None);
-                self.completion.abandon();
-                Err(CopyError::new(error, None))
-            }
-        }
+        let Err(error) = placed else { return Ok(()) };
+        job.report(&mut self.planned);
+        // Some of its tensors have no memory.
+        (self.job, self.value) = (None, None);
+        self.completion.abandon();
+        Err(CopyError::new(error, None))
     }
 
     /// The structure of a copy that is done. A tensor that stayed where it is may have failed to be filled meanwhile.
@@ -109,7 +113,7 @@ impl<S: TensorTree> CopyHandle<S> {
         self.rebuild()?;
         match self.placed.iter().try_for_each(Storage::check_ready) {
             Ok(()) => self.finish(),
-            Err(error) if self.from.is_some() => Err(self.give_up(error)),
+            Err(error) if self.into.is_some() => Err(self.give_up(error)),
             Err(error) => Err(CopyError::new(error, self.value.take())),
         }
     }
@@ -122,21 +126,25 @@ impl<S: TensorTree> CopyHandle<S> {
             let error = self.completion.is_done().err().unwrap_or(Error::NotReady);
             return Err(self.give_up(error));
         }
-        self.value.take().ok_or_else(|| CopyError::new(Error::Taken, None))
+        // Its memory is in the structure that comes out.
+        self.into = None;
+        self.value.take().ok_or_else(|| CopyError::new(Error::Finished, None))
     }
 
     /// The structure with its sources, if they are still there.
     pub(super) fn give_up(&mut self, error: Error) -> CopyError<S> {
-        if let Some(from) = self.from.take() {
-            return self.give_up_both(error, *from);
+        if fork::is_child() {
+            // Workers of the parent may have been in the middle of it.
+            std::mem::forget((self.value.take(), self.into.take(), self.job.take()));
+            return CopyError::new(error, None);
+        }
+        if let Some(into) = self.into.take() {
+            return self.give_up_both(error, *into);
         }
         let value = self.job.take().and_then(|job| {
             job.report(&mut self.planned);
             let mut value = self.value.take()?;
-            match self.holds_copies {
-                true => leaves::replace(&mut value, &job),
-                false => job.give_back(&mut value),
-            }
+            job.give_back(&mut value);
             Some(value)
         });
         CopyError::new(error, value)
@@ -144,34 +152,29 @@ impl<S: TensorTree> CopyHandle<S> {
 
     /// Both structures of a copy into memory that was there before. Nobody reads that while it is being filled, nor what did
     /// not get all of it: unless it is done, the copy fails now.
-    fn give_up_both(&mut self, error: Error, mut from: S) -> CopyError<S> {
+    fn give_up_both(&mut self, error: Error, mut into: S) -> CopyError<S> {
         self.completion.fail(error.clone());
         self.placed.clear();
-        let mut into = self.value.take();
         let Some(job) = self.job.take() else {
-            return CopyError::new(error, None).with_destination(into);
+            // The sources are gone, and the memory is in the structure that was to come out.
+            return CopyError::new(error, None).with_destination(self.value.take());
         };
         job.report(&mut self.planned);
-        job.give_back(&mut from);
+        let mut value = self.value.take();
+        if let Some(value) = &mut value {
+            job.give_back(value);
+        }
         let filled = match job.left_to_land() {
             // SAFETY: it is done, and its results are not in the structure yet.
             Some(landings) if self.completion.is_done_cached() => unsafe { landings.land() },
             _ => Ok(()),
         };
-        let is_back =
-            |into: &mut S| self.holds_copies || job.held().is_some_and(|held| held.give_back(into).is_ok());
-        if filled.is_err() || !into.as_mut().is_some_and(is_back) {
-            into = None;
-        }
-        CopyError::new(error, Some(from)).with_destination(into)
-    }
-}
-
-/// Units to carry, whatever becomes of the structure meanwhile: who has begun a copy may be the only one who knows of it.
-struct Share(Arc<Crew>);
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.0.work();
+        let is_back = job.held().is_some_and(|held| held.give_back(&mut into, job.leaves.copy()).is_ok());
+        let mut into = Some(into).filter(|_| filled.is_ok() && is_back);
+        let error = match (&mut value, &mut into) {
+            (Some(value), Some(into)) => pairing::located(error, value, into),
+            _ => error,
+        };
+        CopyError::new(error, value).with_destination(into)
     }
 }

@@ -7,24 +7,21 @@ use crate::backend::{HostSide, MemoryKind};
 use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Way};
 use crate::copy::held::Held;
-use crate::copy::leaves::Leaf;
-use crate::copy::survey::Survey;
+use crate::copy::leaves::Leaves;
+use crate::copy::pairing::Paired;
 use crate::options::CopyOptions;
 use crate::plan::{Plan, Region};
 use crate::pool::host_side;
-use crate::room::List;
 use crate::{Alignment, Device, Error, Result, TensorTree};
 
 impl Job {
-    /// Plans the copy of `leaves`, which `survey` has seen, into `held`, which was checked; gives both back on an error.
+    /// Plans the copy of what was taken and checked; gives it back on an error.
     pub(crate) fn into_memory(
-        leaves: List<Leaf>,
-        survey: Survey<'_>,
-        mut held: Held,
+        Paired { leaves, mut held, survey }: Paired<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
-    ) -> Result<Self, Box<(Error, List<Leaf>, Held)>> {
-        if let Err(error) = held.check_taken(&leaves, survey.leaves(), survey.granularity()) {
+    ) -> Result<Self, Box<(Error, Leaves, Held)>> {
+        if let Err(error) = Held::check_sources(&leaves, survey.leaves(), survey.granularity()) {
             return Err(Box::new((error, leaves, held)));
         }
         let planned = Plan::into_memory(survey.leaves(), &held.spots(), survey.granularity());
@@ -34,7 +31,10 @@ impl Job {
         };
         let mut job = match Self::by_plan(plan, leaves, survey, options, completion) {
             Ok(job) => job,
-            Err((error, leaves)) => return Err(Box::new((error, leaves, held))),
+            Err(failed) => {
+                let (error, leaves) = *failed;
+                return Err(Box::new((error, leaves, held)));
+            }
         };
         held.note_predecessors(&mut job.before);
         held.set_regions(regions);
@@ -55,12 +55,12 @@ impl Job {
 
     /// Gives the memory back as it was before a copy that has not begun.
     pub(crate) fn give_up_held<S: TensorTree>(self, into: &mut S) {
-        let Self { destinations, held, .. } = self;
+        let Self { leaves, destinations, held, .. } = self;
         drop(destinations);
         if let Some(mut held) = held {
             held.restore_fillers();
             // It stops where the structure shows other tensors than it did before.
-            let _ = held.give_back(into);
+            let _ = held.give_back(into, leaves.copy());
         }
     }
 
@@ -80,7 +80,7 @@ impl Job {
             uses,
         };
         for flow in self.flows.iter().filter(|flow| flow.on_callers_stream && !self.target.is_host()) {
-            self.chunks_of(flow, &destinations).for_each(|to| to.storage.record_stream(flow.lane.stream()));
+            self.chunks_of(flow, &destinations).for_each(|to| to.storage.hand_to(flow.lane.handed()));
         }
         let mut downloads = self.flows.iter().filter(|flow| matches!(flow.way, Way::Download));
         let pageable = downloads.any(|flow| {

@@ -28,8 +28,7 @@ impl Placing<'_> {
     #[inline(always)]
     pub(crate) fn place(&mut self, leaf: &Leaf, route: Route, tensor: &mut Tensor) -> bool {
         let Some(destinations) = self.destinations else {
-            tensor.put_storage(leaf.storage.clone());
-            return true;
+            return tensor.put_back(leaf.storage.clone(), leaf.offset);
         };
         let (chunk, offset) = match route {
             Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => (chunk, offset),
@@ -37,7 +36,7 @@ impl Placing<'_> {
         };
         let known = self.shares.as_mut().filter(|_| chunk == self.chunk).and_then(Iterator::next);
         match known.or_else(|| self.share(chunk, destinations)) {
-            Some(storage) => tensor.place(storage, offset, leaf.is_gathered()),
+            Some(storage) => tensor.put_copy(storage, offset, leaf.is_gathered()),
             None => false,
         }
     }
@@ -64,19 +63,16 @@ impl Placing<'_> {
         tensor: &mut Tensor,
     ) -> bool {
         match route {
-            Route::Resident => {
-                tensor.put_storage(leaf.storage.clone());
-                true
-            }
+            Route::Resident => tensor.put_back(leaf.storage.clone(), leaf.offset),
             Route::Empty => {
                 let nothing = destinations.empty.as_ref().unwrap_or(&leaf.storage);
-                tensor.place(nothing.clone(), 0, true)
+                tensor.put_copy(nothing.clone(), 0, true)
             }
             _ => {
                 let copied = self.job.plan.placement_by(route);
                 let placed =
                     copied.and_then(|(chunk, at)| Some((destinations.chunks.get(chunk as usize)?, at)));
-                placed.is_some_and(|(to, at)| tensor.place(to.storage.clone(), at, leaf.is_gathered()))
+                placed.is_some_and(|(to, at)| tensor.put_copy(to.storage.clone(), at, leaf.is_gathered()))
             }
         }
     }

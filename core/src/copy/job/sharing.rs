@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Job;
+use super::{Departure, Job};
 use crate::backend::Limits;
 use crate::copy::completion::Completion;
 use crate::copy::flow::{Flow, Origin, Way};
-use crate::copy::leaves;
 use crate::options::CopyOptions;
 use crate::sync::OnceLock;
 use crate::{Device, Result, TensorTree};
@@ -50,12 +49,13 @@ impl Job {
             destinations: OnceLock::new(),
             landings: OnceLock::new(),
             muster: OnceLock::new(),
+            departure: Departure::new(),
         })
     }
 
     /// Puts the sources back into the structure that they were taken out of, or into a clone of it.
     pub(crate) fn give_back<S: TensorTree>(&self, value: &mut S) {
-        leaves::restore(value, self.leaves.iter().map(|leaf| leaf.storage.clone()));
+        self.leaves.restore(value);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 impl Transfer<'_> {
     /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
-    pub(super) fn drain(&self, supply: Supply, outlet: Outlet<'_>) -> Result<()> {
+    pub(super) fn drain(&self, supply: Supply<'_>, outlet: Outlet<'_>) -> Result<()> {
         let (job, flow, lane) = (self.job, self.flow, &self.flow.lane);
         let landing = |block| Landing::new(job, flow, self.destinations, self.unit, block);
         let source = flow.origin.device().ok_or(Error::NotReady)?;
@@ -27,9 +27,9 @@ impl Transfer<'_> {
                 source.staging().lend_to(job.landings());
                 Ok(())
             }
-            Supply::Now => {
-                let Some(block) = self.take(source.staging(), Direction::Download)? else {
-                    return self.carry_halves(outlet);
+            Supply::Now(_) => {
+                let Some(block) = self.take(source.staging(), Direction::Download, None)? else {
+                    return self.carry_halves(None, outlet);
                 };
                 let landing = landing(self.copy_down(lane, block)?);
                 // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use indexmap::IndexMap;
 
 use super::{Key, Value};
-use crate::{Stop, TensorTree, Visitor};
+use crate::{Pairs, Stop, TensorTree, Visitor};
 
 /// The items of a list or a tuple, or the entries of a dict: a `Vec` or an `IndexMap` that is dropped without
 /// recursion, so that deep nesting cannot exhaust the stack.
@@ -54,6 +54,10 @@ impl<C: Container + IntoIterator> IntoIterator for Nested<C> {
 impl<C: Container + TensorTree> TensorTree for Nested<C> {
     fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
         self.0.visit(visitor)
+    }
+
+    fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+        self.0.pair(&mut into.0, pairs)
     }
 }
 

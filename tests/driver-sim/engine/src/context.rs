@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 
 use crate::failure::Failure;
 use crate::memory::Block;
@@ -21,17 +22,30 @@ pub(crate) struct Context {
 }
 
 thread_local! {
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// Never dropped: a thread may call the driver until its very end.
+    static STACK: ManuallyDrop<RefCell<Vec<u64>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
+
+fn with_stack<R>(work: impl FnOnce(&mut Vec<u64>) -> R) -> R {
+    STACK.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        let result = work(&mut stack);
+        if stack.is_empty() {
+            // Nobody frees it at the end of the thread.
+            *stack = Vec::new();
+        }
+        result
+    })
 }
 
 /// The context on top of this thread's stack.
 pub(crate) fn current() -> Option<u64> {
-    STACK.with_borrow(|stack| stack.last().copied())
+    with_stack(|stack| stack.last().copied())
 }
 
 /// How many contexts this thread's stack has.
 pub(crate) fn depth() -> usize {
-    STACK.with_borrow(Vec::len)
+    with_stack(|stack| stack.len())
 }
 
 /// Whether a call of this name only takes back what one before it did for the thread or the process.
@@ -57,13 +71,13 @@ impl Sim {
     /// Puts a context on top of this thread's stack.
     pub fn push_context(&mut self, context: u64) -> Result<(), Failure> {
         self.context(context)?;
-        STACK.with_borrow_mut(|stack| stack.push(context));
+        with_stack(|stack| stack.push(context));
         Ok(())
     }
 
     /// Takes the top of this thread's stack.
     pub fn pop_context(&mut self) -> Result<u64, Failure> {
-        STACK.with_borrow_mut(Vec::pop).ok_or(Failure::InvalidContext)
+        with_stack(Vec::pop).ok_or(Failure::InvalidContext)
     }
 
     /// Replaces the top of this thread's stack.
@@ -71,7 +85,7 @@ impl Sim {
         if let Some(context) = context {
             self.context(context)?;
         }
-        STACK.with_borrow_mut(|stack| {
+        with_stack(|stack| {
             stack.pop();
             stack.extend(context);
         });
@@ -132,7 +146,7 @@ impl Sim {
             self.violation("a primary context is destroyed".to_owned());
             return Err(Failure::InvalidContext);
         }
-        STACK.with_borrow_mut(|stack| {
+        with_stack(|stack| {
             if stack.last() == Some(&context) {
                 stack.pop();
             }

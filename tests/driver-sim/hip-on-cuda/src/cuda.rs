@@ -20,11 +20,15 @@ macro_rules! functions {
 
         impl Cuda {
             fn resolve(library: &Library) -> Option<Self> {
-                let elapsed = |name| find(library, name);
-                Some(Self {
-                    $($function: find(library, stringify!($function))?,)*
-                    cuEventElapsedTime: elapsed("cuEventElapsedTime_v2").or_else(|| elapsed("cuEventElapsedTime"))?,
-                })
+                // SAFETY: each field has the prototype that NVIDIA's header has for its name, with pointers as numbers of the
+                // same size.
+                unsafe {
+                    let elapsed = find(library, "cuEventElapsedTime_v2");
+                    Some(Self {
+                        $($function: find(library, stringify!($function))?,)*
+                        cuEventElapsedTime: elapsed.or_else(|| find(library, "cuEventElapsedTime"))?,
+                    })
+                }
             }
         }
     };
@@ -118,7 +122,10 @@ fn initialise() -> Result<Cuda, u32> {
     Ok(cuda)
 }
 
-fn find<F: Copy>(library: &Library, name: &'static str) -> Option<F> {
-    // SAFETY: the fields have the prototypes of NVIDIA's header, with pointers as numbers of the same size.
+/// # Safety
+///
+/// `F` is the pointer type of a function with the prototype of the one that the library has under this name.
+unsafe fn find<F: Copy>(library: &Library, name: &'static str) -> Option<F> {
+    // SAFETY: the caller's promise.
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
 }

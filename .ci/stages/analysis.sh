@@ -1,0 +1,64 @@
+# shellcheck shell=bash
+# Tools that watch the code while it runs: sanitizers, an interpreter, a model checker.
+
+# The tests of transship-core that Miri runs, beside those inside of the crate: those that reach the unsafe code and end
+# within minutes there.
+miri_tests=(tensor tree value in_flight)
+miri_proptest_cases=4
+miri_seconds=900
+
+# The tests of transship-core that ThreadSanitizer watches, beside those inside of the crate: those with threads, but for some
+# that copy too much or are held to a time, since everything takes many times as long there. And how long the soak is, in
+# steps of each thread, and on which devices.
+tsan_tests=(budget cancel errors executors fan_out faults in_flight into into_in_flight lanes never_blocks ordering regressions
+    round_trip steady_state streams_of_threads)
+tsan_skips=(many_copies_of_many_threads_stay whatever_sizes_are_copied_in_turn a_copy_that_ends_while_it_is_polled
+    while_a_device_stands_still_every_call)
+tsan_soak_steps=20
+tsan_soak_devices=(host late)
+
+# How long each fuzz target runs: executions, seconds at most.
+fuzz_runs=20000
+fuzz_seconds=30
+
+# Short runs from the kept corpus. libFuzzer needs a C++ compiler.
+stage_fuzz() {
+    ensure_program c++ g++
+    step cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
+    step tests/fuzz/run "$fuzz_runs" "$fuzz_seconds"
+}
+
+stage_miri() {
+    if ! ensure_nightly miri rust-src; then
+        not_run "no nightly toolchain with miri and rust-src"
+        return
+    fi
+    # The reactor's thread outlives `main`, and memory that may still be in flight is leaked on purpose.
+    MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" PROPTEST_CASES=$miri_proptest_cases \
+        step timeout "$miri_seconds" cargo +nightly miri test --locked -p transship-core --lib "${miri_tests[@]/#/--test=}"
+}
+
+# Threads in orders that a model checker chooses. A build of its own: all locks are those of the model.
+stage_shuttle() {
+    local model=(env RUSTFLAGS='--cfg shuttle' CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/shuttle" CARGO_PROFILE_DEV_OPT_LEVEL=1)
+    step "${model[@]}" cargo clippy --locked -p transship-core -p late-backend --features transship-core/shuttle --lib --test shuttle -- -D warnings
+    step "${model[@]}" cargo test --locked -p transship-core --features shuttle --test shuttle
+}
+
+# Data races that the schedules of this run show.
+stage_tsan() {
+    if ! ensure_nightly rust-src; then
+        not_run "no nightly toolchain with rust-src"
+        return
+    fi
+    local host device
+    host=$(rustc +nightly --version --verbose | sed -n 's/^host: //p')
+    # The standard library is built with it as well. A test asks for more memory than there is, and printing where a thread has
+    # panicked, as some tests want it to, takes minutes there.
+    local -x RUSTFLAGS="-Zsanitizer=thread --cfg instrumented" TSAN_OPTIONS=allocator_may_return_null=1 RUST_BACKTRACE=0
+    local test=(cargo +nightly test --locked -Zbuild-std --target "$host")
+    step "${test[@]}" -p transship-core --lib "${tsan_tests[@]/#/--test=}" -- "${tsan_skips[@]/#/--skip=}"
+    for device in "${tsan_soak_devices[@]}"; do
+        step "${test[@]}" --test soak -- "$device" --exact --steps "$tsan_soak_steps"
+    done
+}

@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# What can be said without running a test.
+
+# No crate of this kind may be below transship-core.
+gpu_crates='^(cudarc|cuda-|cust|hip-|wgpu|ash|metal|objc2-metal|naga)'
+
+stage_lint() {
+    ensure_component rustfmt cargo fmt --version
+    ensure_component clippy cargo clippy --version
+    step cargo fmt --all --check
+
+    local sets package flags
+    sets=$(python3 .ci/feature-sets)
+    while IFS=$'\t' read -r package flags; do
+        # shellcheck disable=SC2086 # the flags are words
+        step cargo clippy --locked -p "$package" --all-targets $flags -- -D warnings
+    done <<<"$sets"
+
+    RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps --all-features
+    step python3 .ci/licences
+    step python3 .ci/mutants --check
+    check_advisories
+    check_core_is_free_of_gpu_crates
+}
+
+# Each change of what programs can use shows in a diff of docs/api.
+stage_api() {
+    local status=0
+    step bash .ci/api | tee "$scratch/api" || status=$?
+    if ((status == 3)); then
+        not_run "$(tail -n 1 "$scratch/api")"
+    elif ((status != 0)); then
+        return "$status"
+    fi
+}
+
+# The host path has not become more expensive, counted in instructions: time says nothing on a busy machine.
+stage_bench-guard() {
+    ensure_packages valgrind
+    step cargo build --locked --release -p instruction-counts
+    step python3 .ci/bench-guard "${CARGO_TARGET_DIR:-target}/release/instruction-counts" "$scratch"
+}
+
+check_advisories() {
+    if ! cargo deny --version >/dev/null 2>&1; then
+        echo "advisories: NOT CHECKED (no cargo-deny)"
+    elif ! cargo deny --all-features fetch db; then
+        echo "advisories: NOT CHECKED (the database cannot be fetched)"
+    else
+        step cargo deny --all-features --locked check advisories
+    fi
+}
+
+check_core_is_free_of_gpu_crates() {
+    local crates
+    crates=$(cargo tree --locked -p transship-core -e normal,build --all-features --target all --prefix none --format '{p}')
+    if grep -E "$gpu_crates" <<<"$crates"; then
+        fail "transship-core depends on a GPU crate"
+    fi
+    echo "transship-core: no GPU crate among $(sort -u <<<"$crates" | wc -l) packages"
+}

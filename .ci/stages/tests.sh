@@ -1,0 +1,108 @@
+# shellcheck shell=bash
+# The tests, each once as a newcomer runs it, and once with all features on all stand-ins.
+
+# One build serves whatever runs with these; programs are run by themselves, since cargo builds another one for some of them.
+everything=(--locked --workspace --all-features)
+# It finds stand-ins where drivers are looked for.
+simulated=(cargo run --locked --quiet -p driver-sim --)
+
+# The sweeps of one driver in `faults`.
+hip_faults=(hip::{Up,Down,Between,ToBoth,Opened}::)
+
+# The only place where the commands of the README run, in a build without counters.
+stage_newcomer() {
+    [[ -z $(git status --porcelain) ]] || echo "note: changes that are not committed are not in the clone"
+    step git clone --quiet . "$scratch/newcomer"
+    local commands command
+    commands=$(cd "$scratch/newcomer" && readme_commands)
+    (($(wc -l <<<"$commands") == 2)) || fail "README.md promises two commands, but gives:"$'\n'"$commands"
+    while IFS= read -r command; do
+        (cd "$scratch/newcomer" && unset CARGO_TARGET_DIR && step bash -euo pipefail -c "$command" </dev/null)
+    done <<<"$commands"
+}
+
+# Everything once more: all features, on stand-ins for the drivers of CUDA and HIP and on Mesa's software adapter, with counters
+# for the stage `coverage`.
+stage_test() {
+    test_and_count
+    step cargo test "${everything[@]}" --doc
+    build_plain
+    step "$(plain benches/transship_bench/main.rs)" --quick --device host
+}
+
+test_and_count() {
+    ensure_packages libvulkan1 mesa-vulkan-drivers
+    rm -rf "$target/coverage"
+    mkdir -p "$target/coverage"
+    count_lines
+    touch "$scratch/counted"
+}
+
+count_lines() (
+    export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/instrumented LLVM_PROFILE_FILE=$target/coverage/%p-%2m.profraw
+    local programs=$target/coverage/programs library
+    build "$programs" --tests
+    for library in {core,backend-cuda,backend-hip,backend-wgpu,tests/driver-sim/engine}/src/lib.rs; do
+        step "$(program "$programs" "$library")"
+    done
+    # Without a driver the cases of its backend are listed as ignored.
+    step "$(program "$programs" tests/conformance/main.rs)" cuda::
+    step "$(program "$programs" tests/conformance/main.rs)" hip::
+    step "$(program "$programs" tests/faults/main.rs)"
+    local -x TRANSSHIP_REQUIRE=cuda-sim,cuda-sim:1,hip-sim,hip-sim:1,wgpu
+    # But for the one statement that is about time: counting is slow. `cuda-sim` and `hip-sim` have it. And but for the faults of one
+    # driver: what those of two leave behind on purpose is more than a process may have mapped.
+    step "${simulated[@]}" cargo test "${everything[@]}" --bins --test '*' -- \
+        --skip nothing_waits_for_a_stalled_stream "${hip_faults[@]/#/--skip=}"
+    step "${simulated[@]}" "$(program "$programs" tests/faults/main.rs)" hip::
+)
+
+# How many lines of the libraries have run in `test`.
+stage_coverage() {
+    ensure_component llvm-tools llvm_tools_are_installed || { not_run "no component llvm-tools"; return; }
+    [[ -e $scratch/counted ]] || test_and_count
+    local tools programs
+    tools=$(dirname "$(find "$(rustc --print sysroot)" -name 'llvm-profdata*' -print -quit)")
+    mapfile -t programs < <(cut -f 2 "$target/coverage/programs")
+    find "$target/coverage" -name '*.profraw' >"$target/coverage/profiles"
+    # A process that a fault has ended may have written half of its own.
+    step "$tools/llvm-profdata" merge --sparse --failure-mode=all --input-files="$target/coverage/profiles" \
+        --output="$target/coverage/merged"
+    "$tools/llvm-cov" export --format=lcov --instr-profile="$target/coverage/merged" "${programs[@]/#/--object=}" \
+        >"$target/coverage/lcov.info"
+    step python3 .ci/coverage "$target/coverage/lcov.info" "$target/coverage/unreached.txt"
+}
+
+# A program of the build without counters, by the file that it begins with.
+plain() {
+    program "$target/plain-programs" "$1"
+}
+
+build_plain() {
+    build "$target/plain-programs"
+}
+
+# Builds tests, and examples unless only tests are asked for, and lists them.
+build() {
+    step cargo test "${everything[@]}" --no-run "${@:2}"
+    cargo test "${everything[@]}" --no-run "${@:2}" --message-format=json 2>/dev/null | python3 .ci/programs >"$1"
+}
+
+program() {
+    grep -P "^\Q$2\E\t" "$1" | cut -f 2 || fail "cargo has built nothing from $2"
+}
+
+stage_mutants() {
+    # Where there is no wgpu device its tests are ignored, which does not count as passed.
+    ensure_packages libvulkan1 mesa-vulkan-drivers
+    step python3 .ci/mutants
+}
+
+# The commands in the shell blocks below the heading "## Two commands" of ./README.md, one on a line.
+readme_commands() {
+    awk '
+        /^## /                   { here = ($0 == "## Two commands"); next }
+        here && /^```/           { inside = !inside && /^```(sh|bash|shell|console)?$/; next }
+        here && inside && /^[^#]/
+    ' README.md
+}

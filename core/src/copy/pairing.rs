@@ -1,0 +1,130 @@
+//! Taking the tensors of two structures, pair by pair: one to copy, and one to copy it into.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use crate::copy::completion::Completion;
+use crate::copy::held::Held;
+use crate::copy::leaves::Leaves;
+use crate::copy::survey::Survey;
+use crate::tree::{PairSink, Pairs, Stop, TensorTree, count};
+use crate::{CopyOptions, Device, Error, Result, Tensor, foreign};
+
+/// What was taken: the tensors to copy, and the memory to copy them into, in the same order.
+pub(crate) struct Paired<'a> {
+    pub(crate) leaves: Leaves,
+    pub(crate) held: Held,
+    pub(crate) survey: Survey<'a>,
+}
+
+/// Takes the tensors of `value` and those of `into`, which tell the `target`. On an error both are as they were.
+pub(crate) fn take<'a, S: TensorTree>(
+    value: &mut S,
+    into: &mut S,
+    target: &'a OnceCell<Device>,
+    options: &'a CopyOptions,
+    completion: &Arc<Completion>,
+) -> Result<Paired<'a>> {
+    let mut taking =
+        Taking { leaves: Leaves::new(completion), held: Held::new(), survey: None, target, options };
+    let taken = pair(value, into, &mut taking);
+    let checked = taken.and_then(|()| {
+        taking.check_count()?;
+        taking.survey()?;
+        taking.held.check(target.get_or_init(Device::host))
+    });
+    let Taking { leaves, mut held, survey, .. } = taking;
+    match (checked, survey) {
+        (Ok(()), Some(survey)) => Ok(Paired { leaves, held, survey }),
+        (checked, _) => {
+            leaves.restore(value);
+            held.restore(into, leaves.copy());
+            Err(located(checked.err().unwrap_or(Error::Taken), value, into))
+        }
+    }
+}
+
+/// `error` with the path of the tensor that it is about. Both structures are whole.
+pub(crate) fn located<S: TensorTree>(error: Error, value: &mut S, into: &mut S) -> Error {
+    let Error::UnsuitedTensor { index, path, .. } = &error else { return error };
+    if !path.is_empty() {
+        return error;
+    }
+    let mut search = Search { left: *index, error: &error };
+    match pair(value, into, &mut search) {
+        Err(found @ Error::UnsuitedTensor { .. }) => found,
+        _ => error,
+    }
+}
+
+fn pair<S: TensorTree>(value: &mut S, into: &mut S, sink: &mut dyn PairSink) -> Result<()> {
+    foreign::call(|| value.pair(into, &mut Pairs::new(sink))).map_err(Stop::into_reason)
+}
+
+struct Taking<'a> {
+    leaves: Leaves,
+    held: Held,
+    /// Begun with the first tensor, when the target is known.
+    survey: Option<Survey<'a>>,
+    target: &'a OnceCell<Device>,
+    options: &'a CopyOptions,
+}
+
+impl<'a> Taking<'a> {
+    /// Whoever goes on behind an error has taken one of a pair and not the other one.
+    fn check_count(&self) -> Result<()> {
+        let (tensors, into) = (self.leaves.len(), self.held.len());
+        match tensors == into {
+            true => Ok(()),
+            false => Err(Error::StructureMismatch {
+                path: String::new(),
+                value: count(tensors, "tensor"),
+                into: count(into, "tensor"),
+            }),
+        }
+    }
+
+    #[inline]
+    fn survey(&mut self) -> Result<&mut Survey<'a>> {
+        if self.survey.is_none() {
+            let target = self.target.get_or_init(|| self.held.target());
+            self.survey = Some(Survey::new(target, self.options)?);
+        }
+        self.survey.as_mut().ok_or(Error::Taken)
+    }
+}
+
+impl PairSink for Taking<'_> {
+    fn destination(&mut self, tensor: &mut Tensor) -> Result<(), Stop> {
+        self.held.take(tensor, self.leaves.copy()).map_err(Stop::new)
+    }
+
+    fn source(&mut self, tensor: &mut Tensor) -> Result<(), Stop> {
+        self.held.compare(self.leaves.len(), tensor).map_err(Stop::new)?;
+        self.survey().map_err(Stop::new)?;
+        let Self { leaves, survey: Some(survey), .. } = self else { return Ok(()) };
+        leaves.take(tensor, survey)
+    }
+}
+
+/// Stops at a pair, with an error that gets its path on the way back.
+struct Search<'a> {
+    left: usize,
+    error: &'a Error,
+}
+
+impl PairSink for Search<'_> {
+    fn destination(&mut self, _: &mut Tensor) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn source(&mut self, _: &mut Tensor) -> Result<(), Stop> {
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Stop::new(self.error.clone())),
+        }
+    }
+}

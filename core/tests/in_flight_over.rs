@@ -1,0 +1,105 @@
+//! What a cancelled copy has left in flight: when it is over, its memory can be used again at once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::thread;
+use std::time::Duration;
+
+use futures::executor::block_on;
+use support::held::{MODES, batch, bytes, options, ordinary, up};
+use support::{in_time, late, no_violations, on};
+use transship_core::{Cancelled, Error, start_copy, start_copy_into};
+
+/// Deliberate bugs: what was submitted after the copy had failed is not waited for; it is over before workers have let go.
+#[test]
+fn memory_can_be_copied_into_again_as_soon_as_nothing_is_in_flight() {
+    for (mode, to_host, paced, awaited) in MODES.into_iter().flat_map(|mode| {
+        [
+            (mode, true, false, false),
+            (mode, false, false, true),
+            (mode, false, true, false),
+            (mode, false, true, true),
+        ]
+    }) {
+        let (late, device) = late();
+        device.prepare(1 << 16).unwrap();
+        let options = if paced { options().paced(4096) } else { options().background(mode) };
+        for round in 0..20 {
+            let (source, there) = match to_host {
+                true => (up(batch(3), &device), ordinary(&batch(1))),
+                false => (batch(3), up(batch(1), &device)),
+            };
+            late.stall();
+            let copy = start_copy_into(source, there, options.clone()).unwrap();
+            let Cancelled { value, into, in_flight, .. } = in_time(move || copy.cancel());
+            let (value, into) = (value.unwrap(), into.unwrap());
+            let release = thread::spawn({
+                let late = late.clone();
+                move || {
+                    thread::sleep(Duration::from_millis(round % 3));
+                    late.release();
+                }
+            });
+            in_time(move || if awaited { block_on(in_flight) } else { in_flight.wait() }).unwrap();
+            let filled =
+                start_copy_into(value, into, options.clone()).map_err(|failed| failed.error().clone());
+            release.join().unwrap();
+            let filled = filled.unwrap().wait().unwrap();
+            assert_eq!(bytes(&filled), bytes(&batch(3)));
+        }
+        no_violations(&late);
+    }
+}
+
+#[test]
+fn as_long_as_the_device_stands_still_it_is_not_over() {
+    let (late, device) = late();
+    device.prepare(1 << 16).unwrap();
+    let there = up(batch(1), &device);
+    late.stall();
+    let copy = start_copy_into(batch(2), there, options()).unwrap();
+    let Cancelled { value, into, in_flight, .. } = copy.cancel();
+    assert!(!in_flight.is_over().unwrap());
+    assert!(!in_flight.wait_timeout(Duration::from_millis(5)).unwrap());
+    let refused = start_copy_into(value.unwrap(), into.unwrap(), options()).unwrap_err();
+    let Error::UnsuitedTensor { .. } = refused.error() else { panic!("{refused}") };
+    late.release();
+    assert!(in_flight.wait_timeout(support::PATIENCE).unwrap() && in_flight.is_over().unwrap());
+    let (value, into) = refused.into_both();
+    let filled = start_copy_into(value.unwrap(), into.unwrap(), options()).unwrap().wait().unwrap();
+    assert_eq!(bytes(&filled), bytes(&batch(2)));
+    no_violations(&late);
+}
+
+#[test]
+fn a_copy_that_is_done_has_nothing_in_flight_and_a_broken_device_says_so() {
+    let (late, device) = late();
+    let mut copy = start_copy(batch(1), &device, options()).unwrap();
+    block_on(transship_core::PendingCopy::done(&mut copy)).unwrap();
+    assert!(copy.cancel().in_flight.is_over().unwrap());
+    assert!(start_copy(on(&device, &[1]), &device, options()).unwrap().cancel().in_flight.is_over().unwrap());
+
+    late.stall();
+    let copy = start_copy(batch(1), &device, options()).unwrap();
+    let in_flight = copy.cancel().in_flight;
+    late.break_device();
+    let failed = in_time(move || (in_flight.wait(), block_on(in_flight)));
+    assert!(failed.0.is_err() && failed.1.is_err(), "{failed:?}");
+}
+
+/// Deliberate bug: the error speaks of tensors.
+#[test]
+fn a_handle_that_was_ready_says_that_it_is_finished() {
+    let (_late, device) = late();
+    let mut copy = start_copy(batch(1), &device, options()).unwrap();
+    let copied = block_on(&mut copy).unwrap();
+    assert_eq!(bytes(&copied), bytes(&batch(1)));
+    for _ in 0..2 {
+        let again = block_on(&mut copy).unwrap_err();
+        assert!(matches!(again.error(), Error::Finished), "{again}");
+        assert!(again.to_string().contains("do not poll a handle once it was ready"), "{again}");
+    }
+    assert!(matches!(copy.wait().unwrap_err().error(), Error::Finished));
+}
