@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 
 use cudarc::driver::sys::{self, CUpointer_attribute_enum as PointerAttribute, CUresult};
+use transship_core::backend::stream_ordered::{Api, EventKind, is_code};
 use transship_core::backend::{MemoryKind, StreamPriority};
-use transship_core::stream_ordered::{Api, EventKind, is_code};
 use transship_core::{Alignment, DeviceId, Error, Result};
 
 use crate::device::{Cuda, ordinal};

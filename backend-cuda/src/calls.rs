@@ -1,13 +1,13 @@
 //! The only place that names functions of the driver: each call is counted, and its code becomes a `Result`.
 //!
 //! Callers see that the driver is there ([`library::require`](crate::library::require)) and that the right context is
-//! current ([`Current`](transship_core::stream_ordered::Current)).
+//! current ([`Current`](transship_core::backend::stream_ordered::Current)).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ops::Deref;
 
 use cudarc::driver::sys::{self, CUresult};
-use transship_core::stream_ordered::CallCount;
+use transship_core::backend::stream_ordered::CallCount;
 use transship_core::{DeviceId, Error, Result};
 
 use crate::library;

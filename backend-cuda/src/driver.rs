@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cudarc::driver::sys::CUresult;
 use futures::channel::oneshot;
+use transship_core::backend::stream_ordered::{OrderedBackend, is_code};
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
-use transship_core::stream_ordered::{OrderedBackend, is_code};
 use transship_core::{DeviceId, Error, Result};
 
 use crate::calls::Calls;

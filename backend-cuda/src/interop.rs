@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, sys};
 use parking_lot::Mutex;
+use transship_core::backend::stream_ordered::refuse_per_thread;
 use transship_core::backend::{Backend, BackendStream, MemoryKind, RawMemory, Ticket};
-use transship_core::stream_ordered::refuse_per_thread;
 use transship_core::{Device, DeviceId, Element, Error, Layout, Result, Stream, Tensor};
 
 use crate::{CudaBackend, CudaStream, driver};

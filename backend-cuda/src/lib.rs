@@ -22,7 +22,7 @@ mod library;
 mod pool;
 mod view;
 
-use transship_core::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};
+use transship_core::backend::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};
 
 pub use cudarc;
 pub use device::Cuda;

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaView, DevicePtrMut, DeviceRepr};
+use transship_core::backend::stream_ordered::{Context, address_of};
 use transship_core::backend::{BackendStream, count_leak};
-use transship_core::stream_ordered::{Context, address_of};
 use transship_core::{Element, Result, Tensor};
 
 use crate::CudaBackend;

@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 
 use hip_sys::hiprt::{self, hipPointer_attribute as PointerAttribute};
+use transship_core::backend::stream_ordered::{Api, EventKind, is_code};
 use transship_core::backend::{MemoryKind, StreamPriority};
-use transship_core::stream_ordered::{Api, EventKind, is_code};
 use transship_core::{Alignment, DeviceId, Error, Result};
 
 use crate::calls::{INVALID_VALUE, OUT_OF_MEMORY, PEER_ACCESS_ALREADY_ENABLED};

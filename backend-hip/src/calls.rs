@@ -10,7 +10,7 @@ use std::ops::Deref;
 
 use hip_sys::hiprt;
 use libloading::Library;
-use transship_core::stream_ordered::CallCount;
+use transship_core::backend::stream_ordered::CallCount;
 use transship_core::{DeviceId, Error, Result};
 
 /// Codes that mean something here; they are the same in every version.

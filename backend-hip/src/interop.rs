@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hip_sys::hiprt;
-use transship_core::stream_ordered::refuse_per_thread;
+use transship_core::backend::stream_ordered::refuse_per_thread;
 use transship_core::{Device, DeviceId, Error, Result, Stream, Tensor};
 
 use crate::{HipBackend, HipStream, driver};

@@ -22,7 +22,7 @@ mod pool;
 mod rtc;
 mod view;
 
-use transship_core::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};
+use transship_core::backend::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};
 
 pub use device::Hip;
 pub use driver::HipDriver;

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use transship_core::backend::Backend;
-use transship_core::stream_ordered::address_of;
+use transship_core::backend::stream_ordered::address_of;
 use transship_core::{Element, Error, Result, Stream, Tensor};
 
 use crate::interop::backend;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Error;
+use crate::error::Error;
 
 /// A number of bytes that is a power of two.
 ///

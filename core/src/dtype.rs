@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Alignment, Error};
+use crate::alignment::Alignment;
+use crate::error::Error;
 
 /// The type of the elements of a tensor. Prints and parses under the names that NumPy and PyTorch use.
 ///

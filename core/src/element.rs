@@ -4,7 +4,7 @@ use bytemuck::{CheckedBitPattern, NoUninit};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use crate::DType;
+use crate::dtype::DType;
 
 /// A Rust type that is the element type of a tensor. Sealed: the types are those of [`DType`].
 pub trait Element: CheckedBitPattern + NoUninit + Send + Sync + 'static + sealed::Sealed {

@@ -8,66 +8,50 @@
 
 pub mod backend;
 pub mod plan;
-pub mod stream_ordered;
 
 mod alignment;
 mod copy;
-mod counted;
 mod device;
 mod device_id;
 mod dtype;
 mod element;
 mod error;
-mod exit;
-mod foreign;
-mod fork;
-mod gather;
-mod host;
-mod host_memory;
 mod in_flight;
-mod lanes;
-mod layout;
-mod limits;
-mod naps;
-mod options;
-mod pool;
-mod reactor;
-mod registry;
-mod room;
-mod statistics;
-mod storage;
-mod stream;
+mod job;
 #[cfg(not(shuttle))]
-mod sync;
+mod runtime;
 // For simulated devices, whose locks must be those of the model as well.
 #[cfg(shuttle)]
 #[doc(hidden)]
-pub mod sync;
+pub mod runtime;
+mod staging;
 mod tensor;
-mod threads;
+mod transfer;
 mod tree;
-mod uses;
-mod workers;
-mod writer;
 
-pub use alignment::Alignment;
-pub use backend::{MemoryKind, RawMemory, StreamPriority};
-pub use copy::{
-    Cancelled, CopyHandle, CopyReport, InFlight, PendingCopy, TimedWait, start_copy, start_copy_into,
-    start_copy_to_all,
-};
-pub use device::Device;
-pub use device_id::DeviceId;
-pub use dtype::DType;
-pub use element::Element;
-pub use error::{CopyError, Error, Result};
-pub use layout::Layout;
-pub use options::{BackgroundWork, CopyOptions, CopyPolicy};
-pub use pool::PoolStatistics;
-pub use registry::{DriverInfo, drivers, register_driver};
-pub use statistics::{Statistics, statistics};
-pub use stream::{Event, Scope, Stream};
-pub use tensor::{MemoryInfo, Tensor};
-pub use tree::{
-    Key, MAX_DEPTH, Nested, OtherKey, Pairs, Step, Stop, TensorTree, Value, Visitor, for_each_tensor,
-};
+pub use crate::alignment::Alignment;
+pub use crate::backend::{MemoryKind, RawMemory, StreamPriority};
+pub use crate::copy::broadcast::start_copy_to_all;
+pub use crate::copy::future::PendingCopy;
+pub use crate::copy::handle::{Cancelled, CopyHandle, TimedWait};
+pub use crate::copy::into::start_copy_into;
+pub use crate::copy::left_in_flight::InFlight;
+pub use crate::copy::start::start_copy;
+pub use crate::device::device::Device;
+pub use crate::device::drivers::{DriverInfo, drivers, register_driver};
+pub use crate::device::stream::{Event, Scope, Stream};
+pub use crate::device_id::DeviceId;
+pub use crate::dtype::DType;
+pub use crate::element::Element;
+pub use crate::error::{CopyError, Error, Result};
+pub use crate::in_flight::metrics::CopyReport;
+pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
+pub use crate::runtime::stats::{Statistics, statistics};
+pub use crate::staging::pool::PoolStatistics;
+pub use crate::tensor::layout::Layout;
+pub use crate::tensor::tensor::{MemoryInfo, Tensor};
+pub use crate::tree::key::{Key, OtherKey};
+pub use crate::tree::nested::Nested;
+pub use crate::tree::pair::{Pairs, Step};
+pub use crate::tree::value::Value;
+pub use crate::tree::visitor::{MAX_DEPTH, Stop, TensorTree, Visitor, for_each_tensor};

@@ -18,7 +18,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread;
 use transship_core::backend::StreamPriority;
-use transship_core::sync::{Condvar, Mutex, is_idle};
+use transship_core::runtime::sync::{Condvar, Mutex, is_idle};
 use transship_core::{
     BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, Error, Tensor, TimedWait,
     start_copy, start_copy_to_all, statistics,

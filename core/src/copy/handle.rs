@@ -1,25 +1,20 @@
 //! The handle of a copy: poll it, wait for it, await it, or hand the result to a stream without waiting.
 
-mod in_flight;
-mod poll;
-mod rebuild;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::copy::completion::Completion;
-use crate::copy::figures::CopyReport;
-use crate::copy::job::Job;
-use crate::storage::Storage;
-use crate::{CopyError, Error, Result, Stream, TensorTree, foreign, fork};
-
-pub use in_flight::InFlight;
-pub use poll::PendingCopy;
-
-pub(crate) use in_flight::Departure;
+use crate::copy::left_in_flight::InFlight;
+use crate::device::stream::Stream;
+use crate::error::{CopyError, Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::in_flight::metrics::CopyReport;
+use crate::job::job::Job;
+use crate::runtime::{foreign, fork};
+use crate::tensor::storage::Storage;
+use crate::tree::visitor::TensorTree;
 
 /// A copy in progress, which gives the structure back with its tensors on the target.
 ///
@@ -27,18 +22,18 @@ pub(crate) use in_flight::Departure;
 /// handle. What was not submitted yet when the handle is dropped is not submitted any more.
 #[must_use = "the structure comes out of the handle"]
 pub struct CopyHandle<S> {
-    value: Option<S>,
+    pub(crate) value: Option<S>,
     /// The structure whose memory is filled, where that was there before.
-    into: Option<Box<S>>,
+    pub(crate) into: Option<Box<S>>,
     /// Owns the sources; let go of as soon as they are not needed any more.
-    job: Option<Arc<Job>>,
+    pub(crate) job: Option<Arc<Job>>,
     /// The memory of the structure's tensors, once the copies are in it.
-    placed: SmallVec<[Storage; 1]>,
-    completion: Arc<Completion>,
+    pub(crate) placed: SmallVec<[Storage; 1]>,
+    pub(crate) completion: Arc<Completion>,
     /// Where memory goes that the program has lent, when the copy has let go of it.
     keeper: Arc<Completion>,
-    planned: CopyReport,
-    polled: bool,
+    pub(crate) planned: CopyReport,
+    pub(crate) polled: bool,
 }
 
 /// What [`CopyHandle::wait_timeout`] found.

@@ -4,15 +4,17 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::copy::completion::Completion;
-use crate::copy::figures::CopyReport;
-use crate::copy::group::Group;
 use crate::copy::handle::CopyHandle;
-use crate::copy::job::Job;
+use crate::copy::pairing;
 use crate::copy::start::launch;
-use crate::copy::{pairing, run};
-use crate::options::CopyPolicy;
-use crate::{CopyError, CopyOptions, Error, Result, TensorTree};
+use crate::error::{CopyError, Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::in_flight::metrics::CopyReport;
+use crate::job::job::Job;
+use crate::job::options::{CopyOptions, CopyPolicy};
+use crate::transfer::group::Group;
+use crate::transfer::inline;
+use crate::tree::visitor::TensorTree;
 
 /// Starts to copy the tensors of `value` into the memory of those of `into`, and returns at once: nothing is allocated on
 /// the target, and addresses stay what they are.
@@ -71,10 +73,11 @@ fn started<S: TensorTree>(
     into: &mut S,
     options: CopyOptions,
 ) -> Result<(Arc<Job>, CopyReport)> {
-    crate::fork::check()?;
+    crate::runtime::fork::check()?;
     let completion = Completion::within(options.deadline);
     let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
-    match launch(&job, |diligence| run::inline(&job, diligence), || Group::of(job.clone()).in_background()) {
+    match launch(&job, |diligence| inline::inline(&job, diligence), || Group::of(job.clone()).in_background())
+    {
         Ok(()) => Ok((job, report)),
         Err(error) => {
             job.give_back(value);

@@ -3,12 +3,18 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use crate::copy::completion::Completion;
-use crate::copy::held::Held;
-use crate::copy::leaves::Leaves;
-use crate::copy::survey::Survey;
-use crate::tree::{PairSink, Pairs, Stop, TensorTree, count};
-use crate::{CopyOptions, Device, Error, Result, Tensor, foreign};
+use crate::copy::take::Leaves;
+use crate::device::device::Device;
+use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::job::options::CopyOptions;
+use crate::job::preallocated::Held;
+use crate::job::scan::Survey;
+use crate::runtime::foreign;
+use crate::tensor::tensor::Tensor;
+use crate::tree::outline::count;
+use crate::tree::pair::{PairSink, Pairs};
+use crate::tree::visitor::{Stop, TensorTree};
 
 /// What was taken: the tensors to copy, and the memory to copy them into, in the same order.
 pub(crate) struct Paired<'a> {

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::copy::completion::Completion;
-use crate::copy::figures::CopyReport;
-use crate::copy::group::Group;
 use crate::copy::handle::CopyHandle;
-use crate::copy::job::Job;
-use crate::copy::leaves;
-use crate::copy::run::{self, Diligence, Refusal};
-use crate::copy::survey::Survey;
-use crate::options::BackgroundWork;
-use crate::{CopyError, CopyOptions, Device, Error, TensorTree};
+use crate::copy::take;
+use crate::device::device::Device;
+use crate::error::{CopyError, Error};
+use crate::in_flight::completion::Completion;
+use crate::in_flight::metrics::CopyReport;
+use crate::job::job::Job;
+use crate::job::options::{BackgroundWork, CopyOptions};
+use crate::job::scan::Survey;
+use crate::transfer::group::Group;
+use crate::transfer::inline;
+use crate::transfer::inline::{Diligence, Refusal};
+use crate::tree::visitor::TensorTree;
 
 /// Starts to copy every tensor of `value` to `to` and returns at once: the thread does not wait for a device.
 ///
@@ -49,7 +52,8 @@ pub fn start_copy<S: TensorTree>(
 ) -> Result<CopyHandle<S>, CopyError<S>> {
     let completion = Completion::within(options.deadline);
     let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
-    match launch(&job, |diligence| run::inline(&job, diligence), || Group::of(job.clone()).in_background()) {
+    match launch(&job, |diligence| inline::inline(&job, diligence), || Group::of(job.clone()).in_background())
+    {
         Ok(()) => Ok(CopyHandle::new(value, job, report)),
         Err(error) => {
             job.completion.fail(error.clone());
@@ -80,7 +84,7 @@ impl<S: TensorTree> Prepared<S> {
             Err(error) => return Err(CopyError::new(error, Some(value))),
         };
         let started = Instant::now();
-        let leaves = match leaves::take(&mut value, &mut survey, &completion) {
+        let leaves = match take::take(&mut value, &mut survey, &completion) {
             Ok(leaves) => leaves,
             Err(error) => return Err(CopyError::new(error, Some(value))),
         };

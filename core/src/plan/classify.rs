@@ -5,13 +5,13 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHashMap;
 
-use super::{Leaf, Place, PlanError, RangeKey, Route, Rules};
-use crate::Alignment;
+use crate::alignment::Alignment;
+use crate::plan::plan::{Leaf, Place, PlanError, RangeKey, Route, Rules};
 
 /// A leaf that is copied.
-pub(super) struct Copied {
-    pub(super) bytes: usize,
-    pub(super) leaf: u32,
+pub(crate) struct Copied {
+    pub(crate) bytes: usize,
+    pub(crate) leaf: u32,
     rank: Rank,
 }
 
@@ -22,7 +22,7 @@ struct Rank(u32);
 
 impl Copied {
     #[inline]
-    pub(super) fn source(&self) -> u16 {
+    pub(crate) fn source(&self) -> u16 {
         (self.rank.0 >> 16) as u16
     }
 
@@ -33,7 +33,7 @@ impl Copied {
 
     /// What its offset in a shared chunk is a multiple of; `None` if it must have a chunk of its own.
     #[inline]
-    pub(super) fn alignment(&self) -> Option<Alignment> {
+    pub(crate) fn alignment(&self) -> Option<Alignment> {
         const LARGEST: usize = 1 << (usize::BITS - 1);
         LARGEST.checked_shr(self.rank.0 & Rank::ALONE).and_then(Alignment::of)
     }
@@ -55,7 +55,7 @@ impl Rank {
 }
 
 /// Routes for the leaves that are not copied, and the others by rank, in the order given within a rank.
-pub(super) fn classify(leaves: &[Leaf], rules: &Rules) -> Result<(Vec<Route>, Vec<Copied>), PlanError> {
+pub(crate) fn classify(leaves: &[Leaf], rules: &Rules) -> Result<(Vec<Route>, Vec<Copied>), PlanError> {
     let count = u32::try_from(leaves.len()).map_err(|_| PlanError::TooManyLeaves { count: leaves.len() })?;
     let mut copied = Vec::with_capacity(leaves.len());
     let mut large = Vec::new();

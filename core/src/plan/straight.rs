@@ -3,9 +3,8 @@
 
 use smallvec::SmallVec;
 
-use crate::room::{List, Room};
-
-use super::{Chunk, Counts, Leaf, Place, Plan, RangeKey, Route, Rules};
+use crate::plan::plan::{Chunk, Counts, Leaf, Place, Plan, RangeKey, Route, Rules};
+use crate::runtime::scratch::{List, Room};
 
 thread_local! {
     /// For [`Seen`].
@@ -13,7 +12,7 @@ thread_local! {
 }
 
 /// The plan that the general way would come to; `None` if that must be asked.
-pub(super) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
+pub(crate) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
     let Place::From(source) = leaves.first()?.place else { return None };
     let count = u32::try_from(leaves.len()).ok()?;
     let mut seen = Seen::among(leaves);
@@ -155,7 +154,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Alignment;
+    use crate::alignment::Alignment;
 
     fn rules(granularity: usize, alignment: usize, largest: usize) -> Rules {
         let granularity = Alignment::of(granularity).unwrap();

@@ -2,13 +2,18 @@
 
 use std::any::Any;
 
+use crate::backend::host::memory::HostMemory;
 use crate::backend::{CopyOp, Direction, MemoryKind, RawMemory};
-use crate::copy::Completion;
-use crate::host_memory::HostMemory;
-use crate::in_flight::Keep;
-use crate::pool::Block;
-use crate::storage::Storage;
-use crate::{DType, Device, Error, Layout, Result, Tensor, fork};
+use crate::device::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::in_flight::queue::Keep;
+use crate::runtime::fork;
+use crate::staging::block::Block;
+use crate::tensor::layout::Layout;
+use crate::tensor::storage::Storage;
+use crate::tensor::tensor::Tensor;
 
 impl Tensor {
     /// A tensor of `shape` on `device`. On the host its elements are zeros, elsewhere they are what the memory held.

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Memory, Tensor};
-use crate::host_memory::HostMemory;
-use crate::storage::Storage;
-use crate::{DType, Element, Layout, Result};
+use crate::backend::host::memory::HostMemory;
+use crate::dtype::DType;
+use crate::element::Element;
+use crate::error::Result;
+use crate::tensor::layout::Layout;
+use crate::tensor::storage::Storage;
+use crate::tensor::tensor::{Memory, Tensor};
 
 impl Tensor {
     /// The elements of a vector, in row-major order.
@@ -72,7 +75,7 @@ impl Tensor {
     }
 
     /// Memory that was made for the layout.
-    pub(super) fn whole(memory: HostMemory, layout: Layout) -> Self {
+    pub(crate) fn whole(memory: HostMemory, layout: Layout) -> Self {
         let storage = Storage::new(Box::new(memory), None, None);
         debug_assert!(layout.span() == storage.bytes());
         Self { memory: Memory::Here { storage, offset: 0 }, layout }

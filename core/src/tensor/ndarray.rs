@@ -2,10 +2,12 @@
 
 use ndarray::{ArcArray, Array, ArrayRef, Dimension};
 
-use super::Tensor;
-use crate::host_memory::HostMemory;
-use crate::storage::Storage;
-use crate::{Element, Error, Layout, Result};
+use crate::backend::host::memory::HostMemory;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::tensor::layout::Layout;
+use crate::tensor::storage::Storage;
+use crate::tensor::tensor::Tensor;
 
 /// Any strides but negative ones.
 impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {

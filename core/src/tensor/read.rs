@@ -2,11 +2,12 @@
 
 use bytemuck::checked::CheckedCastError;
 
-use super::Tensor;
-use crate::gather::gather;
-use crate::host_memory::{HostMemory, out_of_memory};
-use crate::writer::Writer;
-use crate::{Element, Error, Result};
+use crate::backend::host::memory::{HostMemory, out_of_memory};
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::tensor::host_copy::Writer;
+use crate::tensor::strided_copy::gather;
+use crate::tensor::tensor::Tensor;
 
 /// Each needs a tensor on the host that no copy has taken and whose own copy is done: beside the errors named, each gives
 /// [`Error::NotOnHost`], [`Error::Taken`], [`Error::NotReady`] or [`Error::CopyFailed`]. None blocks.

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Memory, Tensor, check_range};
-use crate::{Layout, Result};
+use crate::error::Result;
+use crate::tensor::layout::Layout;
+use crate::tensor::tensor::{Memory, Tensor, check_range};
 
 /// Each view shares the memory of the tensor, on any device; nothing is copied. Beside the errors named, each gives
 /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor.

@@ -2,7 +2,7 @@
 
 /// One part, in the order of the visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// A list, or an option, of so many items.
     Items(usize),
     /// A map of so many entries.
@@ -12,7 +12,7 @@ pub(super) enum Part {
 }
 
 /// Why structures with these outlines cannot be paired in order: what either has where they differ first.
-pub(super) fn difference(value: &[Part], into: &[Part]) -> Option<(String, String)> {
+pub(crate) fn difference(value: &[Part], into: &[Part]) -> Option<(String, String)> {
     let longer = value.len().max(into.len());
     let parts = (0..longer).map(|index| (value.get(index), into.get(index)));
     let (value, into) = { parts }.find(|(value, into)| value != into || value.is_some_and(Part::is_map))?;

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::outline::{Part, count, difference};
-use super::{Descent, Stop, TensorTree, Visitor, stack};
-use crate::{Error, Tensor};
+use crate::error::Error;
+use crate::tensor::tensor::Tensor;
+use crate::tree::outline::{Part, count, difference};
+use crate::tree::stack;
+use crate::tree::visitor::{Descent, Stop, TensorTree, Visitor};
 
 /// Goes through two structures side by side: one to copy, and one to copy it into.
 ///
@@ -142,14 +144,14 @@ impl<'a> Pairs<'a> {
     }
 
     #[inline]
-    pub(super) fn tensors(&mut self, value: &mut Tensor, into: &mut Tensor) -> Result<(), Stop> {
+    pub(crate) fn tensors(&mut self, value: &mut Tensor, into: &mut Tensor) -> Result<(), Stop> {
         self.sink.destination(into)?;
         self.sink.source(value)
     }
 
     /// Pairs items by index.
     #[inline]
-    pub(super) fn items<'t, T: TensorTree + 't>(
+    pub(crate) fn items<'t, T: TensorTree + 't>(
         &mut self,
         value: impl ExactSizeIterator<Item = &'t mut T>,
         into: impl ExactSizeIterator<Item = &'t mut T>,
@@ -167,7 +169,7 @@ impl<'a> Pairs<'a> {
 
     /// A key that only the map to copy has, or only the one to copy into.
     #[cold]
-    pub(super) fn lonely(&self, key: &dyn fmt::Debug, is_to_copy: bool) -> Stop {
+    pub(crate) fn lonely(&self, key: &dyn fmt::Debug, is_to_copy: bool) -> Stop {
         let (value, into) = if is_to_copy { ("an entry", "none") } else { ("no entry", "one") };
         self.differ(value, into).below(Step::Key(key))
     }

@@ -14,30 +14,30 @@ const SEGMENT: usize = 4 << 20;
 /// The address below which a visit must look how much stack is left; odd as long as it has not looked. One word, and passed
 /// by value: a visit whose visitor stays in registers takes 15 % fewer instructions for many small tensors.
 #[derive(Clone, Copy)]
-pub(super) struct StackMark(usize);
+pub(crate) struct StackMark(usize);
 
 impl StackMark {
     /// For what begins here.
     #[inline]
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         Self(address().saturating_sub(TRUSTED) | 1)
     }
 
     #[inline(always)]
-    pub(super) fn is_passed(self) -> bool {
+    pub(crate) fn is_passed(self) -> bool {
         address() < self.0
     }
 
     /// Whether a recursive type comes close to it, or nobody has looked yet.
     #[inline]
-    pub(super) fn is_close(self) -> bool {
+    pub(crate) fn is_close(self) -> bool {
         address() < self.0.saturating_add(ENOUGH)
     }
 
     /// A mark to go on with; `None` if this one is where the stack ends.
     #[cold]
     #[inline(never)]
-    pub(super) fn renewed(self) -> Option<Self> {
+    pub(crate) fn renewed(self) -> Option<Self> {
         (self.0 & 1 != 0).then(|| Self::with(stack_left()))
     }
 
@@ -56,7 +56,7 @@ fn address() -> usize {
 
 /// Runs `work` with a mark for this stack, or for more of it where there is little left.
 #[cfg(not(any(miri, shuttle)))]
-pub(super) fn with_enough<R>(work: impl FnOnce(StackMark) -> R) -> R {
+pub(crate) fn with_enough<R>(work: impl FnOnce(StackMark) -> R) -> R {
     match stack_left() {
         left if left > SHORT => work(StackMark::with(left)),
         _ => stacker::grow(SEGMENT, || work(StackMark::with(stack_left()))),
@@ -72,7 +72,7 @@ fn stack_left() -> usize {
 
 /// Neither Miri nor the model checker has stacks that could be asked for or changed; both bring enough for our tests.
 #[cfg(any(miri, shuttle))]
-pub(super) fn with_enough<R>(work: impl FnOnce(StackMark) -> R) -> R {
+pub(crate) fn with_enough<R>(work: impl FnOnce(StackMark) -> R) -> R {
     work(StackMark::with(stack_left()))
 }
 

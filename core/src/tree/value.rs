@@ -1,19 +1,16 @@
 //! Structures whose shape is known only at run time.
 
-mod key;
-mod nested;
-
 use std::any::Any;
 use std::fmt;
 use std::hash::Hash;
 
 use indexmap::{Equivalent, IndexMap};
 
-pub use key::{Key, OtherKey};
-pub use nested::Nested;
-
-use super::{Pairs, Stop, TensorTree, Visitor};
-use crate::Tensor;
+use crate::tensor::tensor::Tensor;
+use crate::tree::key::Key;
+use crate::tree::nested::Nested;
+use crate::tree::pair::Pairs;
+use crate::tree::visitor::{Stop, TensorTree, Visitor};
 
 /// How many levels of a value are printed by `Debug`.
 const PRINTED_LEVELS: usize = 16;

@@ -6,4 +6,4 @@ pub(crate) use std::time::Instant;
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 #[cfg(shuttle)]
-pub(crate) use transship_core::sync::{Condvar, Instant, Mutex, MutexGuard};
+pub(crate) use transship_core::runtime::sync::{Condvar, Instant, Mutex, MutexGuard};

@@ -1,0 +1,302 @@
+//! Memory of the host as a [`Buffer`]: allocated here, or lent by an owner of any type.
+
+use std::alloc::{self, Layout as Block};
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use crate::backend::{Buffer, MemoryKind, Ticket};
+use crate::device_id::DeviceId;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::in_flight::queue;
+
+/// How memory that is allocated here is aligned: as far as device memory is, so that options for one suit the other.
+const ALIGNMENT: usize = 256;
+
+/// Ordinary host memory.
+pub(crate) struct HostMemory {
+    start: NonNull<u8>,
+    bytes: usize,
+    writable: bool,
+    owner: Owner,
+}
+
+/// Who gives the memory back.
+enum Owner {
+    /// Nobody: there is none.
+    Nobody,
+    /// The global allocator.
+    Allocator(Block),
+    /// A value that was boxed before its memory was looked at. A raw pointer: moving a `Box` would assert that
+    /// nothing else points into it.
+    Lender(NonNull<dyn Any + Send + Sync>),
+}
+
+// SAFETY: the pointers stand for memory that this value owns, or for a `Send + Sync` owner of it; nothing is reached
+// through them but by `Drop` and under the rules of `Storage`.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// The elements of a vector, in place.
+    pub(crate) fn from_vec<T: Element>(vec: Vec<T>) -> Self {
+        let bytes = size_of_val(vec.as_slice());
+        match Block::array::<T>(vec.capacity()) {
+            Ok(block) if bytes > 0 => {
+                let mut vec = ManuallyDrop::new(vec);
+                // SAFETY: the pointer of a vector is never null.
+                let start = unsafe { NonNull::new_unchecked(vec.as_mut_ptr().cast()) };
+                Self { start, bytes, writable: true, owner: Owner::Allocator(block) }
+            }
+            _ => Self::empty(),
+        }
+    }
+
+    /// The bytes of an owner, read-only. Asks it once where they are.
+    pub(crate) fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let owner = NonNull::from(Box::leak(Box::new(owner)));
+        // Owns the box already, should `as_ref` panic.
+        let mut memory = Self { writable: false, owner: Owner::Lender(owner), ..Self::empty() };
+        // SAFETY: the box is leaked and freed by nobody but `memory`; nothing refers to it mutably before that.
+        let lent = unsafe { owner.as_ref() }.as_ref();
+        memory.bytes = lent.len();
+        memory.start = NonNull::from(lent).cast();
+        memory
+    }
+
+    /// Zeros.
+    pub(crate) fn zeroed(bytes: usize) -> Result<Self> {
+        // SAFETY: `allocate` passes on a block that is not empty.
+        Self::allocate(bytes, |block| unsafe { alloc::alloc_zeroed(block) })
+    }
+
+    /// Memory that is written before it is read.
+    pub(crate) fn uninit(bytes: usize) -> Result<Self> {
+        // SAFETY: as above.
+        let memory = Self::allocate(bytes, |block| unsafe { alloc::alloc(block) })?;
+        if bytes >= huge_pages::LEAST {
+            huge_pages::advise(memory.start, memory.bytes);
+        }
+        Ok(memory)
+    }
+
+    /// Where the memory starts, for writing; only for memory that was allocated here.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        debug_assert!(self.writable);
+        self.start.as_ptr()
+    }
+
+    fn allocate(bytes: usize, allocator: impl FnOnce(Block) -> *mut u8) -> Result<Self> {
+        if bytes == 0 {
+            return Ok(Self::empty());
+        }
+        let alignment = if bytes >= huge_pages::LEAST { huge_pages::SIZE } else { ALIGNMENT };
+        let block = Block::from_size_align(bytes, alignment);
+        let block =
+            block.or_else(|_| Block::from_size_align(bytes, ALIGNMENT)).map_err(|_| Error::TooLarge {
+                device: DeviceId::HOST,
+                kind: "host",
+                requested: bytes,
+                limit: isize::MAX as usize,
+            })?;
+        let start = NonNull::new(allocator(block)).ok_or_else(|| out_of_memory(bytes))?;
+        Ok(Self { start, bytes, writable: true, owner: Owner::Allocator(block) })
+    }
+
+    fn empty() -> Self {
+        #[repr(align(256))]
+        struct Aligned;
+        const { assert!(align_of::<Aligned>() == ALIGNMENT) };
+        Self { start: NonNull::<Aligned>::dangling().cast(), bytes: 0, writable: true, owner: Owner::Nobody }
+    }
+}
+
+/// Fewer and cheaper page faults while new memory is written for the first time.
+pub(crate) mod huge_pages {
+    use std::ptr::NonNull;
+
+    /// What a huge page has on most machines, in bytes.
+    pub(crate) const SIZE: usize = 2 << 20;
+    /// For less than so many bytes a start that is aligned like this would waste too much.
+    pub(crate) const LEAST: usize = 4 * SIZE;
+
+    /// Asks for huge pages below memory that nobody has written yet, where the system waits to be asked.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub(crate) fn advise(start: NonNull<u8>, bytes: usize) {
+        if bytes >= SIZE {
+            // SAFETY: the range is allocated, and the advice changes nothing that it holds. Refused, it is no error: then there
+            // are small pages.
+            unsafe { libc::madvise(start.as_ptr().cast(), bytes & !(SIZE - 1), libc::MADV_HUGEPAGE) };
+        }
+    }
+
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    pub(crate) fn advise(_: NonNull<u8>, _: usize) {}
+
+    /// The same for all of a list's room, as far as it is whole huge pages.
+    pub(crate) fn advise_list<T>(list: &Vec<T>) {
+        let start = list.as_ptr().cast::<u8>().cast_mut();
+        let lead = start.align_offset(SIZE);
+        let rest = list.capacity().saturating_mul(size_of::<T>()).checked_sub(lead);
+        if let (Some(rest), Some(start)) = (rest, NonNull::new(start.wrapping_add(lead))) {
+            advise(start, rest);
+        }
+    }
+}
+
+/// The error of host memory that could not be allocated.
+pub(crate) fn out_of_memory(bytes: usize) -> Error {
+    Error::OutOfMemory { device: DeviceId::HOST, kind: "host", requested: bytes, free: 0, total: 0 }
+}
+
+// SAFETY: the memory stays in place until `Drop` gives it back: an allocation is never grown, and a lender stays in its
+// box with nothing but `AsRef` ever called on it, once. `release` keeps it until the tickets are reached.
+unsafe impl Buffer for HostMemory {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Pageable
+    }
+
+    fn address(&self) -> Option<u64> {
+        Some(self.start.as_ptr().expose_provenance() as u64)
+    }
+
+    fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
+        Some((self.start, self.writable))
+    }
+
+    fn release(self: Box<Self>, after: &[Ticket]) {
+        let reached = |ticket: &Ticket| matches!(ticket.is_reached(), Ok(true));
+        if !after.iter().all(reached) {
+            queue::keep_until(self, after);
+        }
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        match self.owner {
+            Owner::Nobody => {}
+            // SAFETY: `start` was allocated with this block by the global allocator (`Vec` allocates there as well,
+            // with the block of an array of its capacity), and this is the only owner.
+            Owner::Allocator(block) => unsafe { alloc::dealloc(self.start.as_ptr(), block) },
+            // SAFETY: the pointer is of a box that was leaked, and this is the only owner.
+            Owner::Lender(owner) => drop(unsafe { Box::from_raw(owner.as_ptr()) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap fails the test")]
+
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Lends its own bytes, counts what is asked of it, and is told to panic.
+    struct Lender {
+        bytes: [u8; 3],
+        asked: Arc<AtomicUsize>,
+        dropped: Arc<AtomicUsize>,
+        panics: bool,
+    }
+
+    impl AsRef<[u8]> for Lender {
+        fn as_ref(&self) -> &[u8] {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            assert!(!self.panics);
+            &self.bytes
+        }
+    }
+
+    impl Drop for Lender {
+        fn drop(&mut self) {
+            self.bytes = [0; 3];
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn lender(panics: bool) -> (Lender, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+        let (asked, dropped) = (Arc::default(), Arc::default());
+        (
+            Lender { bytes: [1, 2, 3], asked: Arc::clone(&asked), dropped: Arc::clone(&dropped), panics },
+            asked,
+            dropped,
+        )
+    }
+
+    fn read(memory: &HostMemory) -> &[u8] {
+        // SAFETY: the range is the memory's, initialised by each caller, and outlives the borrow.
+        unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), memory.bytes) }
+    }
+
+    #[test]
+    fn a_lender_is_asked_once_stays_in_place_and_is_dropped_once() {
+        let (lender, asked, dropped) = lender(false);
+        let memory = HostMemory::from_owner(lender);
+        let start = memory.host_pointer().unwrap();
+        let boxed: Box<dyn Buffer> = Box::new(memory);
+        assert_eq!(boxed.host_pointer().unwrap(), start);
+        // SAFETY: the lender's three bytes, which `boxed` keeps.
+        assert_eq!(unsafe { std::slice::from_raw_parts(start.0.as_ptr(), 3) }, [1, 2, 3]);
+        assert!(!start.1, "lent memory is read-only");
+        assert_eq!((asked.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed)), (1, 0));
+        boxed.release(&[]);
+        assert_eq!((asked.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed)), (1, 1));
+    }
+
+    #[test]
+    fn a_lender_that_panics_is_dropped() {
+        let (lender, _, dropped) = lender(true);
+        assert!(catch_unwind(AssertUnwindSafe(|| HostMemory::from_owner(lender))).is_err());
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_vector_stays_where_it_is() {
+        let mut vec = Vec::with_capacity(10);
+        vec.extend([1_u16, 2, 3]);
+        let start = vec.as_ptr().cast();
+        let memory = HostMemory::from_vec(vec);
+        assert_eq!((memory.start.as_ptr().cast_const(), memory.bytes()), (start, 6));
+        assert_eq!(bytemuck::pod_collect_to_vec::<u8, u16>(read(&memory)), [1, 2, 3]);
+    }
+
+    #[test]
+    fn allocations_are_aligned_and_zeros_are_zero() {
+        let memory = HostMemory::zeroed(100).unwrap();
+        assert_eq!(read(&memory), [0; 100]);
+        assert_eq!(memory.start.addr().get() % ALIGNMENT, 0);
+        assert_eq!(HostMemory::uninit(1).unwrap().start.addr().get() % ALIGNMENT, 0);
+    }
+
+    #[test]
+    fn no_bytes_need_no_allocation() {
+        let vec = Vec::<f64>::with_capacity(4);
+        for memory in
+            [HostMemory::zeroed(0).unwrap(), HostMemory::uninit(0).unwrap(), HostMemory::from_vec(vec)]
+        {
+            assert!(matches!(memory.owner, Owner::Nobody));
+            assert_eq!(read(&memory), []);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_allocated_is_an_error() {
+        assert!(matches!(HostMemory::zeroed(usize::MAX), Err(Error::TooLarge { requested: usize::MAX, .. })));
+        if !cfg!(miri) {
+            let most = isize::MAX as usize - ALIGNMENT;
+            assert!(
+                matches!(HostMemory::uninit(most), Err(Error::OutOfMemory { requested, .. }) if requested == most)
+            );
+        }
+    }
+}

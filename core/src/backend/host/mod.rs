@@ -1,0 +1,258 @@
+//! The host as a device: its memory is the heap, and its copies are done when they have been submitted.
+
+pub(crate) mod copy;
+pub(crate) mod counts;
+pub(crate) mod memory;
+pub(crate) mod wrapped;
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+
+use crate::alignment::Alignment;
+use crate::backend::host::copy::Range;
+use crate::backend::host::counts::{Counts, add};
+use crate::backend::host::memory::HostMemory;
+use crate::backend::host::wrapped::{Foreign, host_range};
+use crate::backend::{
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, RawMemory, Staging,
+    StreamPriority, Submission, TimeMark, WriteWindow,
+};
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
+
+/// The driver of the host: one device, always there.
+pub(crate) struct HostDriver;
+
+#[async_trait]
+impl Driver for HostDriver {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn preference(&self) -> u32 {
+        0
+    }
+
+    fn is_available(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn device_count(&self) -> usize {
+        1
+    }
+
+    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+        match ordinal {
+            0 => Ok(Arc::new(HostBackend::new())),
+            _ => Err(Error::InvalidDeviceId { text: format!("host:{ordinal}") }),
+        }
+    }
+}
+
+/// The host. Copies run on the thread that submits them.
+pub(crate) struct HostBackend {
+    description: String,
+    limits: Limits,
+    counts: Arc<Counts>,
+}
+
+impl HostBackend {
+    pub(crate) fn new() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            description: format!("host, {threads} thread{}", if threads == 1 { "" } else { "s" }),
+            limits: Limits {
+                copy_granularity: Alignment::ONE,
+                bindable_alignment: Alignment::ONE,
+                buffer_alignment: const { Alignment::of(256).unwrap() },
+                largest_buffer: isize::MAX as usize,
+                host_writable: true,
+                largest_open: 0,
+                mapped_staging: false,
+                gather: None,
+            },
+            counts: Arc::default(),
+        }
+    }
+}
+
+// SAFETY: promises 1 and 2: copies are done when `submit` returns, and a position is given out behind them;
+// 3: `HostMemory` never moves its block, and `Foreign` keeps its owner; 4: `keep_until` keeps an owner until its tickets are
+// reached, and `HostMemory` keeps its own promise; 5: nothing here waits.
+unsafe impl Backend for HostBackend {
+    fn device(&self) -> DeviceId {
+        DeviceId::HOST
+    }
+
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// There is no driver below the host, and its memory is that of the allocator: `driver_calls`, `device_bytes` and
+    /// `events_created` stay 0.
+    fn counters(&self) -> Counters {
+        self.counts.read()
+    }
+
+    fn create_stream(&self, _: StreamPriority) -> Result<Arc<dyn BackendStream>> {
+        add(&self.counts.streams_created, 1);
+        Ok(Arc::new(HostStream::new()))
+    }
+
+    fn allocate(&self, bytes: usize, _: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        Ok(Box::new(HostMemory::uninit(bytes)?))
+    }
+
+    fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
+        let memory = HostMemory::uninit(bytes)?;
+        self.counts.staging_allocated(bytes);
+        Ok(Box::new(HostStaging { memory, counts: self.counts.clone() }))
+    }
+
+    unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
+        let start = host_range(memory)?;
+        let RawMemory { bytes, kind, .. } = memory;
+        Ok(Box::new(Foreign { start, bytes, kind, _owner: owner }))
+    }
+
+    unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
+        let stream = host_stream(stream).ok_or(Error::Unsupported {
+            device: DeviceId::HOST,
+            what: "copy on the stream of another device",
+        })?;
+        let ranges = ops.iter().map(Range::of).collect::<Result<smallvec::SmallVec<[Range; 8]>>>()?;
+        let mut moved = 0;
+        for range in &ranges {
+            // SAFETY: the caller of `submit` promises that the ranges lie in their buffers, and that nobody else touches
+            // the memory before this call returns the position behind them.
+            unsafe { range.run() };
+            moved += range.bytes;
+        }
+        self.counts.submitted(ops);
+        Ok(Submission { position: stream.next_position(), copies: ops.len(), bytes: moved })
+    }
+
+    fn reaches(&self, other: &dyn Backend) -> bool {
+        let other: &dyn Any = other;
+        other.is::<Self>()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Counts positions; each is reached when it is given out.
+pub(crate) struct HostStream {
+    recorded: AtomicU64,
+}
+
+impl HostStream {
+    pub(crate) fn new() -> Self {
+        Self { recorded: AtomicU64::new(0) }
+    }
+
+    /// `Release`, so that whoever reads this position sees the bytes of the copies before it.
+    fn next_position(&self) -> u64 {
+        self.recorded.fetch_add(1, Ordering::Release) + 1
+    }
+}
+
+// SAFETY: a position is given out behind copies that are done.
+unsafe impl BackendStream for HostStream {
+    fn record(&self) -> Result<u64> {
+        Ok(self.next_position())
+    }
+
+    /// What is submitted to any of them is done by then.
+    fn is_same(&self, other: &dyn BackendStream) -> bool {
+        host_stream(other).is_some()
+    }
+
+    fn wait_for(&self, other: &dyn BackendStream, _: u64) -> Result<()> {
+        match host_stream(other) {
+            Some(_) => Ok(()),
+            None => Err(Error::Unsupported {
+                device: DeviceId::HOST,
+                what: "wait for the stream of another device",
+            }),
+        }
+    }
+
+    fn reached(&self) -> Result<u64> {
+        Ok(self.recorded.load(Ordering::Acquire))
+    }
+
+    fn wait(&self, position: u64, _: Option<Duration>) -> Result<bool> {
+        Ok(self.reached()? >= position)
+    }
+
+    fn mark(&self) -> Result<Box<dyn TimeMark>> {
+        Ok(Box::new(HostMark(Instant::now())))
+    }
+}
+
+fn host_stream(stream: &dyn BackendStream) -> Option<&HostStream> {
+    let stream: &dyn Any = stream;
+    stream.downcast_ref()
+}
+
+struct HostMark(Instant);
+
+impl TimeMark for HostMark {
+    fn elapsed_since(&self, earlier: &dyn TimeMark) -> Result<f64> {
+        let earlier: &dyn Any = earlier;
+        let Some(Self(earlier)) = earlier.downcast_ref() else {
+            return Err(Error::Unsupported {
+                device: DeviceId::HOST,
+                what: "compare its clock with another device's",
+            });
+        };
+        let forward = self.0.saturating_duration_since(*earlier).as_secs_f64();
+        let backward = earlier.saturating_duration_since(self.0).as_secs_f64();
+        Ok((forward - backward) * 1e6)
+    }
+}
+
+struct HostStaging {
+    memory: HostMemory,
+    counts: Arc<Counts>,
+}
+
+// SAFETY: promise 3 is that of `HostMemory`.
+unsafe impl Staging for HostStaging {
+    fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    fn is_pinned(&self) -> bool {
+        false
+    }
+
+    fn window(&self) -> Option<WriteWindow> {
+        // SAFETY: the memory has so many bytes and lives as long as the block.
+        self.contents().map(|start| unsafe { WriteWindow::new(start, self.bytes()) })
+    }
+
+    fn contents(&self) -> Option<NonNull<u8>> {
+        self.memory.host_pointer().map(|(start, _)| start)
+    }
+}
+
+impl Drop for HostStaging {
+    fn drop(&mut self) {
+        self.counts.staging_bytes.fetch_sub(self.memory.bytes() as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

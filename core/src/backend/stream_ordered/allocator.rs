@@ -1,0 +1,244 @@
+//! Allocating device memory in stream order, and giving it back behind its last use without blocking.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::backend::stream_ordered::api::Api;
+use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::mem_pool::Pool;
+use crate::backend::stream_ordered::stream::{OrderedStream, Queue};
+use crate::backend::{StreamPriority, Ticket};
+use crate::error::{Error, Result};
+use crate::in_flight::queue::count_leak;
+use crate::runtime::sync::atomic::{AtomicU64, Ordering};
+
+/// The memory of one device. Buffers hold it, and with it the context.
+pub(crate) struct Heap<A: Api> {
+    /// Waits, on the device, for uses of memory and frees it behind them.
+    reclaim: OrderedStream<A>,
+    pool: Option<Pool<A>>,
+    /// Bytes allocated where there is no pool.
+    plain_bytes: AtomicU64,
+    total: usize,
+    context: Arc<Context<A>>,
+}
+
+/// What a buffer owns.
+pub(crate) enum Held<A: Api> {
+    /// Memory of the pool, allocated on a stream: at this position if the stream is not ours.
+    Pooled {
+        /// Where it lies.
+        address: u64,
+        /// Where it was allocated.
+        home: Arc<Queue<A>>,
+        /// Behind what.
+        position: Option<u64>,
+    },
+    /// Memory allocated without a pool.
+    Plain {
+        /// Where it lies.
+        address: u64,
+        /// How much.
+        bytes: usize,
+    },
+    /// Memory of somebody else.
+    Lent(Box<dyn Any + Send + Sync>),
+}
+
+impl<A: Api> Held<A> {
+    /// Gives it up: nothing proves that the device is done with it.
+    pub(crate) fn leak(self) {
+        count_leak(if let Self::Plain { bytes, .. } = &self { *bytes } else { 0 });
+        std::mem::forget(self);
+    }
+}
+
+impl<A: Api> Heap<A> {
+    pub(crate) fn new(context: &Arc<Context<A>>) -> Result<Self> {
+        // SAFETY: the device is current.
+        let total = unsafe { context.enter()?.total_memory()? };
+        Ok(Self {
+            reclaim: OrderedStream::<A>::create(context, StreamPriority::Normal)?,
+            pool: Pool::create(context)?,
+            plain_bytes: AtomicU64::new(0),
+            total,
+            context: context.clone(),
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context<A>> {
+        &self.context
+    }
+
+    pub(crate) fn pool(&self) -> Option<&Pool<A>> {
+        self.pool.as_ref()
+    }
+
+    /// A stream of the device's own.
+    pub(crate) fn queue(&self) -> &Queue<A> {
+        self.reclaim.queue()
+    }
+
+    /// Bytes of the device.
+    pub(crate) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Bytes held from the driver.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        let pooled = self.pool.as_ref().and_then(|pool| pool.reserved_bytes().ok());
+        pooled.unwrap_or(0) + self.plain_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Allocates memory, usable in stream order on `stream`; `bytes` is not 0.
+    pub(crate) fn allocate(&self, bytes: usize, stream: &OrderedStream<A>) -> Result<(u64, Held<A>)> {
+        if bytes > self.total {
+            let device = self.context.id();
+            return Err(Error::TooLarge { device, kind: "device", requested: bytes, limit: self.total });
+        }
+        let driver = self.context.enter()?;
+        let allocated = match &self.pool {
+            Some(pool) => Self::allocate_pooled(&driver, pool, bytes, stream.queue()),
+            None => self.allocate_plain(&driver, bytes),
+        };
+        allocated.map_err(|error| match driver.is_out_of_memory(&error) {
+            true => self.out_of_memory(&driver, bytes),
+            false => error,
+        })
+    }
+
+    fn allocate_pooled(
+        driver: &Current<'_, A>,
+        pool: &Pool<A>,
+        bytes: usize,
+        queue: &Arc<Queue<A>>,
+    ) -> Result<(u64, Held<A>)> {
+        queue.check_uncaptured(driver)?;
+        // SAFETY: pool and stream are alive and of this device, which is current.
+        let address = unsafe { driver.allocate_pooled(bytes, pool.handle(), queue.handle())? };
+        let position = match queue.is_own() {
+            true => None,
+            false => match queue.record(driver) {
+                Ok(position) => Some(position),
+                Err(error) => {
+                    // SAFETY: just allocated on this stream, and nobody knows of it.
+                    let _ = unsafe { driver.free_pooled(address, queue.handle()) };
+                    return Err(error);
+                }
+            },
+        };
+        Ok((address, Held::Pooled { address, home: queue.clone(), position }))
+    }
+
+    fn allocate_plain(&self, driver: &Current<'_, A>, bytes: usize) -> Result<(u64, Held<A>)> {
+        // SAFETY: the device is current.
+        let address = unsafe { driver.allocate(bytes)? };
+        self.plain_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok((address, Held::Plain { address, bytes }))
+    }
+
+    fn out_of_memory(&self, driver: &Current<'_, A>, requested: usize) -> Error {
+        // SAFETY: the device is current.
+        let (free, total) = unsafe { driver.memory_info() }.unwrap_or((0, self.total));
+        Error::OutOfMemory { device: self.context.id(), kind: "device", requested, free, total }
+    }
+
+    /// Frees or drops `held` once every ticket of `after` is reached, if that can be said to the device; gives it back
+    /// to be kept where it cannot. Never blocks where there is a pool; without one, the driver may synchronise the device
+    /// when it frees. What can never be proved to be reached is leaked.
+    pub(crate) fn give_back(&self, held: Held<A>, after: &[Ticket]) -> Option<Held<A>> {
+        let mut pending = Vec::new();
+        for ticket in after {
+            match ticket.is_reached() {
+                Ok(true) => {}
+                Ok(false) => pending.push(ticket.clone()),
+                Err(_) => {
+                    held.leak();
+                    return None;
+                }
+            }
+        }
+        match held {
+            held if pending.is_empty() => self.free(held),
+            Held::Pooled { address, home, position } if pending.iter().all(is_ours::<A>) => {
+                self.reclaim(address, &home, position, &pending);
+            }
+            held => return Some(held),
+        }
+        None
+    }
+
+    /// Gives idle memory of the pool back to the driver; returns how many bytes.
+    pub(crate) fn trim(&self) -> usize {
+        let before = self.reserved_bytes();
+        if let Some(pool) = &self.pool {
+            // What the driver does not take back stays in the pool.
+            let _ = pool.trim();
+        }
+        usize::try_from(before.saturating_sub(self.reserved_bytes())).unwrap_or(usize::MAX)
+    }
+
+    /// Frees memory that nobody uses any more. What the driver refuses to free is leaked and counted.
+    fn free(&self, held: Held<A>) {
+        match held {
+            Held::Pooled { address, home, position: None } => {
+                // SAFETY: allocated on this stream, which is ours and alive, and used by nobody any more.
+                let free = |driver: Current<'_, A>| unsafe { driver.free_pooled(address, home.handle()) };
+                if self.context.enter().and_then(free).is_err() {
+                    count_leak(0);
+                }
+            }
+            Held::Pooled { address, home, position } => {
+                self.reclaim(address, &home, position, &[]);
+            }
+            Held::Plain { address, bytes } => {
+                self.plain_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+                // SAFETY: allocated by `allocate_plain` and used by nobody any more.
+                let free = |driver: Current<'_, A>| unsafe { driver.free(address) };
+                if self.context.enter().and_then(free).is_err() {
+                    count_leak(bytes);
+                }
+            }
+            Held::Lent(owner) => {
+                // Owners that free device memory find the device current, and leave the caller's as it was.
+                let _current = self.context.enter();
+                drop(owner);
+            }
+        }
+    }
+
+    /// Frees pooled memory on a stream of its own, behind its allocation and behind `after`, without blocking. An error
+    /// leaks it.
+    fn reclaim(&self, address: u64, home: &Queue<A>, position: Option<u64>, after: &[Ticket]) {
+        if self.try_reclaim(address, home, position, after).is_err() {
+            count_leak(0);
+        }
+    }
+
+    fn try_reclaim(
+        &self,
+        address: u64,
+        home: &Queue<A>,
+        position: Option<u64>,
+        after: &[Ticket],
+    ) -> Result<()> {
+        let queue = self.reclaim.queue();
+        let allocated = match position {
+            Some(position) => position,
+            None => home.record(&self.context.enter()?)?,
+        };
+        queue.wait_for(home, allocated)?;
+        for ticket in after {
+            if let Some(stream) = OrderedStream::<A>::of(&*ticket.stream) {
+                queue.wait_for(stream.queue(), ticket.position)?;
+            }
+        }
+        let driver = self.context.enter()?;
+        // SAFETY: allocated from the pool; this stream waits for the allocation and for every use.
+        unsafe { driver.free_pooled(address, queue.handle()) }
+    }
+}
+
+fn is_ours<A: Api>(ticket: &Ticket) -> bool {
+    OrderedStream::<A>::of(&*ticket.stream).is_some()
+}

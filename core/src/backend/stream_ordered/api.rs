@@ -1,0 +1,203 @@
+//! What a driver offers for one device.
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "what the calls ask of their callers stands once, at the trait"
+)]
+
+use std::ptr::NonNull;
+
+use crate::alignment::Alignment;
+use crate::backend::{MemoryKind, StreamPriority};
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
+
+/// The calls of a driver for one device, which the object holds open. None of them waits for a device, except those called
+/// `synchronize` and, for host memory that is not pinned, copies.
+///
+/// # Safety
+///
+/// An implementation promises:
+///
+/// 1. Each call does what is written here, to this device, and handles may be used by every thread.
+/// 2. [`query_event`](Api::query_event) answers `true` only if everything submitted to the stream before the event is done.
+/// 3. Memory that a call has allocated is given to nobody else until it is freed; what is freed on a stream, until that
+///    stream has come there.
+///
+/// Callers of its unsafe functions promise:
+///
+/// 1. The device is current: the call is made through [`Current`](crate::backend::stream_ordered::context::Current).
+/// 2. Handles and addresses are those that this device, or where `peer` says so that one, has created and not destroyed.
+/// 3. Ranges are valid, and copied ranges stay so until the stream has come by.
+pub unsafe trait Api: Send + Sync + Sized + 'static {
+    /// Keeps the device current, and the caller's capture of streams undisturbed, until it is dropped.
+    type Guard<'a>;
+    /// A stream of the driver.
+    type Stream: Copy + PartialEq + 'static;
+    /// An event of the driver.
+    type Event: Copy + 'static;
+    /// A pool of the driver.
+    type Pool: Copy + 'static;
+    /// The kernel that makes many small copies.
+    type Kernel: Copy + Send + Sync + 'static;
+    /// What the crate keeps beside the device; it may hold streams, which hold the device.
+    type Attached: Default + Send + Sync + 'static;
+
+    /// What device memory is aligned to at the least.
+    const BUFFER_ALIGNMENT: Alignment;
+
+    /// The name of the device.
+    fn id(&self) -> DeviceId;
+
+    /// Whether the other one is the same device, with the same handles.
+    fn is_same(&self, other: &Self) -> bool;
+
+    /// How many calls of the driver there were.
+    fn call_count(&self) -> u64;
+
+    /// Whether that is what the driver says when memory runs out.
+    fn is_out_of_memory(&self, error: &Error) -> bool;
+
+    /// Makes the device current for this thread.
+    fn enter(&self) -> Result<Self::Guard<'_>>;
+
+    /// The hardware and the driver in their own words.
+    unsafe fn description(&self) -> Result<String>;
+
+    /// Bytes of the device.
+    unsafe fn total_memory(&self) -> Result<usize>;
+
+    /// Bytes that are free, and all there are.
+    unsafe fn memory_info(&self) -> Result<(usize, usize)>;
+
+    /// Blocks until everything submitted to the device is done.
+    unsafe fn synchronize(&self) -> Result<()>;
+
+    /// Whether the hardware lets this device read and write memory of `peer`.
+    unsafe fn can_access(&self, peer: &Self) -> Result<bool>;
+
+    /// Lets this device do so; once is enough, and again is no error.
+    unsafe fn enable_access(&self, peer: &Self) -> Result<()>;
+
+    /// Creates a stream that does not order itself against the default stream.
+    unsafe fn create_stream(&self, priority: StreamPriority) -> Result<Self::Stream>;
+
+    /// Destroys a stream of [`create_stream`](Api::create_stream); the driver finishes what was submitted.
+    unsafe fn destroy_stream(&self, stream: Self::Stream) -> Result<()>;
+
+    /// Blocks until everything submitted to the stream is done.
+    unsafe fn synchronize_stream(&self, stream: Self::Stream) -> Result<()>;
+
+    /// Whether somebody captures the stream into a graph.
+    unsafe fn is_capturing(&self, stream: Self::Stream) -> Result<bool>;
+
+    /// Makes later work of the stream wait for the last record of the event, which may be one of a peer.
+    unsafe fn wait_event(&self, stream: Self::Stream, event: Self::Event) -> Result<()>;
+
+    /// Creates an event.
+    unsafe fn create_event(&self, kind: EventKind) -> Result<Self::Event>;
+
+    /// Destroys an event; the driver keeps what still waits for it.
+    unsafe fn destroy_event(&self, event: Self::Event) -> Result<()>;
+
+    /// Puts the event behind everything submitted to the stream.
+    unsafe fn record_event(&self, event: Self::Event, stream: Self::Stream) -> Result<()>;
+
+    /// Whether the work before the event is done. Only "not ready" means no: anything else is the device's error.
+    unsafe fn query_event(&self, event: Self::Event) -> Result<bool>;
+
+    /// Microseconds between two timing events; `None` if one of them is not reached.
+    unsafe fn elapsed(&self, start: Self::Event, end: Self::Event) -> Result<Option<f64>>;
+
+    /// Whether the device has pools of memory that is allocated and freed in stream order.
+    unsafe fn has_pools(&self) -> Result<bool>;
+
+    /// Creates a pool on a device that has pools.
+    unsafe fn create_pool(&self) -> Result<Self::Pool>;
+
+    /// Destroys a pool. The driver keeps what is not freed yet until it is.
+    unsafe fn destroy_pool(&self, pool: Self::Pool) -> Result<()>;
+
+    /// Makes the pool keep memory that is freed.
+    unsafe fn keep_all(&self, pool: Self::Pool) -> Result<()>;
+
+    /// Bytes that the pool holds, idle ones included.
+    unsafe fn pool_reserved(&self, pool: Self::Pool) -> Result<u64>;
+
+    /// Makes the pool give its idle memory back.
+    unsafe fn trim_pool(&self, pool: Self::Pool) -> Result<()>;
+
+    /// Lets `peer` read and write all memory of the pool.
+    unsafe fn open_pool(&self, pool: Self::Pool, peer: &Self) -> Result<()>;
+
+    /// Allocates from the pool, in stream order.
+    unsafe fn allocate_pooled(&self, bytes: usize, pool: Self::Pool, stream: Self::Stream) -> Result<u64>;
+
+    /// Frees memory of a pool, in stream order.
+    unsafe fn free_pooled(&self, address: u64, stream: Self::Stream) -> Result<()>;
+
+    /// Allocates device memory without a pool.
+    unsafe fn allocate(&self, bytes: usize) -> Result<u64>;
+
+    /// Frees it; the driver may wait for the device.
+    unsafe fn free(&self, address: u64) -> Result<()>;
+
+    /// Allocates page-locked host memory for copies in both directions, by any device of the driver.
+    unsafe fn allocate_host(&self, bytes: usize) -> Result<Option<NonNull<u8>>>;
+
+    /// Frees it.
+    unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()>;
+
+    /// What the driver takes the byte at this address for; it may lie anywhere.
+    unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>>;
+
+    /// The ordinal of the device whose memory this is.
+    unsafe fn ordinal_of(&self, address: u64) -> Result<usize>;
+
+    /// Host to device.
+    unsafe fn copy_up(&self, to: u64, from: NonNull<u8>, bytes: usize, stream: Self::Stream) -> Result<()>;
+
+    /// Device to host.
+    unsafe fn copy_down(&self, to: NonNull<u8>, from: u64, bytes: usize, stream: Self::Stream) -> Result<()>;
+
+    /// Within the device.
+    unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Self::Stream) -> Result<()>;
+
+    /// From a peer to this device, on a stream of this one.
+    unsafe fn copy_from_peer(
+        &self,
+        to: u64,
+        peer: &Self,
+        from: u64,
+        bytes: usize,
+        stream: Self::Stream,
+    ) -> Result<()>;
+
+    /// Loads the kernel that makes the copies of a table of [`GatherEntry`](crate::backend::stream_ordered::gather_kernel::GatherEntry)s; `None` where the device or
+    /// the driver cannot, or host memory has another address on the device.
+    unsafe fn load_gather(&self) -> Result<Option<Self::Kernel>>;
+
+    /// Runs it. The table lies in memory of [`allocate_host`](Api::allocate_host).
+    unsafe fn launch_gather(
+        &self,
+        kernel: Self::Kernel,
+        table: NonNull<u8>,
+        entries: u32,
+        stream: Self::Stream,
+    ) -> Result<()>;
+
+    /// Unloads it.
+    unsafe fn unload_gather(&self, kernel: Self::Kernel) -> Result<()>;
+
+    /// Zeros.
+    unsafe fn clear(&self, to: u64, bytes: usize, stream: Self::Stream) -> Result<()>;
+}
+
+/// What an event is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// It only says whether it was reached. No thread can sleep in the driver until then: an event of that kind interrupts a
+    /// processor whenever it is reached, and whoever runs there loses 35 us (CUDA, H200).
+    Plain,
+    /// It has a time stamp.
+    Timing,
+}

@@ -1,0 +1,211 @@
+//! One device behind the seam.
+
+use std::any::Any;
+use std::sync::{Arc, Weak};
+
+use crate::alignment::Alignment;
+use crate::backend::stream_ordered::allocator::Heap;
+use crate::backend::stream_ordered::api::Api;
+use crate::backend::stream_ordered::buffer::OrderedBuffer;
+use crate::backend::stream_ordered::context::Context;
+use crate::backend::stream_ordered::gather_kernel::{Gather, GatherEntry};
+use crate::backend::stream_ordered::pinned::PinnedStaging;
+use crate::backend::stream_ordered::stream::OrderedStream;
+use crate::backend::stream_ordered::submit;
+use crate::backend::{
+    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
+    Submission,
+};
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
+use crate::runtime::sync::Mutex;
+
+/// Threads beyond so many share streams: a stream costs memory, and devices run few copies at once.
+const COPY_STREAMS: usize = 16;
+
+/// A device of a driver with streams, events and stream-ordered memory.
+pub struct OrderedBackend<A: Api> {
+    gather: Option<Gather<A>>,
+    heap: Arc<Heap<A>>,
+    limits: Limits,
+    description: String,
+    /// Which devices this one was asked about, and whether it reaches them.
+    peers: Mutex<Vec<Peer<A>>>,
+    attached: A::Attached,
+}
+
+struct Peer<A: Api> {
+    heap: Weak<Heap<A>>,
+    reached: bool,
+}
+
+impl<A: Api> OrderedBackend<A> {
+    /// A backend for the device that `api` holds open.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn new(api: A) -> Result<Self> {
+        let context = Arc::new(Context::new(api));
+        let heap = Arc::new(Heap::new(&context)?);
+        let gather = Gather::load(&context, heap.queue())?;
+        let limits = Limits {
+            copy_granularity: Alignment::ONE,
+            bindable_alignment: Alignment::ONE,
+            buffer_alignment: A::BUFFER_ALIGNMENT,
+            largest_buffer: heap.total(),
+            host_writable: false,
+            largest_open: 0,
+            mapped_staging: false,
+            gather: gather.as_ref().map(|_| GatherEntry::BYTES),
+        };
+        // SAFETY: the device is current.
+        let description = unsafe { context.enter()?.description()? };
+        Ok(Self {
+            gather,
+            heap,
+            limits,
+            description,
+            peers: Mutex::default(),
+            attached: A::Attached::default(),
+        })
+    }
+
+    /// This kind of backend behind the seam, if it is one.
+    pub fn of(backend: &dyn Backend) -> Option<&Self> {
+        (backend as &dyn Any).downcast_ref()
+    }
+
+    /// The device, for calls of the driver.
+    pub fn context(&self) -> &Arc<Context<A>> {
+        self.heap.context()
+    }
+
+    /// What the backend's crate keeps beside the device.
+    pub fn attached(&self) -> &A::Attached {
+        &self.attached
+    }
+
+    /// Whether the stream is one of this device, whatever the two are called.
+    pub fn owns(&self, stream: &OrderedStream<A>) -> bool {
+        stream.context().is_same(self.context())
+    }
+
+    /// The stream, which must be one of this device.
+    fn own<'a>(&self, stream: &'a dyn BackendStream) -> Result<&'a OrderedStream<A>> {
+        let expected = self.device();
+        let Some(stream) = OrderedStream::of(stream) else {
+            return Err(Error::Unsupported { device: expected, what: "use a stream of another driver" });
+        };
+        match self.owns(stream) {
+            true => Ok(stream),
+            false => Err(Error::WrongStream { actual: stream.device(), expected }),
+        }
+    }
+
+    fn open_peer(&self, other: &Heap<A>) -> Result<bool> {
+        let peer = other.context();
+        let driver = self.context().enter()?;
+        // SAFETY: the device is current; both are held open.
+        unsafe {
+            if !driver.can_access(peer.api())? {
+                return Ok(false);
+            }
+            driver.enable_access(peer.api())?;
+        }
+        other.pool().map_or(Ok(()), |pool| pool.open_to(self.context()))?;
+        Ok(true)
+    }
+}
+
+// SAFETY: 1. positions: see `OrderedStream`. 2. `submit::submit` synchronises the stream before it returns an error. 3. and
+// 4. see `OrderedBuffer` and `PinnedStaging`. 5. no call below waits for a device but `synchronize`; `allocate_staging` and
+// dropping a staging block may take long, as the trait says.
+unsafe impl<A: Api> Backend for OrderedBackend<A> {
+    fn device(&self) -> DeviceId {
+        self.context().id()
+    }
+
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn counters(&self) -> Counters {
+        let device_bytes = self.heap.reserved_bytes();
+        self.context().counting().read(self.context().api().call_count(), device_bytes)
+    }
+
+    fn create_stream(&self, priority: StreamPriority) -> Result<Arc<dyn BackendStream>> {
+        Ok(Arc::new(OrderedStream::<A>::create(self.context(), priority)?))
+    }
+
+    fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        Ok(Box::new(OrderedBuffer::allocate(&self.heap, bytes, self.own(stream)?)?))
+    }
+
+    fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
+        Ok(Box::new(PinnedStaging::allocate(self.context(), bytes)?))
+    }
+
+    unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
+        Ok(Box::new(OrderedBuffer::wrap(&self.heap, memory, owner)?))
+    }
+
+    unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
+        let stream = self.own(stream)?;
+        // SAFETY: the caller's promises; the stream is of this device.
+        unsafe { submit::submit(self.context(), ops, stream.queue()) }
+    }
+
+    unsafe fn submit_gathered(
+        &self,
+        ops: &[CopyOp<'_>],
+        table: &dyn Staging,
+        stream: &dyn BackendStream,
+    ) -> Result<Submission> {
+        let stream = self.own(stream)?;
+        match &self.gather {
+            // SAFETY: the caller's promises; the stream is of this device.
+            Some(gather) => unsafe {
+                submit::submit_gathered(gather, self.context(), ops, table, stream.queue())
+            },
+            // SAFETY: as above.
+            None => unsafe { submit::submit(self.context(), ops, stream.queue()) },
+        }
+    }
+
+    fn copy_streams(&self) -> usize {
+        COPY_STREAMS
+    }
+
+    fn reaches(&self, other: &dyn Backend) -> bool {
+        let Some(other) = Self::of(other) else { return false };
+        if other.context().is_same(self.context()) {
+            return true;
+        }
+        let mut peers = self.peers.lock();
+        if let Some(peer) = peers.iter().find(|peer| std::ptr::eq(peer.heap.as_ptr(), &*other.heap)) {
+            return peer.reached;
+        }
+        let reached = self.open_peer(&other.heap).unwrap_or(false);
+        peers.push(Peer { heap: Arc::downgrade(&other.heap), reached });
+        reached
+    }
+
+    fn reads_staging_of(&self, other: &dyn Backend) -> bool {
+        Self::of(other).is_some()
+    }
+
+    fn trim(&self) -> usize {
+        self.heap.trim()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        // SAFETY: the device is current.
+        unsafe { self.context().enter()?.synchronize() }
+    }
+}

@@ -1,0 +1,129 @@
+//! Buffers: device memory of the pool, and memory of somebody else.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::backend::stream_ordered::allocator::{Heap, Held};
+use crate::backend::stream_ordered::api::Api;
+use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::stream::OrderedStream;
+use crate::backend::{Buffer, MemoryKind, RawMemory, Ticket};
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
+use crate::in_flight::queue::keep_until;
+
+/// Memory that a device can use.
+pub struct OrderedBuffer<A: Api> {
+    /// `None` once it was given back, and for no bytes at all.
+    held: Option<Held<A>>,
+    memory: RawMemory,
+    heap: Arc<Heap<A>>,
+}
+
+impl<A: Api> OrderedBuffer<A> {
+    pub(crate) fn allocate(heap: &Arc<Heap<A>>, bytes: usize, stream: &OrderedStream<A>) -> Result<Self> {
+        let (address, held) = match bytes {
+            0 => (0, None),
+            _ => heap.allocate(bytes, stream).map(|(address, held)| (address, Some(held)))?,
+        };
+        let memory = RawMemory { address, bytes, kind: MemoryKind::Device };
+        Ok(Self { held, memory, heap: heap.clone() })
+    }
+
+    /// Describes memory of somebody else, which is let go of with the buffer.
+    pub(crate) fn wrap(
+        heap: &Arc<Heap<A>>,
+        memory: RawMemory,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Self> {
+        if let Err(error) = check(heap.context(), &memory) {
+            // Owners that free device memory find the device current, also when they are refused.
+            let _current = heap.context().enter();
+            drop(owner);
+            return Err(error);
+        }
+        Ok(Self { held: Some(Held::Lent(owner)), memory, heap: heap.clone() })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context<A>> {
+        self.heap.context()
+    }
+}
+
+// SAFETY: the memory stays where it is until it is given back; the pool hands it out again only behind `after`, and
+// the owner of foreign memory is kept until `after` is reached.
+unsafe impl<A: Api> Buffer for OrderedBuffer<A> {
+    fn bytes(&self) -> usize {
+        self.memory.bytes
+    }
+
+    fn kind(&self) -> MemoryKind {
+        self.memory.kind
+    }
+
+    fn address(&self) -> Option<u64> {
+        let on_device = matches!(self.memory.kind, MemoryKind::Device | MemoryKind::Managed);
+        (on_device && self.memory.address != 0).then_some(self.memory.address)
+    }
+
+    fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
+        match self.memory.kind {
+            MemoryKind::Pinned | MemoryKind::Managed => {
+                let start = usize::try_from(self.memory.address).ok()?;
+                Some((NonNull::new(std::ptr::with_exposed_provenance_mut(start))?, false))
+            }
+            _ => None,
+        }
+    }
+
+    fn release(mut self: Box<Self>, after: &[Ticket]) {
+        let Some(held) = self.held.take() else { return };
+        self.held = self.heap.give_back(held, after);
+        if self.held.is_some() {
+            keep_until(self, after);
+        }
+    }
+}
+
+impl<A: Api> Drop for OrderedBuffer<A> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            // Nothing is left to wait for.
+            let _ = self.heap.give_back(held, &[]);
+        }
+    }
+}
+
+/// Asks the driver about the first and the last byte: memory mapped piece by piece has no other range.
+fn check<A: Api>(context: &Context<A>, memory: &RawMemory) -> Result<()> {
+    let RawMemory { address, bytes, kind } = *memory;
+    let wrong = |reason: String| Error::InvalidMemory { address, bytes, reason };
+    let Some(beyond_first) = (bytes as u64).checked_sub(1) else { return Ok(()) };
+    let last = address.checked_add(beyond_first).filter(|_| address != 0);
+    let last = last.ok_or_else(|| wrong("no memory can lie there".to_owned()))?;
+    if !matches!(kind, MemoryKind::Device | MemoryKind::Pinned | MemoryKind::Managed) {
+        return Err(wrong("it is ordinary host memory; wrap it as memory of the host".to_owned()));
+    }
+    let driver = context.enter()?;
+    check_address(&driver, address, kind).and_then(|()| check_address(&driver, last, kind)).map_err(wrong)
+}
+
+fn check_address<A: Api>(driver: &Current<'_, A>, address: u64, kind: MemoryKind) -> Result<(), String> {
+    // SAFETY: the device is current; any address may be asked about.
+    let known = unsafe { driver.kind_of(address) }.map_err(|error| error.to_string())?;
+    if known != Some(kind) {
+        return Err(format!("the driver knows {address:#x} as another kind of memory than {kind:?}"));
+    }
+    if kind != MemoryKind::Device {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    let ordinal = unsafe { driver.ordinal_of(address) }.map_err(|error| error.to_string())?;
+    let (expected, actual) = (driver.id(), DeviceId::new(driver.id().driver(), ordinal));
+    match actual {
+        Ok(actual) if actual == expected => Ok(()),
+        Ok(actual) => Err(format!("{address:#x} lies on {actual}, not on {expected}")),
+        Err(error) => Err(error.to_string()),
+    }
+}

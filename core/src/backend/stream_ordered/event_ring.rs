@@ -1,0 +1,153 @@
+//! The events of one stream: which position each stands for, and which can be used again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::backend::stream_ordered::api::{Api, EventKind};
+use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::event::Event;
+use crate::error::{Error, Result};
+use crate::runtime::sync::Mutex;
+use crate::runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Positions of a stream, each with an event until it is reached. In a steady state no event is created: reached ones
+/// are recorded again as soon as nobody else holds them.
+pub(crate) struct Ring<A: Api> {
+    /// The last position given out and the highest one known to be reached.
+    recorded: AtomicU64,
+    reached: AtomicU64,
+    distrusted: AtomicBool,
+    /// Held while an event is recorded, which may take as long as a full stream has no room: positions have the order of
+    /// the events.
+    recording: Mutex<()>,
+    /// Never held for longer than the driver needs to answer questions.
+    events: Mutex<Events<A>>,
+}
+
+struct Events<A: Api> {
+    pending: VecDeque<(u64, Arc<Event<A>>)>,
+    idle: Vec<Arc<Event<A>>>,
+    /// A broken device stays broken, even where the driver would later answer otherwise.
+    broken: Option<Error>,
+}
+
+impl<A: Api> Ring<A> {
+    pub(crate) fn new() -> Self {
+        let events = Events { pending: VecDeque::new(), idle: Vec::new(), broken: None };
+        Self {
+            recorded: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+            distrusted: AtomicBool::new(false),
+            recording: Mutex::new(()),
+            events: Mutex::new(events),
+        }
+    }
+
+    /// Records an event on `stream` and gives it the next position.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a stream of the device, which is current.
+    pub(crate) unsafe fn record(
+        &self,
+        context: &Arc<Context<A>>,
+        driver: &Current<'_, A>,
+        stream: A::Stream,
+    ) -> Result<u64> {
+        let _recording = self.recording.lock();
+        let idle = take_unheld(&mut self.events.lock().idle);
+        let event = match idle {
+            Some(event) => event,
+            None => Arc::new(Event::create(context, EventKind::Plain)?),
+        };
+        // SAFETY: the caller's promise; nobody else holds the event.
+        let recorded = unsafe { driver.record_event(event.handle(), stream) };
+        let mut events = self.events.lock();
+        if let Err(error) = recorded {
+            events.idle.push(event);
+            return Err(error);
+        }
+        let position = self.recorded.load(Ordering::Relaxed) + 1;
+        events.pending.push_back((position, event));
+        self.recorded.store(position, Ordering::Release);
+        Ok(position)
+    }
+
+    /// What is known without asking the driver: the highest position reached, and whether that is the last one.
+    pub(crate) fn known(&self) -> (u64, bool) {
+        let reached = self.reached.load(Ordering::Acquire);
+        (
+            reached,
+            reached == self.recorded.load(Ordering::Acquire) && !self.distrusted.load(Ordering::Acquire),
+        )
+    }
+
+    /// Nothing of the stream is known any more: work of it may run that no position stands for.
+    pub(crate) fn distrust(&self, error: Error) {
+        self.events.lock().broken.get_or_insert(error);
+        self.distrusted.store(true, Ordering::Release);
+    }
+
+    /// Asks the driver how far the stream has come: from the oldest event on, up to the first that is not reached. What was
+    /// reached before the call is in the answer, also if another thread is asking at this moment.
+    pub(crate) fn ask(&self, driver: &Current<'_, A>) -> Result<u64> {
+        self.ask_with(&mut self.events.lock(), driver)
+    }
+
+    /// The same, but while another thread is asking the answer is what is known: for those who ask again and again.
+    pub(crate) fn poll(&self, driver: &Current<'_, A>) -> Result<u64> {
+        match self.events.try_lock() {
+            Some(mut events) => self.ask_with(&mut events, driver),
+            None => Ok(self.known().0),
+        }
+    }
+
+    /// The event of the first pending position that is not before `position`. It is not recorded again while the
+    /// caller holds it.
+    pub(crate) fn event_behind(&self, position: u64) -> Option<Arc<Event<A>>> {
+        let events = self.events.lock();
+        let index = events.pending.partition_point(|(known, _)| *known < position);
+        events.pending.get(index).map(|(_, event)| event.clone())
+    }
+
+    fn ask_with(&self, events: &mut Events<A>, driver: &Current<'_, A>) -> Result<u64> {
+        if let Some(error) = &events.broken {
+            return Err(error.clone());
+        }
+        while let Some((position, event)) = events.pending.front() {
+            match event.is_reached(driver) {
+                Ok(true) => self.reached.store(*position, Ordering::Release),
+                Ok(false) => break,
+                Err(error) => {
+                    events.broken = Some(error.clone());
+                    return Err(error);
+                }
+            }
+            if let Some((_, event)) = events.pending.pop_front() {
+                events.idle.push(event);
+            }
+        }
+        Ok(self.reached.load(Ordering::Relaxed))
+    }
+}
+
+/// One that nobody waits for any more.
+fn take_unheld<T>(idle: &mut Vec<Arc<T>>) -> Option<Arc<T>> {
+    let index = idle.iter_mut().position(|event| Arc::get_mut(event).is_some())?;
+    Some(idle.swap_remove(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_somebody_holds_is_not_recorded_again() {
+        let held = Arc::new(1);
+        let mut idle = vec![held.clone(), Arc::new(2)];
+        assert_eq!(take_unheld(&mut idle).as_deref(), Some(&2));
+        assert_eq!(take_unheld(&mut idle), None);
+        drop(held);
+        assert_eq!(take_unheld(&mut idle).as_deref(), Some(&1));
+    }
+}

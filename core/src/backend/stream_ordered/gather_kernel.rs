@@ -1,0 +1,104 @@
+//! One kernel for many small copies.
+
+use std::sync::Arc;
+
+use crate::backend::stream_ordered::api::Api;
+use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::counters::Moved;
+use crate::backend::stream_ordered::stream::Queue;
+use crate::backend::stream_ordered::submit::{bytes_of, places};
+use crate::backend::{CopyOp, Staging};
+use crate::error::{Error, Result};
+use crate::in_flight::queue::count_leak;
+
+/// A copy, as the kernel's table has it.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct GatherEntry {
+    /// Where from: memory of the device, or of a peer.
+    pub from: u64,
+    /// Where to: memory of the device, or page-locked memory of the host.
+    pub to: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+impl GatherEntry {
+    /// How many bytes of the table it takes.
+    pub(crate) const BYTES: usize = size_of::<Self>();
+}
+
+/// The kernel of a device that has one.
+pub(crate) struct Gather<A: Api> {
+    kernel: A::Kernel,
+    context: Arc<Context<A>>,
+}
+
+impl<A: Api> Gather<A> {
+    /// Loads the kernel and runs it once: the driver may load code at the first launch, which would wait for the device.
+    pub(crate) fn load(context: &Arc<Context<A>>, queue: &Queue<A>) -> Result<Option<Self>> {
+        let driver = context.enter()?;
+        // SAFETY: the device is current.
+        let Some(kernel) = (unsafe { driver.load_gather()? }) else { return Ok(None) };
+        let gather = Self { kernel, context: context.clone() };
+        // SAFETY: as above.
+        let table = unsafe { driver.allocate_host(GatherEntry::BYTES)? };
+        let Some(table) = table else { return Ok(None) };
+        // SAFETY: the table has room for the entry, which copies nothing; the stream is alive and of this device; the table is
+        // freed behind the launch, or not at all.
+        let freed = unsafe {
+            table.cast::<GatherEntry>().write(GatherEntry::default());
+            let launched = driver.launch_gather(gather.kernel, table, 1, queue.handle());
+            let ran = launched.and_then(|()| driver.synchronize_stream(queue.handle()));
+            ran.and_then(|()| driver.free_host(table))
+        };
+        if let Err(error) = freed {
+            count_leak(GatherEntry::BYTES);
+            return Err(error);
+        }
+        Ok(Some(gather))
+    }
+
+    /// Submits `ops`, all of which read device memory, as one launch.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::submit_gathered`](crate::backend::Backend::submit_gathered); the device is current.
+    pub(crate) unsafe fn submit(
+        &self,
+        driver: &Current<'_, A>,
+        ops: &[CopyOp<'_>],
+        table: &dyn Staging,
+        queue: &Queue<A>,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let device = self.context.id();
+        let window =
+            table.window().and_then(|window| window.at(0, ops.len().saturating_mul(GatherEntry::BYTES)));
+        let start = window.ok_or(Error::Unsupported { device, what: "use a table that is too small" })?;
+        let entries = start.cast::<GatherEntry>();
+        for (index, op) in ops.iter().enumerate() {
+            let (from, to) = places(&self.context, op)?;
+            // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for all entries; it is the
+            // caller's until the position is reached.
+            unsafe { entries.add(index).write(GatherEntry { from, to, bytes: bytes_of(op) as u64 }) };
+            moved.count(op);
+        }
+        let count = u32::try_from(ops.len());
+        let count = count.map_err(|_| Error::Unsupported { device, what: "make so many copies at once" })?;
+        // SAFETY: the ranges are the caller's promise; the table has been written.
+        unsafe { driver.launch_gather(self.kernel, start, count, queue.handle())? };
+        // The kernel is one thing to the driver, whatever it copies.
+        moved.copies = 1;
+        Ok(())
+    }
+}
+
+impl<A: Api> Drop for Gather<A> {
+    fn drop(&mut self) {
+        if let Ok(driver) = self.context.enter() {
+            // SAFETY: loaded by `load`. The backend drops it when none of its streams is used any more.
+            let _ = unsafe { driver.unload_gather(self.kernel) };
+        }
+    }
+}

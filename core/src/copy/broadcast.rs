@@ -1,0 +1,162 @@
+//! One structure to several devices.
+
+use std::sync::Arc;
+
+use crate::copy::handle::CopyHandle;
+use crate::copy::start::Prepared;
+use crate::device::device::Device;
+use crate::error::{CopyError, Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::in_flight::metrics::CopyReport;
+use crate::job::job::Job;
+use crate::job::options::CopyOptions;
+use crate::runtime::foreign;
+use crate::transfer::group::Group;
+use crate::tree::visitor::TensorTree;
+
+/// Starts to copy every tensor of `value` to each device of `to` and returns at once, with a handle for each device in
+/// the order of `to`. A device that is named twice gets two structures; without a device there is nothing to do.
+///
+/// As [`start_copy`](crate::start_copy) to each of them, but what can be shared is done once: tensors on the host are
+/// taken, planned and gathered into staging memory once for all devices of one driver that read each other's staging.
+/// Each further device costs an allocation, a submission and a clone of the structure while a copy has its tensors: `Clone` clones
+/// them as they are, and cannot read them ([`Taken`](Error::Taken)). What it makes anew is no copy of anything.
+///
+/// The handles are independent: dropping or cancelling one, or a failure of its device, leaves the others alone; but what
+/// is still to be staged fails with the device whose staging memory serves them, the first that could allocate. Sources
+/// are let go of when all handles are waited for or gone. In the [reports](CopyHandle::report) what was done once counts
+/// in the first copy of those that share it.
+///
+/// # Errors
+///
+/// As [`start_copy`](crate::start_copy), if the copy to one of the devices cannot be planned, or none of them can be
+/// submitted. The error gives the structure back as it was. Where only some fail, their handles do.
+///
+/// ```
+/// use transship_core::{CopyError, CopyHandle, CopyOptions, Device, Tensor, start_copy_to_all};
+///
+/// let weights = vec![Tensor::from(vec![1.0f32, 2.0]), Tensor::from(vec![3u8])];
+/// let devices = [Device::host(), Device::best()?];
+/// let copies = start_copy_to_all(weights, &devices, CopyOptions::default())?;
+/// let copies: Vec<Vec<Tensor>> = copies.into_iter().map(CopyHandle::wait).collect::<Result<_, CopyError<_>>>()?;
+/// assert_eq!(copies[0][0].as_slice::<f32>()?, [1.0, 2.0]);
+/// assert_eq!(copies[1][0].device_id()?, devices[1].id());
+/// # Ok::<(), transship_core::Error>(())
+/// ```
+pub fn start_copy_to_all<S: TensorTree + Clone>(
+    value: S,
+    to: &[Device],
+    options: CopyOptions,
+) -> Result<Vec<CopyHandle<S>>, CopyError<S>> {
+    // Here already: deadlines and reports count from the call.
+    let mut targets = to.iter().map(|target| (target, Completion::within(options.deadline)));
+    let Some((first, completion)) = targets.next() else { return Ok(Vec::new()) };
+    let mut fan = Fan::new(Prepared::new(value, first, &options, completion)?);
+    for (target, completion) in targets {
+        if let Err(error) = fan.add(target, &options, completion) {
+            return Err(fan.fail(error));
+        }
+    }
+    match fan.launch() {
+        Ok(()) => Ok(fan.into_handles()),
+        Err(error) => Err(fan.fail(error)),
+    }
+}
+
+/// The copies of one structure.
+struct Fan<S> {
+    /// Those that share what was taken, with the structure that it was taken out of.
+    families: Vec<Family<S>>,
+    /// In the order of their targets; the number of the family of each.
+    copies: Vec<(usize, Arc<Job>, CopyReport)>,
+}
+
+/// Copies that are staged together. Their tensors were taken once, out of `value`: clones of that have the same marks.
+struct Family<S> {
+    /// Until the last of its copies has it.
+    value: Option<S>,
+    group: Group,
+    copies: usize,
+}
+
+impl<S: TensorTree + Clone> Fan<S> {
+    fn new(prepared: Prepared<S>) -> Self {
+        let mut fan = Self { families: Vec::new(), copies: Vec::new() };
+        fan.found(prepared);
+        fan
+    }
+
+    /// Adds a copy to `target`: to a family that it can share with, else planned by itself.
+    fn add(&mut self, target: &Device, options: &CopyOptions, completion: Arc<Completion>) -> Result<()> {
+        let mut families = self.families.iter_mut().enumerate();
+        match families.find(|(_, family)| family.group.can_take(target)) {
+            Some((number, family)) => {
+                let job = family.group.add(target, options, completion)?;
+                let mut report = CopyReport::new(target.id());
+                report.leaves = job.leaves.len();
+                family.copies += 1;
+                self.copies.push((number, job, report));
+            }
+            None => self.found(Prepared::new(self.restored()?, target, options, completion)?),
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, Prepared { value, job, report }: Prepared<S>) {
+        self.copies.push((self.families.len(), job.clone(), report));
+        self.families.push(Family { value: Some(value), group: Group::of(job), copies: 1 });
+    }
+
+    /// Launches all; fails if no copy can be.
+    fn launch(&self) -> Result<()> {
+        let mut failed = None;
+        let mut some_run = false;
+        for family in &self.families {
+            match family.group.launch() {
+                Ok(()) => some_run = true,
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        match failed {
+            Some(error) if !some_run => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Clones are made of structures without their tensors' memory, while the devices copy.
+    fn into_handles(self) -> Vec<CopyHandle<S>> {
+        let Self { mut families, copies } = self;
+        let mut handles = Vec::with_capacity(copies.len());
+        for (family, job, report) in copies {
+            let Some(family) = families.get_mut(family) else { continue };
+            family.copies -= 1;
+            let value = match family.copies {
+                0 => family.value.take(),
+                _ => foreign::call(|| family.value.clone()),
+            };
+            handles.extend(value.map(|value| CopyHandle::new(value, job, report)));
+        }
+        handles
+    }
+
+    fn fail(mut self, error: Error) -> CopyError<S> {
+        let value = self.families.first_mut().and_then(|family| family.value.take());
+        CopyError::new(
+            error,
+            value.zip(self.copies.first()).map(|(mut value, (_, job, _))| {
+                job.give_back(&mut value);
+                value
+            }),
+        )
+    }
+
+    /// A clone of the structure with its tensors.
+    fn restored(&self) -> Result<S> {
+        let value = self.families.first().and_then(|family| foreign::call(|| family.value.clone()));
+        let (Some(mut value), Some((_, job, _))) = (value, self.copies.first()) else {
+            return Err(Error::Taken);
+        };
+        job.give_back(&mut value);
+        Ok(value)
+    }
+}

@@ -1,0 +1,183 @@
+//! Putting the structure together, with the copies or again with its sources, and helping workers on the way.
+
+use std::time::Duration;
+
+use crate::copy::handle::CopyHandle;
+use crate::copy::{pairing, take};
+use crate::device::stream::Stream;
+use crate::error::{CopyError, Error, Result};
+use crate::runtime::backoff::Naps;
+use crate::runtime::fork;
+use crate::runtime::sync::Instant;
+use crate::tensor::storage::Storage;
+use crate::transfer::muster::Muster;
+use crate::tree::visitor::TensorTree;
+
+impl<S: TensorTree> CopyHandle<S> {
+    pub(crate) fn hand_to(&mut self, stream: &Stream) -> Result<()> {
+        if self.planned.target.is_host() {
+            return Err(Error::HostTarget);
+        }
+        self.completion.wait_submitted(None)?;
+        for (lane, position) in self.completion.positions() {
+            lane.precede(stream.backend_stream(), position)?;
+        }
+        if let Some(job) = &self.job {
+            self.placed = job.results();
+        }
+        for storage in &self.placed {
+            storage.hand_to(stream.lane().handed());
+        }
+        Ok(())
+    }
+
+    /// Waits, using the time of the device to put the structure together and to let go of the sources.
+    pub(crate) fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, CopyError<S>> {
+        if timeout.is_none() {
+            self.help()?;
+        }
+        let sleeps = timeout.is_none() && self.job.as_ref().is_some_and(|job| job.is_one_of_many());
+        self.rebuild()?;
+        if sleeps {
+            self.sleep_until_done();
+        }
+        match self.completion.wait(timeout) {
+            Ok(done) => Ok(done),
+            Err(error) => Err(self.give_up(error)),
+        }
+    }
+
+    /// Asks now and then, for as long as there is something to wait for: where many threads copy, they need the processor.
+    fn sleep_until_done(&self) {
+        let begin = Instant::now();
+        while self.completion.is_submitted() && matches!(self.completion.is_done(), Ok(false)) {
+            Naps::AMONG_MANY.sleep(begin);
+        }
+    }
+
+    /// Does what there is to do until every piece is submitted: for those who would wait for that without a limit. Units are
+    /// carried as workers carry them, and nothing of the program's runs meanwhile: it may wait for this copy.
+    pub(crate) fn help(&mut self) -> Result<(), CopyError<S>> {
+        if self.completion.is_submitted() {
+            return Ok(());
+        }
+        fork::check().map_err(|error| self.give_up(error))?;
+        let muster = self.job.as_ref().and_then(|job| job.helped_by_waiting());
+        if let Some(crew) = muster.and_then(Muster::join) {
+            crew.work();
+            self.completion.await_last_units();
+        }
+        Ok(())
+    }
+
+    /// Puts the copies in and lets go of the sources, once every piece is submitted.
+    pub(crate) fn rebuild(&mut self) -> Result<(), CopyError<S>> {
+        if !self.completion.is_done_cached() {
+            fork::check().map_err(|error| self.give_up(error))?;
+        }
+        if !self.completion.is_accepted() {
+            return Ok(());
+        }
+        let Some(job) = &self.job else { return Ok(()) };
+        if let Some(landings) = job.left_to_land() {
+            if !self.completion.is_done_cached() {
+                return Ok(());
+            }
+            // SAFETY: it is done, and its results are not in the structure yet.
+            if let Err(error) = unsafe { landings.land() } {
+                return Err(self.give_up(error));
+            }
+        }
+        self.place()?;
+        if let Some(job) = self.job.take() {
+            self.placed = job.results();
+            job.report(&mut self.planned);
+        }
+        Ok(())
+    }
+
+    /// Puts the copies in.
+    fn place(&mut self) -> Result<(), CopyError<S>> {
+        let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
+        let placed = match job.held() {
+            Some(held) => held.place(value, job.leaves.copy()),
+            None => take::place(value, job),
+        };
+        let Err(error) = placed else { return Ok(()) };
+        job.report(&mut self.planned);
+        // Some of its tensors have no memory.
+        (self.job, self.value) = (None, None);
+        self.completion.abandon();
+        Err(CopyError::new(error, None))
+    }
+
+    /// The structure of a copy that is done. A tensor that stayed where it is may have failed to be filled meanwhile.
+    pub(crate) fn finish_done(&mut self) -> Result<S, CopyError<S>> {
+        self.rebuild()?;
+        match self.placed.iter().try_for_each(Storage::check_ready) {
+            Ok(()) => self.finish(),
+            Err(error) if self.into.is_some() => Err(self.give_up(error)),
+            Err(error) => Err(CopyError::new(error, self.value.take())),
+        }
+    }
+
+    pub(crate) fn finish(&mut self) -> Result<S, CopyError<S>> {
+        self.rebuild()?;
+        self.placed.clear();
+        if self.job.is_some() {
+            // It failed since it was looked at.
+            let error = self.completion.is_done().err().unwrap_or(Error::NotReady);
+            return Err(self.give_up(error));
+        }
+        // Its memory is in the structure that comes out.
+        self.into = None;
+        self.value.take().ok_or_else(|| CopyError::new(Error::Finished, None))
+    }
+
+    /// The structure with its sources, if they are still there.
+    pub(crate) fn give_up(&mut self, error: Error) -> CopyError<S> {
+        if fork::is_child() {
+            // Workers of the parent may have been in the middle of it.
+            std::mem::forget((self.value.take(), self.into.take(), self.job.take()));
+            return CopyError::new(error, None);
+        }
+        if let Some(into) = self.into.take() {
+            return self.give_up_both(error, *into);
+        }
+        let value = self.job.take().and_then(|job| {
+            job.report(&mut self.planned);
+            let mut value = self.value.take()?;
+            job.give_back(&mut value);
+            Some(value)
+        });
+        CopyError::new(error, value)
+    }
+
+    /// Both structures of a copy into memory that was there before. Nobody reads that while it is being filled, nor what did
+    /// not get all of it: unless it is done, the copy fails now.
+    fn give_up_both(&mut self, error: Error, mut into: S) -> CopyError<S> {
+        self.completion.fail(error.clone());
+        self.placed.clear();
+        let Some(job) = self.job.take() else {
+            // The sources are gone, and the memory is in the structure that was to come out.
+            return CopyError::new(error, None).with_destination(self.value.take());
+        };
+        job.report(&mut self.planned);
+        let mut value = self.value.take();
+        if let Some(value) = &mut value {
+            job.give_back(value);
+        }
+        let filled = match job.left_to_land() {
+            // SAFETY: it is done, and its results are not in the structure yet.
+            Some(landings) if self.completion.is_done_cached() => unsafe { landings.land() },
+            _ => Ok(()),
+        };
+        let is_back = job.held().is_some_and(|held| held.give_back(&mut into, job.leaves.copy()).is_ok());
+        let mut into = Some(into).filter(|_| filled.is_ok() && is_back);
+        let error = match (&mut value, &mut into) {
+            (Some(value), Some(into)) => pairing::located(error, value, into),
+            _ => error,
+        };
+        CopyError::new(error, value).with_destination(into)
+    }
+}

@@ -1,0 +1,105 @@
+//! What is left in flight of a copy that nobody wants any more, and when it is over.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::in_flight::completion::Completion;
+use crate::runtime::sync::OnceLock;
+
+/// What a [cancelled](crate::CopyHandle::cancel) copy has left in flight. Await it or wait for it: then the device is done with
+/// all memory of the copy, and nobody else uses it for the copy either. Dropping it changes nothing.
+#[must_use = "it tells when the memory of the copy can be used again"]
+pub struct InFlight(Arc<Completion>);
+
+impl InFlight {
+    /// Until what `copy` has submitted by now is done; nobody submits more.
+    pub(crate) fn until(copy: &Completion) -> Self {
+        let over = Completion::new();
+        reach(&over, copy);
+        Self(over)
+    }
+
+    /// Whether it is over. Asks the device; never blocks.
+    ///
+    /// # Errors
+    ///
+    /// The error of a broken device, which may use the memory for ever.
+    pub fn is_over(&self) -> Result<bool> {
+        self.0.is_done()
+    }
+
+    /// Blocks until it is over.
+    ///
+    /// # Errors
+    ///
+    /// As [`is_over`](Self::is_over).
+    pub fn wait(&self) -> Result<()> {
+        self.0.wait(None).map(drop)
+    }
+
+    /// Blocks until it is over; `false` if `timeout` is over first.
+    ///
+    /// # Errors
+    ///
+    /// As [`is_over`](Self::is_over).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.0.wait(Some(timeout))
+    }
+}
+
+impl Future for InFlight {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.register(context.waker())?;
+        // In this order: it may end between the two.
+        if self.0.is_done()? { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_done_cached() { "InFlight(over)" } else { "InFlight" })
+    }
+}
+
+/// The last field of a job: when it goes, workers and handle have let go of all memory of the copy, and what is in flight is what
+/// was submitted by then.
+pub(crate) struct Departure(OnceLock<Watched>);
+
+struct Watched {
+    copy: Arc<Completion>,
+    over: Arc<Completion>,
+}
+
+impl Departure {
+    pub(crate) fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    pub(crate) fn watch(&self, copy: &Arc<Completion>) -> InFlight {
+        let watched = self.0.get_or_init(|| Watched { copy: copy.clone(), over: Completion::new() });
+        InFlight(watched.over.clone())
+    }
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        if let Some(Watched { copy, over }) = self.0.get() {
+            reach(over, copy);
+        }
+    }
+}
+
+/// `over` is done when all is that `copy` has submitted.
+fn reach(over: &Arc<Completion>, copy: &Completion) {
+    for (lane, position) in copy.positions_in_flight() {
+        over.reach(&lane, position);
+    }
+    over.submitted();
+}

@@ -1,0 +1,12 @@
+//! The calls of programs. The only room that knows the type of the structure.
+
+pub(crate) mod broadcast;
+pub(crate) mod finish;
+pub(crate) mod future;
+pub(crate) mod handle;
+pub(crate) mod into;
+pub(crate) mod left_in_flight;
+pub(crate) mod pairing;
+pub(crate) mod placing;
+pub(crate) mod start;
+pub(crate) mod take;

@@ -1,0 +1,243 @@
+//! The drivers of this program and the devices that are open.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::backend::host::HostDriver;
+use crate::backend::{BuiltinDriver, Driver};
+use crate::device::device::{Device, WeakDevice};
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
+use crate::runtime::sync::{Condvar, Mutex, MutexGuard, OnceLock, statics, thread_local};
+use crate::runtime::{foreign, fork};
+
+/// What is known of a driver without initialising a device.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DriverInfo {
+    /// The word before the colon of the names of its devices.
+    pub name: &'static str,
+    /// How many devices it has here; 0 if it cannot be used.
+    pub devices: usize,
+    /// What is missing, where it cannot be used.
+    pub unavailable: Option<Error>,
+}
+
+/// Adds a driver to this program: from now on [`Device::open`] knows its devices.
+///
+/// # Errors
+///
+/// [`Error::DriverExists`], and [`Error::InvalidDeviceId`] if the name cannot be part of a device's name.
+pub fn register_driver(driver: Arc<dyn Driver>) -> Result<()> {
+    let driver = NamedDriver::new(driver);
+    let name = driver.name;
+    // The other name of the host is taken as well.
+    if DeviceId::new(name, 0)?.is_host() {
+        return Err(Error::DriverExists { name });
+    }
+    fork::check()?;
+    let mut drivers = registry().drivers();
+    if drivers.known.iter().any(|known| known.name == name) {
+        return Err(Error::DriverExists { name });
+    }
+    drivers.known.push(driver);
+    Ok(())
+}
+
+/// The drivers of this program, compiled in or registered, the preferred ones first. A backend crate that the program depends on
+/// without naming it is not linked, and not among them: `use transship_cuda as _;`.
+pub fn drivers() -> Vec<DriverInfo> {
+    let describe = |NamedDriver { name, driver }: &NamedDriver| DriverInfo {
+        name,
+        devices: driver.device_count(),
+        unavailable: driver.is_available().err(),
+    };
+    by_preference().iter().map(describe).collect()
+}
+
+pub(crate) fn list() -> Vec<DeviceId> {
+    let devices = |NamedDriver { name, driver }: &NamedDriver| {
+        let name = *name;
+        (0..driver.device_count()).filter_map(move |ordinal| DeviceId::new(name, ordinal).ok())
+    };
+    by_preference().iter().flat_map(devices).collect()
+}
+
+pub(crate) fn best() -> DeviceId {
+    list().first().copied().unwrap_or(DeviceId::HOST)
+}
+
+pub(crate) async fn open(id: DeviceId) -> Result<Device> {
+    if id.is_host() {
+        return Ok(Device::host());
+    }
+    if let Some(device) = find_open(id) {
+        return Ok(device);
+    }
+    let driver = find_driver(id.driver())?;
+    driver.is_available()?;
+    let count = driver.device_count();
+    if id.ordinal() >= count {
+        return Err(Error::NoSuchDevice { device: id, count });
+    }
+    let device = Device::from_backend(driver.open(id.ordinal()).await?)?;
+    Ok(keep(device))
+}
+
+/// A driver, whose name was asked for once: what it answers is its own code, which no lock is held for.
+#[derive(Clone)]
+struct NamedDriver {
+    name: &'static str,
+    driver: Arc<dyn Driver>,
+}
+
+impl NamedDriver {
+    fn new(driver: Arc<dyn Driver>) -> Self {
+        Self { name: foreign::call(|| driver.name()), driver }
+    }
+}
+
+struct Registry {
+    drivers: Mutex<Drivers>,
+    /// Told when those that are a part of the program are there.
+    taken_up: Condvar,
+    open: Mutex<HashMap<DeviceId, WeakDevice>>,
+}
+
+struct Drivers {
+    /// Among equals the host comes first.
+    known: Vec<NamedDriver>,
+    builtin: Builtin,
+}
+
+/// How far the drivers are taken up that are a part of the program. Their own code runs meanwhile, and may come back here: under no
+/// lock, but whoever else comes waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Builtin {
+    Waiting,
+    Coming,
+    There,
+}
+
+thread_local! {
+    /// Whether this thread takes them up.
+    static TAKES_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+fn registry() -> &'static Registry {
+    statics! {
+        static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    }
+    REGISTRY.get_or_init(|| {
+        let host = NamedDriver { name: "host", driver: Arc::new(HostDriver) };
+        let drivers = Drivers { known: vec![host], builtin: Builtin::Waiting };
+        Registry { drivers: Mutex::new(drivers), taken_up: Condvar::new(), open: Mutex::default() }
+    })
+}
+
+impl Registry {
+    /// The drivers: all that there are, or, for one of them that asks while it is taken up, those before it.
+    fn drivers(&self) -> MutexGuard<'_, Drivers> {
+        let mut drivers = self.drivers.lock();
+        loop {
+            match drivers.builtin {
+                Builtin::There => return drivers,
+                Builtin::Coming if takes_up() => return drivers,
+                Builtin::Coming => self.taken_up.wait(&mut drivers),
+                Builtin::Waiting => {
+                    drivers.builtin = Builtin::Coming;
+                    drop(drivers);
+                    self.take_up();
+                    drivers = self.drivers.lock();
+                }
+            }
+        }
+    }
+
+    fn take_up(&self) {
+        let coming = Coming::begin(self);
+        for BuiltinDriver(make) in inventory::iter::<BuiltinDriver> {
+            let driver = NamedDriver::new(foreign::call(make));
+            self.drivers.lock().known.push(driver);
+        }
+        coming.end();
+    }
+}
+
+fn takes_up() -> bool {
+    TAKES_UP.try_with(Cell::get).unwrap_or(false)
+}
+
+/// The taking up; begun anew by the next one who asks if it panics.
+struct Coming<'a> {
+    registry: &'a Registry,
+    /// How many drivers there were before.
+    before: usize,
+    ends_as: Builtin,
+}
+
+impl<'a> Coming<'a> {
+    fn begin(registry: &'a Registry) -> Self {
+        let _ = TAKES_UP.try_with(|takes_up| takes_up.set(true));
+        let before = registry.drivers.lock().known.len();
+        Self { registry, before, ends_as: Builtin::Waiting }
+    }
+
+    fn end(mut self) {
+        self.ends_as = Builtin::There;
+    }
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        let _ = TAKES_UP.try_with(|takes_up| takes_up.set(false));
+        let mut drivers = self.registry.drivers.lock();
+        drivers.builtin = self.ends_as;
+        let all = drivers.known.len();
+        let kept = if self.ends_as == Builtin::There { all } else { self.before };
+        let unfinished = drivers.known.split_off(kept.min(all));
+        drop(drivers);
+        self.registry.taken_up.notify_all();
+        // Their own code.
+        drop(unfinished);
+    }
+}
+
+fn known_drivers() -> Vec<NamedDriver> {
+    if fork::is_child() {
+        return Vec::new();
+    }
+    registry().drivers().known.clone()
+}
+
+/// A driver may have to look at its devices to say how good it is: only those who ask for an order pay for that.
+fn by_preference() -> Vec<NamedDriver> {
+    let mut drivers = known_drivers();
+    drivers.sort_by_cached_key(|known| std::cmp::Reverse(known.driver.preference()));
+    drivers
+}
+
+fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {
+    let drivers = known_drivers();
+    let known = drivers.iter().find(|known| known.name == name);
+    known.map(|known| known.driver.clone()).ok_or_else(|| Error::UnknownDriver {
+        name: name.to_owned(),
+        known: drivers.iter().map(|driver| driver.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+fn find_open(id: DeviceId) -> Option<Device> {
+    registry().open.lock().get(&id).and_then(WeakDevice::upgrade)
+}
+
+/// Two threads may have opened the same device at the same time: the first to come here wins.
+fn keep(device: Device) -> Device {
+    let mut open = registry().open.lock();
+    open.retain(|_, device| device.upgrade().is_some());
+    if let Some(first) = open.get(&device.id()).and_then(WeakDevice::upgrade) {
+        return first;
+    }
+    open.insert(device.id(), device.downgrade());
+    device
+}

@@ -1,0 +1,388 @@
+//! How far a copy is: being staged, submitted, done or failed. Everybody who waits for a copy shares one of these; none
+//! of them owns what is in flight.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::in_flight::metrics::Figures;
+use crate::in_flight::queue::Lane;
+use crate::in_flight::retired::Retired;
+use crate::runtime::foreign::TaskWaker;
+use crate::runtime::reactor::Watch;
+use crate::runtime::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use crate::runtime::sync::{Condvar, Instant, Mutex, MutexGuard, thread};
+use crate::runtime::{fork, reactor};
+
+const RUNNING: u8 = 0;
+const SUBMITTED: u8 = 1;
+const DONE: u8 = 2;
+const FAILED: u8 = 3;
+
+/// 512 KiB are filled in 75 to 110 us.
+const LAST_UNITS: Duration = Duration::from_micros(200);
+
+/// The positions behind a copy, one for each lane that it uses.
+pub(crate) type Positions = SmallVec<[(Arc<Lane>, u64); 1]>;
+
+/// The state of one copy.
+pub(crate) struct Completion {
+    state: AtomicU8,
+    abandoned: AtomicBool,
+    deadline: Option<Deadline>,
+    inner: Mutex<Inner>,
+    moved: Condvar,
+    pub(crate) figures: Figures,
+    pub(crate) retired: Retired,
+}
+
+/// When a copy must be done.
+struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+struct Inner {
+    positions: Positions,
+    error: Option<Error>,
+    waker: Option<TaskWaker>,
+    /// Positions that a failed copy may still use memory before.
+    left: Positions,
+    /// The reactor shall look after the copy once it is submitted.
+    unattended: bool,
+    watched: bool,
+}
+
+impl Completion {
+    /// A copy whose pieces are not submitted yet, and that may take its time.
+    pub(crate) fn new() -> Arc<Self> {
+        Self::within(None)
+    }
+
+    /// A copy whose pieces are not submitted yet, to be done within `limit`.
+    pub(crate) fn within(limit: Option<Duration>) -> Arc<Self> {
+        // What is too long to add up is no limit.
+        let deadline =
+            limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
+        Arc::new(Self {
+            state: AtomicU8::new(RUNNING),
+            abandoned: AtomicBool::new(false),
+            deadline,
+            inner: Mutex::new(Inner {
+                positions: Positions::new(),
+                error: None,
+                waker: None,
+                left: Positions::new(),
+                unattended: false,
+                watched: false,
+            }),
+            moved: Condvar::new(),
+            figures: Figures::new(),
+            retired: Retired::default(),
+        })
+    }
+
+    /// Work that is done when `lane` reaches `position`.
+    pub(crate) fn at(lane: Arc<Lane>, position: u64) -> Arc<Self> {
+        let completion = Self::new();
+        completion.reach(&lane, position);
+        completion.state.store(SUBMITTED, Ordering::Release);
+        completion
+    }
+
+    /// Adds a position that the copy waits for.
+    pub(crate) fn reach(&self, lane: &Arc<Lane>, position: u64) {
+        if fork::is_child() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        if self.state.load(Ordering::Acquire) == FAILED {
+            note(&mut inner.left, lane, position);
+            drop(inner);
+            // Nobody waits for it any more, but somebody must let go of what it uses.
+            let _ = reactor::watch(Watch::Lane(lane.clone()));
+            return;
+        }
+        note(&mut inner.positions, lane, position);
+    }
+
+    /// Everything is submitted, or done where nothing needed a device.
+    pub(crate) fn submitted(self: &Arc<Self>) {
+        if fork::is_child() {
+            return;
+        }
+        self.figures.note_submitted();
+        let mut inner = self.inner.lock();
+        if self.state.load(Ordering::Acquire) != RUNNING {
+            return;
+        }
+        if inner.positions.is_empty() {
+            drop(inner);
+            return self.finish(DONE, None);
+        }
+        self.state.store(SUBMITTED, Ordering::Release);
+        self.moved.notify_all();
+        let attend = inner.unattended && !inner.watched;
+        inner.watched |= attend;
+        drop(inner);
+        if attend && let Err(error) = reactor::watch(Watch::Copy(self.clone())) {
+            self.finish(FAILED, Some(error));
+        }
+    }
+
+    /// The copy failed; what it has in flight stays owned until its positions are reached.
+    pub(crate) fn fail(&self, error: Error) {
+        self.finish(FAILED, Some(error));
+    }
+
+    /// Whether the copy is known to be done, without asking the driver.
+    #[inline]
+    pub(crate) fn is_done_cached(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DONE
+    }
+
+    /// Whether every piece is submitted (or the copy is over).
+    pub(crate) fn is_submitted(&self) -> bool {
+        self.state.load(Ordering::Acquire) != RUNNING
+    }
+
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Whether every piece is submitted and none has failed.
+    pub(crate) fn is_accepted(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), SUBMITTED | DONE)
+    }
+
+    /// Whether the copy is done, asking the driver. Never blocks.
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        self.check(&mut |_| true)
+    }
+
+    /// For the reactor: whether the copy is over. Asks only the lanes that `may_ask` allows.
+    pub(crate) fn settle(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> bool {
+        self.check(may_ask).unwrap_or(true)
+    }
+
+    /// Blocks until every piece is submitted; `false` when the time is over.
+    pub(crate) fn wait_submitted(&self, deadline: Option<Instant>) -> Result<bool> {
+        fork::check()?;
+        let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
+        let mut inner = self.inner.lock();
+        while self.state.load(Ordering::Acquire) == RUNNING {
+            match until {
+                None => self.moved.wait(&mut inner),
+                Some(until) if self.moved.wait_until(&mut inner, until).timed_out() => {
+                    drop(inner);
+                    return self.is_in_time().map(|()| false);
+                }
+                Some(_) => {}
+            }
+        }
+        inner.error.clone().map_or(Ok(true), Err)
+    }
+
+    /// For a thread that has found nothing left to begin: what others have begun takes them about as long as waking this one
+    /// would. Others that need the processor get it.
+    pub(crate) fn await_last_units(&self) {
+        let begin = Instant::now();
+        while !self.is_submitted() && begin.elapsed() < LAST_UNITS {
+            thread::yield_now();
+        }
+    }
+
+    /// Blocks until the copy is done; `false` when the time is over.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        if self.is_done_cached() {
+            return Ok(true);
+        }
+        fork::check()?;
+        // A time-out too long to add up is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
+        if !self.is_submitted() && !self.wait_submitted(deadline)? {
+            return Ok(false);
+        }
+        for (lane, position) in self.positions() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            match lane.wait(position, left) {
+                Ok(true) => {}
+                Ok(false) => return self.is_in_time().map(|()| false),
+                Err(error) => {
+                    self.fail(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        self.check(&mut |_| false)
+    }
+
+    /// The positions that the copy waits for; complete once it is submitted, empty when it is over.
+    pub(crate) fn positions(&self) -> Positions {
+        self.inner.lock().positions.clone()
+    }
+
+    /// The positions before which it may use memory, by now; of a failed copy as well.
+    pub(crate) fn positions_in_flight(&self) -> Positions {
+        if fork::is_child() {
+            return Positions::new();
+        }
+        let inner = self.inner.lock();
+        inner.positions.iter().chain(&inner.left).cloned().collect()
+    }
+
+    /// Wakes `waker` when the copy is over. To be called before the last check.
+    pub(crate) fn register(self: &Arc<Self>, waker: &Waker) -> Result<()> {
+        fork::check()?;
+        let is_known = self.inner.lock().waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        // Cloned and dropped without the lock: both are the program's code.
+        let new = (!is_known).then(|| TaskWaker::clone_of(waker));
+        let mut inner = self.inner.lock();
+        let mut unused = new;
+        // At its end the copy wakes who is registered, and nobody later.
+        if self.state.load(Ordering::Acquire) < DONE && unused.is_some() {
+            std::mem::swap(&mut inner.waker, &mut unused);
+        }
+        let attended = self.attend(inner);
+        drop(unused);
+        attended
+    }
+
+    /// Nobody is to be woken any more.
+    pub(crate) fn forget_waker(&self) {
+        if fork::is_child() {
+            return;
+        }
+        let waker = self.inner.lock().waker.take();
+        drop(waker);
+    }
+
+    /// Nobody waits for the copy any more, but somebody must let go of what it uses.
+    pub(crate) fn leave_to_reactor(self: &Arc<Self>) -> Result<()> {
+        fork::check()?;
+        self.attend(self.inner.lock())
+    }
+
+    /// The result is not wanted: what is not submitted yet need not be.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        // Without a reactor thread the memory stays in its lane until the next copy settles it.
+        let _ = self.leave_to_reactor();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    fn attend(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
+        inner.unattended = true;
+        let watchable = match self.state.load(Ordering::Acquire) {
+            SUBMITTED => true,
+            // What is not submitted by its deadline fails as well, and only somebody who looks at a clock sees that.
+            RUNNING => self.deadline.is_some(),
+            _ => false,
+        };
+        if inner.watched || !watchable {
+            return Ok(());
+        }
+        inner.watched = true;
+        drop(inner);
+        reactor::watch(Watch::Copy(self.clone()))
+    }
+
+    fn check(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
+        if !self.has_passed(may_ask)? {
+            return Ok(false);
+        }
+        self.finish(DONE, None);
+        // Another thread may have seen it fail meanwhile, which takes the positions away.
+        if self.is_done_cached() { Ok(true) } else { Err(self.error()) }
+    }
+
+    /// Whether everything is submitted and each lane is past its position.
+    fn has_passed(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
+        if self.is_done_cached() {
+            return Ok(true);
+        }
+        fork::check()?;
+        match self.state.load(Ordering::Acquire) {
+            RUNNING => return self.is_in_time().map(|()| false),
+            DONE => return Ok(true),
+            FAILED => return Err(self.error()),
+            _ => {}
+        }
+        for (lane, position) in self.positions() {
+            if !lane.has_reached(position)
+                && may_ask(&lane)
+                && let Err(error) = lane.poll()
+            {
+                self.fail(error.clone());
+                return Err(error);
+            }
+            if !lane.has_reached(position) {
+                return self.is_in_time().map(|()| false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Fails the copy, which is not done, if it should be by now.
+    fn is_in_time(&self) -> Result<()> {
+        match &self.deadline {
+            Some(deadline) if deadline.at <= Instant::now() => {
+                // In this order: workers who find it abandoned say that it was cancelled.
+                self.fail(Error::DeadlineExceeded { limit: deadline.limit });
+                self.abandoned.store(true, Ordering::Relaxed);
+                // It may have ended otherwise in this moment.
+                if self.is_done_cached() { Ok(()) } else { Err(self.error()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Why it failed.
+    pub(crate) fn error(&self) -> Error {
+        self.inner.lock().error.clone().unwrap_or(Error::NotReady)
+    }
+
+    fn finish(&self, end: u8, error: Option<Error>) {
+        if fork::is_child() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        if self.state.load(Ordering::Acquire) >= DONE {
+            return;
+        }
+        self.figures.note_end();
+        inner.error = error;
+        self.state.store(end, Ordering::Release);
+        self.moved.notify_all();
+        let waker = inner.waker.take();
+        let positions = std::mem::take(&mut inner.positions);
+        if end == FAILED {
+            inner.left = positions.clone();
+        }
+        drop(inner);
+        if end == FAILED {
+            for (lane, _) in positions {
+                // Without a reactor thread the memory stays in its lane until the next copy settles it.
+                let _ = reactor::watch(Watch::Lane(lane));
+            }
+        }
+        if let Some(waker) = waker {
+            reactor::wake(waker);
+        }
+    }
+}
+
+/// Notes a position of a lane, the last one if there are several.
+fn note(positions: &mut Positions, lane: &Arc<Lane>, position: u64) {
+    match positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, lane)) {
+        Some((_, known)) => *known = position.max(*known),
+        None => positions.push((lane.clone(), position)),
+    }
+}

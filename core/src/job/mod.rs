@@ -1,0 +1,10 @@
+//! One copy as data: what goes where, by which path. Knows no structure, starts nothing.
+
+pub(crate) mod into_memory;
+pub(crate) mod job;
+pub(crate) mod options;
+pub(crate) mod path;
+pub(crate) mod preallocated;
+pub(crate) mod scan;
+pub(crate) mod share;
+pub(crate) mod unstage;

@@ -1,0 +1,223 @@
+//! How a copy shall be done.
+
+use std::time::Duration;
+
+use crate::alignment::Alignment;
+use crate::backend::Limits;
+use crate::device::stream::Stream;
+use crate::error::{Error, Result};
+
+/// Staging blocks are at most this large: 4 MiB fills the link with 8 threads (50.9 of 55.2 GB/s on an H200), and keeps
+/// one copy from delaying another for long.
+pub(crate) const LARGEST_BLOCK: usize = 4 << 20;
+
+/// What tensors in shared memory are aligned to unless the options say otherwise.
+pub(crate) const DEFAULT_ALIGNMENT: Alignment = match Alignment::of(16) {
+    Some(alignment) => alignment,
+    None => unreachable!(),
+};
+
+/// Where a device demands more, tensors are not made bindable on their own unless that is asked for, in bytes.
+const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
+
+/// How a copy shall be done. The default suits most.
+///
+/// ```
+/// use transship_core::{BackgroundWork, CopyOptions};
+///
+/// let options = CopyOptions::default().max_chunk_bytes(8 << 20).background(BackgroundWork::Never);
+/// assert!(options.validate().is_ok());
+/// assert!(CopyOptions::default().packed_alignment(12).validate().is_err());
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct CopyOptions {
+    pub(crate) pinned: bool,
+    pub(crate) mapped_results: bool,
+    pub(crate) pack: bool,
+    pub(crate) alignment: usize,
+    pub(crate) bindable: Option<bool>,
+    pub(crate) max_chunk: usize,
+    pub(crate) max_packed: usize,
+    pub(crate) pace: Option<usize>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) background: BackgroundWork,
+    pub(crate) policy: CopyPolicy,
+    pub(crate) stream: Option<Stream>,
+}
+
+/// Whether workers may do the staging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum BackgroundWork {
+    /// Small copies at once on the caller's thread, large ones, and all that would block, on workers.
+    #[default]
+    Auto,
+    /// Everything on workers.
+    Always,
+    /// Everything on the caller's thread; what would wait for the device is [`Error::Busy`].
+    Never,
+}
+
+/// Whether a tensor that is on the target already is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum CopyPolicy {
+    /// Only if it is somewhere else.
+    #[default]
+    IfNeeded,
+    /// Always: the result shares no memory with the source.
+    Always,
+    /// Never: a tensor that is somewhere else is [`Error::NeverCopy`].
+    Never,
+    /// If it is somewhere else, or keeps more than twice its own bytes alive ([`Tensor::retained_bytes`](crate::Tensor::retained_bytes)):
+    /// what is to be kept for long is copied out of the chunks that it came in.
+    Compact,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self {
+            pinned: true,
+            mapped_results: false,
+            pack: true,
+            alignment: DEFAULT_ALIGNMENT.bytes(),
+            bindable: None,
+            max_chunk: 32 << 20,
+            max_packed: 512 << 10,
+            pace: None,
+            deadline: None,
+            background: BackgroundWork::Auto,
+            policy: CopyPolicy::IfNeeded,
+            stream: None,
+        }
+    }
+}
+
+impl CopyOptions {
+    /// Whether host memory is staged through pinned blocks, and results down are pinned (default: yes). Without, staging
+    /// is ordinary memory; copies from and to that block the thread that submits them, which is a worker unless
+    /// background work is switched off.
+    pub fn pinned_staging(mut self, on: bool) -> Self {
+        self.pinned = on;
+        self
+    }
+
+    /// Leaves results in the staging memory that they came down in, where that is mapped from buffers of the device's own API
+    /// (wgpu), and not page-locked. By default such results own their bytes, which costs a copy on the host.
+    ///
+    /// # Safety
+    ///
+    /// Nobody reads such a result while its device is destroyed or lost: wgpu unmaps the memory then, whoever still holds a
+    /// slice of it.
+    pub unsafe fn mapped_results(mut self) -> Self {
+        self.mapped_results = true;
+        self
+    }
+
+    /// Whether small tensors share allocations and copies (default: yes).
+    pub fn packing(mut self, on: bool) -> Self {
+        self.pack = on;
+        self
+    }
+
+    /// The least alignment of a packed tensor in bytes, a power of two (default: 16).
+    pub fn packed_alignment(mut self, bytes: usize) -> Self {
+        self.alignment = bytes;
+        self
+    }
+
+    /// Whether each packed tensor can be bound to a kernel on its own: it begins at a multiple of
+    /// [`Limits::bindable_alignment`](crate::backend::Limits::bindable_alignment) then, which takes room (256 bytes make a
+    /// batch of small tensors 1.8 times as large). Without, kernels bind the chunk and index. Default: where the device
+    /// demands at most 64 bytes.
+    pub fn bindable(mut self, on: bool) -> Self {
+        self.bindable = Some(on);
+        self
+    }
+
+    /// The largest allocation that packed tensors share, in bytes (default: 32 MiB).
+    pub fn max_chunk_bytes(mut self, bytes: usize) -> Self {
+        self.max_chunk = bytes;
+        self
+    }
+
+    /// The largest tensor that is packed, in bytes (default: 512 KiB). Above it, an allocation of its own costs next to
+    /// nothing, and keeps a view from holding on to a whole chunk. Below it, threads that copy at the same time wait for each other
+    /// in the driver, tensor by tensor: 16 threads with 20 tensors of 450 KB each copy 33 GB/s with allocations of their own and
+    /// 46 packed (H200).
+    pub fn max_packed_bytes(mut self, bytes: usize) -> Self {
+        self.max_packed = bytes;
+        self
+    }
+
+    /// Lets at most so many bytes be in flight at a time, so that other traffic gets its turn (default: no limit).
+    pub fn paced(mut self, bytes_in_flight: usize) -> Self {
+        self.pace = Some(bytes_in_flight);
+        self
+    }
+
+    /// Fails the copy with [`Error::DeadlineExceeded`] if it is not done so long after it was started (default: no limit).
+    /// What is in flight stays owned until the device is done with it; what is not submitted yet is not submitted any
+    /// more.
+    pub fn deadline(mut self, limit: Duration) -> Self {
+        self.deadline = Some(limit);
+        self
+    }
+
+    /// Whether workers may do the staging (default: when it pays).
+    pub fn background(mut self, when: BackgroundWork) -> Self {
+        self.background = when;
+        self
+    }
+
+    /// Whether a tensor that is on the target already is copied (default: no).
+    pub fn policy(mut self, policy: CopyPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Copies in order on `stream`, a stream of the device that runs the copy: the target, or the source where the
+    /// target is the host. By default that is the [current stream](Stream::enter) of the device if there is one, else
+    /// a copy stream of the device's own, the same one for all copies of this thread in this direction.
+    pub fn stream(mut self, stream: &Stream) -> Self {
+        self.stream = Some(stream.clone());
+        self
+    }
+
+    /// Checks the values. [`start_copy`](crate::start_copy) does the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] with the name, the value and what it should be.
+    pub fn validate(&self) -> Result<()> {
+        require(
+            self.alignment.is_power_of_two() && self.alignment <= 1 << 20,
+            "packed_alignment",
+            self.alignment,
+            "it must be a power of two of at most 1 MiB",
+        )?;
+        require(self.max_chunk > 0, "max_chunk_bytes", self.max_chunk, "it must be at least 1")?;
+        require(
+            self.pace.is_none_or(|pace| pace >= 4096),
+            "paced",
+            self.pace.unwrap_or(0),
+            "it must be at least 4096",
+        )
+    }
+
+    pub(crate) fn min_alignment(&self) -> Alignment {
+        Alignment::of(self.alignment).unwrap_or(Alignment::ONE)
+    }
+
+    /// The least alignment of a packed tensor on a device with these limits.
+    pub(crate) fn alignment_on(&self, limits: &Limits) -> Alignment {
+        let demanded = limits.bindable_alignment;
+        let bindable = self.bindable.unwrap_or(demanded.bytes() <= LARGEST_BINDABLE_BY_DEFAULT);
+        if bindable { self.min_alignment().max(demanded) } else { self.min_alignment() }
+    }
+}
+
+fn require(holds: bool, name: &'static str, value: usize, reason: &'static str) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::InvalidOption { name, value: value.to_string(), reason }) }
+}

@@ -1,0 +1,407 @@
+//! Memory that the caller holds and has filled by a copy.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::alignment::Alignment;
+use crate::copy::take::{Leaf, put_all, visit};
+use crate::device::device::Device;
+use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::job::scan::Predecessors;
+use crate::plan::plan;
+use crate::plan::preallocated::{Region, Spot};
+use crate::runtime::scratch::{List, Room};
+use crate::runtime::sync::Mutex;
+use crate::tensor::layout::Layout;
+use crate::tensor::storage::{Gaps, Storage};
+use crate::tensor::tensor::{Mark, Tensor};
+use crate::tensor::uses::StreamUses;
+use crate::tree::visitor::TensorTree;
+
+/// The two structures, as errors name them.
+const SOURCE: &str = "to copy";
+const DESTINATION: &str = "to copy into";
+
+/// The memory of a structure, taken out of it: nobody else reaches it meanwhile, which [`check`](Self::check) and
+/// [`claim`](Self::claim) make sure of.
+pub(crate) struct Held {
+    /// Each once, however many tensors lie in it. Locked by one at a time: whoever starts the copy, then its handle.
+    memory: Mutex<Vec<Memory>>,
+    tensors: List<Slot>,
+    /// The number of each memory by what tells it from others.
+    numbers: FxHashMap<usize, usize>,
+    /// Where the chunks of the plan lie.
+    regions: Vec<Region>,
+}
+
+/// One storage.
+struct Memory {
+    storage: Storage,
+    /// The first tensor in it.
+    first: usize,
+    /// Whether a tensor in it has elements.
+    is_written: bool,
+    /// What it was filled by before the copy has claimed it.
+    filler: Option<Arc<Completion>>,
+    is_claimed: bool,
+}
+
+/// Where a tensor lay.
+struct Slot {
+    memory: usize,
+    offset: usize,
+    layout: Layout,
+}
+
+thread_local! {
+    static SLOTS: Room<Slot> = const { Room::new() };
+}
+
+impl Held {
+    /// Nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            memory: Mutex::default(),
+            tensors: List::new(&SLOTS),
+            numbers: FxHashMap::default(),
+            regions: Vec::new(),
+        }
+    }
+
+    /// Takes the memory of `tensor`, to be filled by copy number `copy`. On an error the tensor is as it was.
+    pub(crate) fn take(&mut self, tensor: &mut Tensor, copy: u32) -> Result<()> {
+        let first = self.tensors.len();
+        // The plan refuses more tensors than it can count.
+        let mark = Mark { copy, leaf: first as u32 };
+        let Some((storage, offset)) = tensor.take(mark) else { return Err(Error::Taken) };
+        let all = self.memory.get_mut();
+        // Neighbours mostly share their memory.
+        let last = all.last().filter(|last| last.storage.identity() == storage.identity());
+        let number = match last {
+            Some(_) => all.len() - 1,
+            None => *self.numbers.entry(storage.identity()).or_insert(all.len()),
+        };
+        if number == all.len() {
+            all.push(Memory { storage, first, is_written: false, filler: None, is_claimed: false });
+        }
+        if let Some(memory) = all.get_mut(number) {
+            memory.is_written |= tensor.bytes() > 0;
+        }
+        self.tensors.push(Slot { memory: number, offset, layout: tensor.layout().clone() });
+        Ok(())
+    }
+
+    /// How many tensors were taken.
+    pub(crate) fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// The device of the first tensor, to be that of all.
+    pub(crate) fn target(&mut self) -> Device {
+        let first = self.memory.get_mut().first();
+        first.and_then(|memory| memory.storage.device().cloned()).unwrap_or_else(Device::host)
+    }
+
+    /// Fails unless `tensor` is of the same shape and type as the one at `index`, and its elements in one run if it lies on a
+    /// device.
+    pub(crate) fn compare(&self, index: usize, tensor: &Tensor) -> Result<()> {
+        self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(index, tensor))
+    }
+
+    /// Fails unless what was taken out of the other structure, and seen as `known`, begins with granules of its devices.
+    pub(crate) fn check_sources(leaves: &[Leaf], known: &[plan::Leaf], granularity: Alignment) -> Result<()> {
+        match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
+            Some(index) => {
+                let offset = leaves.get(index).map_or(0, |leaf| leaf.offset);
+                Err(unsuited(index, SOURCE, misaligned(offset, granularity)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Fails unless all of it lies on `target`, may be written, and is of nobody else: what is being filled is looked at again
+    /// when that is done ([`claim`](Self::claim)).
+    pub(crate) fn check(&mut self, target: &Device) -> Result<()> {
+        let granularity = target.limits().copy_granularity;
+        for memory in self.memory.get_mut() {
+            memory.check(target).map_err(|error| unsuited(memory.first, DESTINATION, error))?;
+        }
+        for (index, slot) in self.tensors.iter().enumerate() {
+            let storage = self.memory.get_mut().get(slot.memory).map(|memory| &memory.storage);
+            let checked = storage.map_or(Ok(()), |storage| slot.check(storage, granularity));
+            checked.map_err(|error| unsuited(index, DESTINATION, error))?;
+        }
+        self.check_apart()
+    }
+
+    /// Fails if two tensors overlap.
+    fn check_apart(&self) -> Result<()> {
+        let mut order: Vec<_> =
+            self.tensors.iter().enumerate().filter(|(_, slot)| slot.layout.bytes() > 0).collect();
+        order.sort_unstable_by_key(|(_, slot)| (slot.memory, slot.offset));
+        for pair in order.windows(2) {
+            if let [(_, before), (index, slot)] = pair
+                && before.memory == slot.memory
+                && slot.offset < before.offset + before.layout.bytes()
+            {
+                let why = "shared with another tensor to copy into";
+                return Err(unsuited(*index, DESTINATION, Error::NotWritable { why }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where each tensor lies.
+    pub(crate) fn spots(&mut self) -> Vec<Spot> {
+        let all = self.memory.get_mut();
+        let padded =
+            |number: usize| all.get(number).is_some_and(|memory| memory.storage.gaps() == Gaps::Padding);
+        let spot = |slot: &Slot| Spot {
+            memory: u32::try_from(slot.memory).unwrap_or(u32::MAX),
+            offset: slot.offset,
+            padded: padded(slot.memory),
+        };
+        self.tensors.iter().map(spot).collect()
+    }
+
+    pub(crate) fn set_regions(&mut self, regions: Vec<Region>) {
+        self.regions = regions;
+    }
+
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Adds the copies that still fill the memory.
+    pub(crate) fn note_predecessors(&mut self, before: &mut Predecessors) {
+        for memory in self.memory.get_mut().iter().filter(|memory| memory.is_written) {
+            before.of_destinations.extend(memory.still_filled_by().cloned());
+        }
+    }
+
+    /// Marks the memory as filled by `copy`; the streams that it was handed to, which now become no more. Fails, and marks nothing,
+    /// if somebody else holds some of it.
+    pub(crate) fn claim(&self, copy: &Arc<Completion>) -> Result<StreamUses> {
+        // Dropped behind the lock.
+        let mut past = Vec::new();
+        let mut all = self.memory.lock();
+        let mut uses = StreamUses::new();
+        for memory in all.iter_mut().filter(|memory| memory.is_written) {
+            if !memory.storage.is_exclusive() {
+                return Err(unsuited(memory.first, DESTINATION, SHARED));
+            }
+            past.extend(memory.storage.take_past_uses());
+            memory.storage.add_uses(&mut uses);
+        }
+        for memory in all.iter_mut().filter(|memory| memory.is_written) {
+            memory.filler = Some(copy.clone());
+            memory.is_claimed = memory.storage.swap_filler(&mut memory.filler);
+        }
+        Ok(uses)
+    }
+
+    /// Takes the marks away again.
+    pub(crate) fn restore_fillers(&mut self) {
+        for memory in self.memory.get_mut().iter_mut().filter(|memory| memory.is_claimed) {
+            memory.is_claimed = !memory.storage.swap_filler(&mut memory.filler);
+        }
+    }
+
+    pub(crate) fn storage(&self, memory: u32) -> Option<Storage> {
+        self.memory.lock().get(memory as usize).map(|memory| memory.storage.clone())
+    }
+
+    /// What the copy fills.
+    pub(crate) fn written(&self) -> SmallVec<[Storage; 1]> {
+        let all = self.memory.lock();
+        all.iter().filter(|memory| memory.is_written).map(|memory| memory.storage.clone()).collect()
+    }
+
+    /// Puts the memory back into the structure that copy number `copy` has taken it out of.
+    pub(crate) fn give_back<S: TensorTree>(&self, into: &mut S, copy: u32) -> Result<()> {
+        self.put(into, copy, Tensor::put_back)
+    }
+
+    /// Puts back what copy number `copy` has taken out of `into`, which may be a part of it: a pairing that was refused has taken
+    /// tensors in the order of the other structure.
+    pub(crate) fn restore<S: TensorTree>(&mut self, into: &mut S, copy: u32) {
+        let (memory, tensors) = (self.memory.get_mut(), &self.tensors);
+        // It stops where the structure does.
+        let _ = visit(into, |tensor| {
+            let mark = tensor.mark().filter(|mark| mark.copy == copy);
+            let slot = mark.and_then(|mark| tensors.get(mark.leaf as usize));
+            if let Some((slot, memory)) = slot.and_then(|slot| Some((slot, memory.get(slot.memory)?))) {
+                tensor.put_back(memory.storage.clone(), slot.offset);
+            }
+            Ok(())
+        });
+    }
+
+    /// Puts the memory into the structure whose tensors copy number `copy` has taken, to fill it with them.
+    pub(crate) fn place<S: TensorTree>(&self, value: &mut S, copy: u32) -> Result<()> {
+        self.put(value, copy, |tensor, storage, offset| tensor.put_copy(storage, offset, true))
+    }
+
+    fn put<S: TensorTree>(
+        &self,
+        structure: &mut S,
+        copy: u32,
+        put: impl Fn(&mut Tensor, Storage, usize) -> bool,
+    ) -> Result<()> {
+        // The visit is a program's code: no lock is held meanwhile.
+        let storages: Vec<Storage> = self.memory.lock().iter().map(|memory| memory.storage.clone()).collect();
+        put_all(structure, copy, self.tensors.len(), |index, tensor| {
+            let slot = self.tensors.get(index);
+            let found = slot.and_then(|slot| Some((storages.get(slot.memory)?, slot.offset)));
+            found.is_some_and(|(storage, offset)| put(tensor, storage.clone(), offset))
+        })
+    }
+}
+
+impl Memory {
+    fn check(&mut self, target: &Device) -> Result<()> {
+        let is_there = match self.storage.device() {
+            None => target.is_host(),
+            Some(device) => device.same_as(target),
+        };
+        if !is_there {
+            return Err(Error::WrongDevice { actual: self.storage.device_id(), expected: target.id() });
+        }
+        if !self.is_written {
+            return Ok(());
+        }
+        if !self.storage.is_writable() {
+            return Err(Error::NotWritable { why: "lent read-only" });
+        }
+        if self.still_filled_by().is_none() && !self.storage.is_exclusive() {
+            return Err(SHARED);
+        }
+        Ok(())
+    }
+
+    /// The copy that fills it, unless that is over: asks the driver, which lets go of what it used.
+    fn still_filled_by(&self) -> Option<&Arc<Completion>> {
+        self.storage.pending().filter(|copy| matches!(copy.is_done(), Ok(false)))
+    }
+}
+
+impl Slot {
+    /// Fails unless `tensor` fits in here.
+    fn compare(&self, index: usize, tensor: &Tensor) -> Result<()> {
+        if (tensor.dtype(), tensor.shape()) != (self.layout.dtype(), self.layout.shape()) {
+            return Err(Error::DestinationMismatch {
+                path: String::new(),
+                shape: tensor.shape().to_vec(),
+                dtype: tensor.dtype(),
+                into_shape: self.layout.shape().to_vec(),
+                into_dtype: self.layout.dtype(),
+            });
+        }
+        let storage = tensor.storage()?;
+        match storage.device() {
+            Some(_) if !tensor.is_contiguous() => {
+                let what = "copy strided tensors into memory that is there; start_copy keeps their strides";
+                let error = Error::Unsupported { device: storage.device_id(), what };
+                Err(unsuited(index, SOURCE, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, storage: &Storage, granularity: Alignment) -> Result<()> {
+        if !self.layout.is_contiguous() {
+            return Err(self.layout.not_contiguous());
+        }
+        if self.layout.bytes() == 0 {
+            return Ok(());
+        }
+        if !granularity.divides(self.offset) {
+            return Err(misaligned(self.offset, granularity));
+        }
+        let whole = granularity.round_up(self.layout.bytes()).unwrap_or(usize::MAX);
+        storage.check_range(self.offset, whole)
+    }
+}
+
+const SHARED: Error = Error::NotWritable { why: "shared with another tensor or in flight" };
+
+/// The error of a tensor of one of the two structures.
+fn unsuited(index: usize, role: &'static str, error: Error) -> Error {
+    Error::UnsuitedTensor { index, path: String::new(), role, error: Arc::new(error) }
+}
+
+/// The error of a tensor that does not begin with a granule.
+fn misaligned(offset: usize, granularity: Alignment) -> Error {
+    Error::Misaligned { what: "offset", value: offset as u64, alignment: granularity.bytes() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backend::{BackendStream, Ticket, TimeMark};
+    use crate::runtime::foreign;
+
+    /// A stream on which everything is done. The program keeps it alive, and counts when it goes.
+    struct KeptStream(Arc<AtomicUsize>);
+
+    struct Gone(Arc<AtomicUsize>);
+
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Drop for KeptStream {
+        fn drop(&mut self) {
+            foreign::let_go_owner(Box::new(Gone(self.0.clone())));
+        }
+    }
+
+    // SAFETY: nothing is copied on it.
+    unsafe impl BackendStream for KeptStream {
+        fn record(&self) -> Result<u64> {
+            Ok(1)
+        }
+
+        fn wait_for(&self, _: &dyn BackendStream, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn reached(&self) -> Result<u64> {
+            Ok(1)
+        }
+
+        fn wait(&self, _: u64, _: Option<Duration>) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn mark(&self) -> Result<Box<dyn TimeMark>> {
+            Err(Error::NotReady)
+        }
+    }
+
+    /// The doors to the program's code refuse to be opened under a lock.
+    ///
+    /// Mutant: uses that are over are dropped under the lock.
+    #[test]
+    fn streams_that_are_over_go_under_no_lock() {
+        let gone = Arc::new(AtomicUsize::new(0));
+        let mut tensor = Tensor::from(vec![1_u8; 8]);
+        let stream = Arc::new(KeptStream(gone.clone()));
+        tensor.record_use(Ticket { stream, position: 1 }).unwrap();
+        let mut held = Held::new();
+        held.take(&mut tensor, 0).unwrap();
+        held.check(&Device::host()).unwrap();
+        assert!(held.claim(&Completion::new()).unwrap().is_empty());
+        assert_eq!(gone.load(Ordering::Relaxed), 1);
+    }
+}

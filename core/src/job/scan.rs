@@ -1,0 +1,352 @@
+//! Finding out where the tensors of a structure lie, while they are taken out of it.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::alignment::Alignment;
+use crate::device::device::Device;
+use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::job::options::{CopyOptions, CopyPolicy};
+use crate::job::path::Origin;
+use crate::plan::plan;
+use crate::plan::plan::{Place, RangeKey};
+use crate::runtime::fork;
+use crate::runtime::scratch::{List, Room};
+use crate::staging::block::is_pinned_for;
+use crate::tensor::layout::Layout;
+use crate::tensor::storage::{Storage, poisoned};
+use crate::tensor::uses::StreamUses;
+
+thread_local! {
+    static LEAVES: Room<plan::Leaf> = const { Room::new() };
+}
+
+/// Pinned sources above so many bytes go alone, whatever is packed: to gather them takes one thread longer than the copy that they
+/// then need not have.
+const LARGEST_GATHERED: usize = 256 << 10;
+
+/// What a copy must come behind.
+#[derive(Default, Clone)]
+pub(crate) struct Predecessors {
+    /// Copies that fill its sources.
+    pub(crate) of_sources: SmallVec<[Arc<Completion>; 1]>,
+    /// Copies that fill tensors that stay where they are.
+    pub(crate) of_residents: SmallVec<[Arc<Completion>; 1]>,
+    /// Streams that its sources on devices were handed to.
+    pub(crate) uses: StreamUses,
+    /// Copies that fill memory of the caller which it is to fill again.
+    pub(crate) of_destinations: SmallVec<[Arc<Completion>; 1]>,
+}
+
+/// What contiguous tensors over plain memory of one place have in common, once one of them was looked at.
+#[derive(Clone, Copy)]
+struct Alike {
+    /// See [`Storage::place`].
+    place: usize,
+    /// The number of their origin.
+    number: u16,
+    /// Larger ones may differ, in bytes.
+    largest: usize,
+    /// The bits of an offset that are its skew.
+    skew: usize,
+}
+
+/// What a plan must know of each tensor, and what the copies of all of them wait for.
+pub(crate) struct Survey<'a> {
+    target: &'a Device,
+    /// Asked for every tensor.
+    to_host: bool,
+    policy: CopyPolicy,
+    /// Pinned sources above this many bytes need no staging.
+    largest_gathered: usize,
+    /// Tensors on the host up to this many bytes may be [`Alike`].
+    largest_alike: usize,
+    leaves: List<plan::Leaf>,
+    origins: SmallVec<[Origin; 2]>,
+    /// What is known of tensors on the host that are staged.
+    on_host: Option<Alike>,
+    /// And of those on the device whose memory was looked at last.
+    on_device: Option<Alike>,
+    before: Predecessors,
+    has_residents: bool,
+    /// The device memory that was looked at last: neighbours often share theirs.
+    last_source: usize,
+    layouts: FxHashMap<(Vec<usize>, Vec<usize>), u32>,
+}
+
+impl<'a> Survey<'a> {
+    /// A survey for a copy to `target`. Fails if the options ask for what no buffer of it can keep.
+    pub(crate) fn new(target: &'a Device, options: &CopyOptions) -> Result<Self> {
+        fork::check()?;
+        if options.min_alignment() > target.limits().buffer_alignment {
+            return Err(Error::InvalidOption {
+                name: "packed_alignment",
+                value: options.alignment.to_string(),
+                reason: "buffers of the target are aligned less (see Device::limits)",
+            });
+        }
+        let largest_gathered = if options.pack { options.max_packed.min(LARGEST_GATHERED) } else { 0 };
+        let differ = target.is_host() && options.policy == CopyPolicy::Compact;
+        Ok(Self {
+            target,
+            to_host: target.is_host(),
+            policy: options.policy,
+            largest_gathered,
+            largest_alike: if differ { 0 } else { largest_gathered },
+            leaves: List::new(&LEAVES),
+            origins: SmallVec::new(),
+            on_host: None,
+            on_device: None,
+            before: Predecessors::default(),
+            has_residents: false,
+            last_source: 0,
+            layouts: FxHashMap::default(),
+        })
+    }
+
+    pub(crate) fn target(&self) -> &'a Device {
+        self.target
+    }
+
+    pub(crate) fn leaves(&self) -> &[plan::Leaf] {
+        &self.leaves
+    }
+
+    /// Where the leaves lie, by the numbers that the plan's leaves name.
+    pub(crate) fn origins(&self) -> &[Origin] {
+        &self.origins
+    }
+
+    /// Whether a tensor stays where it is.
+    pub(crate) fn has_residents(&self) -> bool {
+        self.has_residents
+    }
+
+    /// What the offsets and sizes of copies are multiples of.
+    pub(crate) fn granularity(&self) -> Alignment {
+        let target = self.target.limits().copy_granularity;
+        self.origins.iter().map(Origin::granularity).fold(target, Alignment::max)
+    }
+
+    /// The least alignment of a packed tensor: that of either end, so that neighbours keep their distances and travel
+    /// together.
+    pub(crate) fn alignment(&self, options: &CopyOptions) -> Alignment {
+        let sources = self.origins.iter().filter_map(Origin::device);
+        let devices = sources.chain([self.target]);
+        devices.map(|device| options.alignment_on(device.limits())).fold(Alignment::ONE, Alignment::max)
+    }
+
+    /// What the copy must come behind.
+    pub(crate) fn take_predecessors(&mut self) -> Predecessors {
+        std::mem::take(&mut self.before)
+    }
+
+    /// Takes a tensor into account that differs from others only in its size and in where it lies in memory, which is what
+    /// most do. `false` if it must be [looked at](Survey::look_at).
+    #[inline(always)]
+    pub(crate) fn recognizes(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> bool {
+        let (bytes, place) = (layout.bytes(), storage.place());
+        let alike = if place == 0 { &self.on_host } else { &self.on_device };
+        match alike {
+            Some(alike)
+                if place == alike.place
+                    && bytes <= alike.largest
+                    && layout.is_contiguous()
+                    && storage.is_plain(offset, bytes) =>
+            {
+                let range =
+                    storage.is_shared().then(|| RangeKey { storage: storage.identity(), offset, layout: 0 });
+                let (alignment, place) = (layout.dtype().alignment(), Place::From(alike.number));
+                let skew = (offset & alike.skew) as u16;
+                self.leaves.push(plan::Leaf { bytes, alignment, skew, place, range });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes any tensor into account. Fails if its elements do not lie within `storage`: a structure that showed its tensors
+    /// in another order after a failed copy may have got them mixed up.
+    pub(crate) fn look_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
+        storage.check_range(offset, layout.span())?;
+        let on_host = storage.device().is_none();
+        let bytes = if on_host { layout.bytes() } else { layout.span() };
+        let place = self.place(storage, layout)?;
+        if let Some(copy) = storage.pending() {
+            self.note_pending(copy, place)?;
+        }
+        if !on_host && place != Place::Resident && storage.identity() != self.last_source {
+            self.last_source = storage.identity();
+            storage.add_uses(&mut self.before.uses);
+        }
+        self.has_residents |= place == Place::Resident;
+        let range = storage.is_shared().then(|| RangeKey {
+            storage: storage.identity(),
+            offset,
+            layout: if on_host { self.number_of(layout) } else { 0 },
+        });
+        let skew = storage.device().map_or(0, |source| self.skew(source, offset));
+        self.leaves.push(plan::Leaf { bytes, alignment: layout.dtype().alignment(), skew, place, range });
+        Ok(())
+    }
+
+    /// How far behind a granule of either end a leaf on `source` begins.
+    fn skew(&self, source: &Device, offset: usize) -> u16 {
+        (offset & self.skew_bits(source)) as u16
+    }
+
+    fn skew_bits(&self, source: &Device) -> usize {
+        source.limits().copy_granularity.max(self.target.limits().copy_granularity).bytes() - 1
+    }
+
+    fn place(&mut self, storage: &Storage, layout: &Layout) -> Result<Place> {
+        let resident = match storage.device() {
+            None => self.to_host,
+            Some(device) => device.same_as(self.target),
+        };
+        match self.policy {
+            CopyPolicy::Never if !resident => {
+                Err(Error::NeverCopy { from: storage.device_id(), to: self.target.id() })
+            }
+            CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
+            CopyPolicy::Compact if resident && storage.bytes() / 2 <= layout.span() => Ok(Place::Resident),
+            _ => Ok(Place::From(self.origin_of(storage, layout))),
+        }
+    }
+
+    fn origin_of(&mut self, storage: &Storage, layout: &Layout) -> u16 {
+        let place = storage.place();
+        match storage.device() {
+            Some(device) => {
+                let number = self.number_of_origin(OriginRef::Device(device));
+                // One that is compacted on its own device is copied only if little of its memory is its own.
+                if !(self.policy == CopyPolicy::Compact && device.same_as(self.target)) {
+                    let skew = self.skew_bits(device);
+                    self.on_device = Some(Alike { place, number, largest: usize::MAX, skew });
+                }
+                number
+            }
+            None if self.goes_directly(storage, layout) => self.number_of_origin(OriginRef::PinnedHost),
+            None => match self.on_host {
+                Some(alike) => alike.number,
+                None => {
+                    let number = self.number_of_origin(OriginRef::Host);
+                    self.on_host = Some(Alike { place, number, largest: self.largest_alike, skew: 0 });
+                    number
+                }
+            },
+        }
+    }
+
+    fn number_of_origin(&mut self, origin: OriginRef<'_>) -> u16 {
+        let index = self.origins.iter().position(|known| origin.names(known)).unwrap_or_else(|| {
+            self.origins.push(origin.into_origin());
+            self.origins.len() - 1
+        });
+        u16::try_from(index).unwrap_or(u16::MAX)
+    }
+
+    /// Pinned memory needs no staging; small tensors are gathered all the same, which is cheaper than a copy for each.
+    fn goes_directly(&self, storage: &Storage, layout: &Layout) -> bool {
+        layout.bytes() > self.largest_gathered
+            && layout.is_contiguous()
+            && is_pinned_for(storage.buffer(), self.target.id().driver())
+            && self.copies_directly(layout.bytes())
+    }
+
+    fn copies_directly(&self, bytes: usize) -> bool {
+        let limits = self.target.limits();
+        !limits.host_writable && !limits.mapped_staging && limits.copy_granularity.divides(bytes)
+    }
+
+    fn note_pending(&mut self, copy: &Arc<Completion>, place: Place) -> Result<()> {
+        let list = match place {
+            Place::Resident => &mut self.before.of_residents,
+            Place::From(_) => &mut self.before.of_sources,
+        };
+        if list.last().is_some_and(|known| Arc::ptr_eq(known, copy)) {
+            return Ok(());
+        }
+        let done = copy.is_done().map_err(poisoned)?;
+        if !done && !list.iter().any(|known| Arc::ptr_eq(known, copy)) {
+            list.push(copy.clone());
+        }
+        Ok(())
+    }
+
+    /// A number for each way in which elements can lie, 0 for one run.
+    fn number_of(&mut self, layout: &Layout) -> u32 {
+        let Some(strides) = layout.explicit_strides() else { return 0 };
+        let next = u32::try_from(self.layouts.len() + 1).unwrap_or(u32::MAX);
+        *self.layouts.entry((layout.shape().to_vec(), strides.to_vec())).or_insert(next)
+    }
+}
+
+/// An [`Origin`] that is only looked up.
+enum OriginRef<'a> {
+    Host,
+    PinnedHost,
+    Device(&'a Device),
+}
+
+impl OriginRef<'_> {
+    #[inline]
+    fn names(&self, origin: &Origin) -> bool {
+        match (self, origin) {
+            (Self::Host, Origin::Host) | (Self::PinnedHost, Origin::PinnedHost) => true,
+            (Self::Device(one), Origin::Device(other)) => one.same_as(other),
+            _ => false,
+        }
+    }
+
+    fn into_origin(self) -> Origin {
+        match self {
+            Self::Host => Origin::Host,
+            Self::PinnedHost => Origin::PinnedHost,
+            Self::Device(device) => Origin::Device(device.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use super::*;
+    use crate::backend::BackendStream;
+    use crate::backend::host::HostStream;
+    use crate::backend::host::memory::HostMemory;
+    use crate::dtype::DType;
+
+    fn storage(filled_by: Option<Arc<Completion>>) -> Storage {
+        Storage::new(Box::new(HostMemory::zeroed(8).unwrap()), None, filled_by)
+    }
+
+    #[test]
+    fn only_what_differs_in_size_and_place_alone_is_recognized() {
+        let (target, options) = (Device::host(), CopyOptions::default().policy(CopyPolicy::Always));
+        let mut survey = Survey::new(&target, &options).unwrap();
+        let bytes = |count: usize| Layout::contiguous(DType::U8, &[count]).unwrap();
+        let plain = storage(None);
+        assert!(!survey.recognizes(&plain, 0, &bytes(8)), "none was looked at");
+        survey.look_at(&plain, 0, &bytes(8)).unwrap();
+        assert!(survey.recognizes(&plain, 0, &bytes(8)) && survey.recognizes(&plain, 5, &bytes(3)));
+        assert_eq!(survey.leaves().len(), 3);
+        assert_eq!(survey.leaves().first(), survey.leaves().get(1));
+
+        for (offset, count) in [(1, 8), (0, 9), (9, 0), (usize::MAX, 1)] {
+            assert!(!survey.recognizes(&plain, offset, &bytes(count)), "{count} bytes at {offset}");
+            assert!(matches!(survey.look_at(&plain, offset, &bytes(count)), Err(Error::OutOfRange { .. })));
+        }
+        assert!(!survey.recognizes(&plain, 0, &Layout::strided(DType::U8, &[2], &[3]).unwrap()));
+        let (pending, used) = (storage(Some(Completion::new())), storage(None));
+        assert!(!survey.recognizes(&pending, 0, &bytes(8)));
+        assert!(survey.recognizes(&used, 0, &bytes(8)));
+        let stream: Arc<dyn BackendStream> = Arc::new(HostStream::new());
+        used.record_stream(&stream);
+        assert!(!survey.recognizes(&used, 0, &bytes(8)));
+    }
+}

@@ -1,0 +1,72 @@
+//! Copies of the same leaves to several devices: planned once, staged once.
+
+use std::sync::Arc;
+
+use crate::backend::Limits;
+use crate::copy::left_in_flight::Departure;
+use crate::device::device::Device;
+use crate::error::Result;
+use crate::in_flight::completion::Completion;
+use crate::job::job::Job;
+use crate::job::options::CopyOptions;
+use crate::job::path::{Flow, Origin, Way};
+use crate::runtime::sync::OnceLock;
+use crate::tree::visitor::TensorTree;
+
+impl Job {
+    /// Whether a copy of the same leaves to `device` can use the plan and the staging blocks of this one: all bytes come
+    /// from the host, `device` reads its blocks, and has the same demands.
+    pub(crate) fn can_share_with(&self, device: &Device) -> bool {
+        let from_host =
+            |flow: &Flow| matches!((&flow.way, &flow.origin), (Way::Staged, _) | (_, Origin::PinnedHost));
+        !self.has_residents
+            && !self.is_trivial()
+            && self.flows.iter().all(from_host)
+            && self.target.id().driver() == device.id().driver()
+            && demand_the_same(self.target.limits(), device.limits())
+            && self.plan.chunks().iter().all(|chunk| chunk.bytes <= device.limits().largest_buffer)
+            && device.backend().reads_staging_of(&**self.target.backend())
+    }
+
+    /// A copy of the same leaves to a device that this one [can share with](Self::can_share_with).
+    pub(crate) fn to_another(
+        &self,
+        target: &Device,
+        options: &CopyOptions,
+        completion: Arc<Completion>,
+    ) -> Result<Self> {
+        Ok(Self {
+            leaves: self.leaves.clone(),
+            plan: self.plan.clone(),
+            flows: Flow::all_to(&self.plan, &self.flows, target, options)?,
+            granularity: self.granularity,
+            target: target.clone(),
+            pinned: self.pinned,
+            mapped_results: self.mapped_results,
+            pace: self.pace,
+            background: self.background,
+            completion,
+            before: self.before.clone(),
+            has_residents: false,
+            held: None,
+            destinations: OnceLock::new(),
+            landings: OnceLock::new(),
+            muster: OnceLock::new(),
+            departure: Departure::new(),
+        })
+    }
+
+    /// Puts the sources back into the structure that they were taken out of, or into a clone of it.
+    pub(crate) fn give_back<S: TensorTree>(&self, value: &mut S) {
+        self.leaves.restore(value);
+    }
+}
+
+/// Whether one plan is as good for both, and both are staged to alike.
+fn demand_the_same(one: &Limits, other: &Limits) -> bool {
+    let alignments =
+        |limits: &Limits| (limits.copy_granularity, limits.bindable_alignment, limits.buffer_alignment);
+    let is_staged =
+        |limits: &Limits| !limits.host_writable && !limits.mapped_staging && limits.largest_open == 0;
+    alignments(one) == alignments(other) && is_staged(one) && is_staged(other)
+}

@@ -1,0 +1,114 @@
+//! The last step of results in ordinary memory, which devices cannot write asynchronously.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::error::Result;
+use crate::in_flight::completion::Completion;
+use crate::in_flight::metrics::Phase;
+use crate::job::job::{Destinations, Job};
+use crate::job::path::Flow;
+use crate::runtime::sync::Mutex;
+use crate::staging::block::Block;
+use crate::tensor::storage::Storage;
+use crate::transfer::segment::{ChunkPiece, Unit, chunk_pieces};
+
+/// What of a copy must still be put into ordinary memory. Its handle does that, or whoever waits for the blocks: a handle that
+/// nobody looks at must not keep them from others.
+pub(crate) struct Landings {
+    completion: Arc<Completion>,
+    left: Mutex<Vec<Landing>>,
+}
+
+impl Landings {
+    pub(crate) fn of(completion: Arc<Completion>) -> Arc<Self> {
+        Arc::new(Self { completion, left: Mutex::default() })
+    }
+
+    pub(crate) fn push(&self, landing: Landing) {
+        self.left.lock().push(landing);
+    }
+
+    /// Whether all of it is done. Waits for whoever is at it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left.lock().is_empty()
+    }
+
+    /// Does all of it.
+    ///
+    /// # Safety
+    ///
+    /// The copy is done, and nobody has its results yet.
+    pub(crate) unsafe fn land(&self) -> Result<()> {
+        let mut left = self.left.lock();
+        // SAFETY: the caller's promise; who else lands holds the lock.
+        let land = || left.iter().try_for_each(|landing| unsafe { landing.land() });
+        self.completion.figures.time(Phase::Stage, land)?;
+        left.clear();
+        Ok(())
+    }
+
+    /// Gives the blocks back if the copy is over; whether there were some. Asks the driver; never waits for it.
+    pub(crate) fn settle(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        match self.completion.is_done() {
+            Ok(false) => false,
+            // SAFETY: it is done, and results are handed out only when nothing is left to land. An error stays for the handle.
+            Ok(true) => unsafe { self.land() }.is_ok(),
+            Err(_) => {
+                self.left.lock().clear();
+                true
+            }
+        }
+    }
+}
+
+/// A unit that lies in a block once its copies are done, and the chunks that it belongs to.
+pub(crate) struct Landing {
+    block: Arc<Block>,
+    parts: SmallVec<[Part; 1]>,
+}
+
+struct Part {
+    from: usize,
+    to: Storage,
+    to_offset: usize,
+    bytes: usize,
+}
+
+impl Landing {
+    /// Of `unit`, which copies put into `block`.
+    pub(crate) fn new(
+        job: &Job,
+        flow: &Flow,
+        destinations: &Destinations,
+        unit: &Unit,
+        block: Arc<Block>,
+    ) -> Self {
+        let part = |piece: ChunkPiece| {
+            let to = destinations.chunks.get(piece.chunk)?;
+            let from = piece.linear - unit.start;
+            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
+            Some(Part { from, to: to.storage.clone(), to_offset: to.offset + piece.chunk_offset, bytes })
+        };
+        Self { parts: chunk_pieces(job, flow, unit).filter_map(part).collect(), block }
+    }
+
+    /// Copies the bytes to where they belong.
+    ///
+    /// # Safety
+    ///
+    /// The copies into the block are done, and nobody reads or writes the chunks.
+    pub(crate) unsafe fn land(&self) -> Result<()> {
+        let contents = self.block.staging().contents().ok_or_else(|| self.block.why_no_access())?;
+        for part in &self.parts {
+            let to = part.to.host_range(part.to_offset, part.bytes)?;
+            // SAFETY: the block was taken for the whole unit; `host_range` has checked the chunk; both are the caller's.
+            unsafe { to.copy_from_nonoverlapping(contents.add(part.from), part.bytes) };
+        }
+        Ok(())
+    }
+}

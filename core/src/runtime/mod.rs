@@ -1,0 +1,15 @@
+//! Our threads, locks and counters. Knows no device.
+
+pub(crate) mod at_exit;
+pub(crate) mod backoff;
+pub(crate) mod foreign;
+pub(crate) mod fork;
+pub(crate) mod reactor;
+pub(crate) mod scratch;
+pub(crate) mod stats;
+#[cfg(not(shuttle))]
+pub(crate) mod sync;
+#[cfg(shuttle)]
+pub mod sync;
+pub(crate) mod thread_index;
+pub(crate) mod workers;

@@ -1,0 +1,251 @@
+//! A few threads for work that may block: large staging, growing of pools, freeing of pinned memory.
+//!
+//! Started when first needed, parked when idle, gone after a while. Small copies never come here: a hand-over to a
+//! sleeping thread costs 11 to 27 us, more than the whole copy of a small batch.
+//!
+//! Each [`Team`] has threads of its own: a device that never answers holds up nobody else.
+
+use std::cell::OnceCell;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use crate::error::{Error, Result};
+use crate::runtime::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::runtime::sync::{Condvar, Instant, Mutex, MutexGuard, hint, statics, thread};
+use crate::runtime::{at_exit, foreign, fork};
+
+/// More threads do not fill pinned blocks faster: 8 reach 51 of 55 GB/s on an H200 machine.
+const MOST_THREADS: usize = 8;
+/// Destructors of the program may wait for each other: as many of them as this run at a time.
+const MOST_OWNERS: usize = 64;
+/// A thread that has had nothing to do for so long ends.
+const RETIREMENT: Duration = Duration::from_secs(10);
+
+/// How long a thread that has just done something asks for more before it sleeps: a copy that comes behind another one begins
+/// 50 us earlier then.
+const SPIN: Duration = Duration::from_micros(200);
+/// So many threads of a team do that.
+const MOST_SPINNING: usize = 3;
+
+type Task = Box<dyn FnOnce() + Send>;
+
+statics! {
+    static QUEUES: Mutex<FxHashMap<Team, Queue>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static STOPPED: AtomicBool = AtomicBool::new(false);
+    static HANDOVERS: AtomicU64 = AtomicU64::new(0);
+}
+
+/// Threads that share their work, named by the objects that the work may have to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Team(usize);
+
+impl Team {
+    /// What frees memory of ours.
+    const DISPOSAL: Self = Self(0);
+    /// What drops memory that the program has lent.
+    const OWNERS: Self = Self(1);
+
+    fn copies(self) -> bool {
+        self != Self::DISPOSAL && self != Self::OWNERS
+    }
+
+    fn most_threads(self) -> usize {
+        if self == Self::OWNERS { MOST_OWNERS } else { most_threads() }
+    }
+
+    /// The team for work that waits for objects at these addresses and for no others.
+    pub(crate) fn waiting_for(addresses: impl Iterator<Item = usize>) -> Self {
+        const MIX: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
+        // Different teams by the same name only share threads.
+        Self(addresses.fold(2, |name, address| (name ^ address).rotate_left(7).wrapping_mul(MIX)))
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    threads: usize,
+    /// Those that spin included.
+    idle: usize,
+    spinning: usize,
+    /// How many tasks there are, for those that spin.
+    waiting: Arc<AtomicUsize>,
+    wake: Arc<Condvar>,
+}
+
+/// The process ends: nothing is begun any more.
+pub(crate) fn stop() {
+    STOPPED.store(true, Ordering::Release);
+}
+
+/// Whether no worker does anything.
+pub(crate) fn are_at_rest() -> bool {
+    QUEUES.lock().values().all(|queue| queue.idle == queue.threads)
+}
+
+/// Whether nothing is left to be done, either.
+pub(crate) fn are_idle() -> bool {
+    QUEUES.lock().values().all(|queue| queue.idle == queue.threads && queue.tasks.is_empty())
+}
+
+/// How many tasks were handed to a worker since the program started.
+pub(crate) fn handovers() -> u64 {
+    HANDOVERS.load(Ordering::Relaxed)
+}
+
+/// How many threads there may be in a team.
+pub(crate) fn most_threads() -> usize {
+    // Asking takes 80 us, in which the standard library reads files (H200 machine). Each thread may be bound to processors of
+    // its own.
+    thread_local!(static KNOWN: OnceCell<usize> = const { OnceCell::new() });
+    let ask = || thread::available_parallelism().map_or(1, usize::from).clamp(2, MOST_THREADS);
+    KNOWN.try_with(|known| *known.get_or_init(ask)).unwrap_or(2)
+}
+
+/// Runs `task` on a worker of `team`.
+pub(crate) fn run(team: Team, task: impl FnOnce() + Send + 'static) -> Result<()> {
+    run_all(team, std::iter::once(task))
+}
+
+/// Runs each of `tasks` on a worker of `team`; an error if there is none at all.
+pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
+    team: Team,
+    tasks: impl Iterator<Item = T>,
+) -> Result<()> {
+    at_exit::prepare();
+    let mut queues = QUEUES.lock();
+    let queue = queues.entry(team).or_default();
+    let before = queue.tasks.len();
+    queue.tasks.extend(tasks.map(|task| -> Task { Box::new(task) }));
+    queue.tell_spinning();
+    HANDOVERS.fetch_add((queue.tasks.len() - before) as u64, Ordering::Relaxed);
+    if let Err(error) = add_thread(queue, team)
+        && queue.threads == 0
+    {
+        let refused = queues.remove(&team);
+        drop(queues);
+        // Tasks own memory, whose drop may come back here.
+        drop(refused);
+        return Err(Error::NoThread { reason: error.to_string() });
+    }
+    wake_some(queues, team);
+    Ok(())
+}
+
+/// Drops `garbage`, which may block, on a worker; leaks it where there is none.
+pub(crate) fn dispose<T: Send + 'static>(garbage: T) {
+    let garbage = std::mem::ManuallyDrop::new(garbage);
+    if fork::is_child() {
+        return;
+    }
+    let _ = run(Team::DISPOSAL, move || drop(std::mem::ManuallyDrop::into_inner(garbage)));
+}
+
+/// The same for memory that the program has lent: by a team of its own, so that whatever its destructor waits for holds up
+/// nothing of ours.
+pub(crate) fn dispose_lent(drop_it: impl FnOnce() + Send + 'static) {
+    let drop_it = std::mem::ManuallyDrop::new(drop_it);
+    let _ = run(Team::OWNERS, move || std::mem::ManuallyDrop::into_inner(drop_it)());
+}
+
+fn work(team: Team) {
+    if team != Team::OWNERS {
+        foreign::thread_is_ours();
+    }
+    while let Some(task) = next_task(team) {
+        // A task reports its own panic; the thread goes on.
+        foreign::caught(task);
+    }
+}
+
+/// Starts a thread if there are more tasks than threads to do them.
+fn add_thread(queue: &mut Queue, team: Team) -> io::Result<()> {
+    if queue.idle < queue.tasks.len() && queue.threads < team.most_threads() {
+        thread::Builder::new().name("transship-worker".into()).spawn(move || work(team))?;
+        queue.threads += 1;
+    }
+    Ok(())
+}
+
+/// Wakes two threads if there is something to do for them, without the lock that they need. They wake others in turn:
+/// that takes some microseconds for each, and those of a caller are worth more.
+fn wake_some(mut queues: MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) {
+    let Some(queue) = queues.get_mut(&team) else { return };
+    let asleep = queue.idle - queue.spinning;
+    let unseen = queue.tasks.len().saturating_sub(queue.spinning);
+    let (wake, count) = (queue.wake.clone(), unseen.min(asleep).min(2));
+    drop(queues);
+    for _ in 0..count {
+        wake.notify_one();
+    }
+}
+
+/// Waits for a task; `None` when there has been none for so long that the thread has left its team.
+fn next_task(team: Team) -> Option<Task> {
+    let mut queues = QUEUES.lock();
+    let mut patient = true;
+    let mut has_spun = false;
+    loop {
+        let queue = queues.get_mut(&team)?;
+        let stopped = STOPPED.load(Ordering::Acquire);
+        if let Some(task) = queue.tasks.pop_front_if(|_| !stopped) {
+            queue.tell_spinning();
+            // Without another thread this one does the rest.
+            let _ = add_thread(queue, team);
+            wake_some(queues, team);
+            return Some(task);
+        }
+        if !patient {
+            queue.threads -= 1;
+            if queue.threads == 0 {
+                queues.remove(&team);
+            }
+            return None;
+        }
+        if !has_spun && team.copies() && queue.spinning < MOST_SPINNING && !stopped {
+            has_spun = true;
+            queue.idle += 1;
+            queue.spinning += 1;
+            let waiting = queue.waiting.clone();
+            drop(queues);
+            spin(&waiting);
+            queues = QUEUES.lock();
+            if let Some(queue) = queues.get_mut(&team) {
+                queue.idle -= 1;
+                queue.spinning -= 1;
+            }
+            continue;
+        }
+        patient = nap(&mut queues, team);
+    }
+}
+
+impl Queue {
+    fn tell_spinning(&self) {
+        self.waiting.store(self.tasks.len(), Ordering::Relaxed);
+    }
+}
+
+/// Asks for a short time whether there is a task.
+fn spin(waiting: &AtomicUsize) {
+    let begin = Instant::now();
+    while waiting.load(Ordering::Relaxed) == 0 && begin.elapsed() < SPIN {
+        hint::spin_loop();
+    }
+}
+
+/// Sleeps until there may be a task; `false` if that took too long.
+fn nap(queues: &mut MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) -> bool {
+    let Some(queue) = queues.get_mut(&team) else { return false };
+    queue.idle += 1;
+    let wake = queue.wake.clone();
+    let timed_out = wake.wait_for(queues, RETIREMENT).timed_out();
+    if let Some(queue) = queues.get_mut(&team) {
+        queue.idle -= 1;
+    }
+    !timed_out
+}

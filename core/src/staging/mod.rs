@@ -1,0 +1,8 @@
+//! Page-locked blocks, pooled and budgeted.
+
+pub(crate) mod block;
+pub(crate) mod free_list;
+pub(crate) mod lease;
+pub(crate) mod pool;
+pub(crate) mod size_class;
+pub(crate) mod waiting_line;

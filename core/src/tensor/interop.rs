@@ -1,0 +1,109 @@
+//! What backend crates need to show a tensor to kernels, and to make one out of memory of their own.
+
+use std::sync::Arc;
+
+use crate::backend::{BackendStream, Buffer, Ticket};
+use crate::device::device::Device;
+use crate::device::stream::Stream;
+use crate::error::Result;
+use crate::in_flight::completion::Completion;
+use crate::tensor::layout::Layout;
+use crate::tensor::storage::{Storage, poisoned};
+use crate::tensor::tensor::Tensor;
+
+impl Tensor {
+    /// A tensor over the start of `buffer`, a buffer of `device`. Whoever uses it waits until `filled` is reached, on
+    /// the device; `None` if it may be used at once.
+    ///
+    /// # Safety
+    ///
+    /// `buffer` is one of `device`. Where it has a host pointer, its bytes are initialised once `filled` is reached, and
+    /// nobody else writes them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the buffer is smaller than the layout,
+    /// [`Error::Misaligned`](crate::Error::Misaligned) if it is not aligned for the elements.
+    pub unsafe fn from_buffer(
+        device: &Device,
+        buffer: Box<dyn Buffer>,
+        filled: Option<Ticket>,
+        layout: Layout,
+    ) -> Result<Self> {
+        let filled = filled.map(|ticket| Completion::at(device.lane_of(ticket.stream), ticket.position));
+        Self::from_storage(Storage::lent(buffer, Some(device.clone()), filled), 0, layout)
+    }
+
+    /// The buffer that the tensor lies in, for a downcast in the backend's own crate. While the host may still write it, nobody
+    /// is shown it: [`wait_on_backend`](Self::wait_on_backend) waits until that is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor; [`Error::NotReady`](crate::Error::NotReady)
+    /// until all of the copy that fills it is submitted; [`Error::CopyFailed`](crate::Error::CopyFailed) if that has failed.
+    pub fn buffer(&self) -> Result<&dyn Buffer> {
+        let storage = self.storage()?;
+        storage.check_submitted()?;
+        Ok(storage.buffer())
+    }
+
+    /// The device that the tensor lies on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor.
+    pub fn device(&self) -> Result<Device> {
+        Ok(self.storage()?.device().cloned().unwrap_or_else(Device::host))
+    }
+
+    /// Makes later work of `stream` wait for the copy that fills the tensor, on the device. Blocks at most until the
+    /// copy's last piece is submitted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CopyFailed`](crate::Error::CopyFailed), or what the driver says.
+    pub fn wait_on_backend(&self, stream: &Arc<dyn BackendStream>) -> Result<()> {
+        let Some(copy) = self.storage()?.pending() else { return Ok(()) };
+        copy.wait_submitted(None).map_err(poisoned)?;
+        for (lane, position) in copy.positions() {
+            lane.precede(stream, position)?;
+        }
+        // A failure clears the positions: look again.
+        copy.is_done().map(|_| ()).map_err(poisoned)
+    }
+
+    /// Keeps the memory from being reused before `ticket` is reached.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor.
+    pub fn record_use(&self, ticket: Ticket) -> Result<()> {
+        self.storage()?.record_use(ticket);
+        Ok(())
+    }
+
+    /// Makes later work of `stream` wait for the copy that fills the tensor, on the device, and keeps the memory from
+    /// being reused before the work submitted to `stream` up to the drop of the last tensor over it is done. A stream that nobody
+    /// holds any more is let go of when its work is done, however long the memory stays. While the stream is being captured into
+    /// a graph, memory whose last tensor goes waits until the capture has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_on_backend`](Self::wait_on_backend).
+    pub fn record_stream(&self, stream: &Stream) -> Result<()> {
+        self.wait_on_backend(stream.backend_stream())?;
+        self.storage()?.hand_to(stream.lane().handed());
+        Ok(())
+    }
+
+    /// As [`record_stream`](Self::record_stream), for the stream of a backend.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_on_backend`](Self::wait_on_backend).
+    pub fn record_backend_stream(&self, stream: &Arc<dyn BackendStream>) -> Result<()> {
+        self.wait_on_backend(stream)?;
+        self.storage()?.record_stream(stream);
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! Memory that tensors share: a buffer, where it lies, and when it may be used.
+
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
+use crate::device::device::Device;
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::plan::plan::Chunk;
+use crate::runtime::fork;
+use crate::runtime::sync::Mutex;
+use crate::runtime::sync::atomic::{AtomicBool, Ordering};
+use crate::tensor::bulk_arc;
+use crate::tensor::bulk_arc::Counted;
+use crate::tensor::uses::{Handed, List, StreamUses, Uses};
+
+/// Shared ownership of one piece of memory. Cloning it shares the memory.
+#[derive(Clone)]
+pub(crate) struct Storage(Counted<Memory>);
+
+/// A storage for several tensors; see [`Storage::shares`].
+pub(crate) struct Shares(bulk_arc::Shares<Memory>);
+
+impl Iterator for Shares {
+    type Item = Storage;
+
+    #[inline]
+    fn next(&mut self) -> Option<Storage> {
+        self.0.next().map(Storage)
+    }
+}
+
+/// What a traversal looks at comes first, in one cache line with the count.
+#[repr(C)]
+struct Memory {
+    bytes: usize,
+    host: Option<(NonNull<u8>, bool)>,
+    /// `None` is the host: sources are let go of by many threads at once, and a shared count would slow them down.
+    device: Option<Device>,
+    /// The copy that fills the memory; `None` for memory that was there before.
+    filled_by: Option<Arc<Completion>>,
+    gaps: Gaps,
+    /// Nobody has promised that it may be written.
+    lent: bool,
+    /// Whether there was ever something in `uses`, which is locked only then.
+    used: AtomicBool,
+    buffer: ManuallyDrop<Box<dyn Buffer>>,
+    uses: Mutex<Uses>,
+}
+
+// SAFETY: `host` points into `buffer`, which is Send and Sync; reads and writes through it are guarded by
+// `host_bytes` (no copy in flight writes it) and `host_bytes_mut` (nobody else holds the storage).
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// Whose the bytes between tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gaps {
+    /// Perhaps somebody's.
+    Kept,
+    /// Padding of a plan, which belongs to no tensor.
+    Padding,
+}
+
+impl Storage {
+    /// Takes a buffer of `device` (`None`: of the host), filled by a copy or usable at once.
+    pub(crate) fn new(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        Self::with(buffer, device, filled_by, Gaps::Kept, false)
+    }
+
+    /// The same for the memory of a chunk.
+    pub(crate) fn planned(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Arc<Completion>,
+        chunk: &Chunk,
+    ) -> Self {
+        let gaps = if chunk.order.len() > 1 { Gaps::Padding } else { Gaps::Kept };
+        Self::with(buffer, device, Some(filled_by), gaps, false)
+    }
+
+    /// The same for memory of somebody else, who lets it be read.
+    pub(crate) fn lent(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        Self::with(buffer, device, filled_by, Gaps::Kept, true)
+    }
+
+    fn with(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+        gaps: Gaps,
+        lent: bool,
+    ) -> Self {
+        let memory = Memory {
+            // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
+            host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
+            bytes: buffer.bytes(),
+            buffer: ManuallyDrop::new(buffer),
+            device: device.filter(|device| !device.is_host()),
+            filled_by,
+            gaps,
+            lent,
+            used: AtomicBool::new(false),
+            uses: Mutex::default(),
+        };
+        Self(Counted::new(memory))
+    }
+
+    /// What tells this storage from any other that is alive.
+    #[inline]
+    pub(crate) fn identity(&self) -> usize {
+        self.0.address()
+    }
+
+    /// It for `count` more tensors, which are counted now.
+    #[inline]
+    pub(crate) fn shares(&self, count: usize) -> Shares {
+        Shares(self.0.shares(count))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    pub(crate) fn kind(&self) -> MemoryKind {
+        self.0.buffer.kind()
+    }
+
+    pub(crate) fn buffer(&self) -> &dyn Buffer {
+        &**self.0.buffer
+    }
+
+    /// The device, `None` for the host.
+    #[inline]
+    pub(crate) fn device(&self) -> Option<&Device> {
+        self.0.device.as_ref()
+    }
+
+    pub(crate) fn device_id(&self) -> DeviceId {
+        self.0.device.as_ref().map_or(DeviceId::HOST, Device::id)
+    }
+
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
+    pub(crate) fn gaps(&self) -> Gaps {
+        self.0.gaps
+    }
+
+    /// Whether its owner lets it be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        let by_host = || self.0.host().is_some_and(|(_, writable)| writable);
+        !self.0.lent && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
+    }
+
+    /// Whether nobody else holds it: no other tensor, and nothing in flight.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        !self.0.is_shared()
+    }
+
+    /// Takes out the uses that are over, if nobody else holds it: dropping them may run code of a stream's owner.
+    pub(crate) fn take_past_uses(&mut self) -> List {
+        self.0.get_mut().map(|memory| memory.uses.get_mut().take_past()).unwrap_or_default()
+    }
+
+    /// Swaps the copy that fills it for another one; `false`, and nothing is changed, if somebody else holds it.
+    pub(crate) fn swap_filler(&mut self, filler: &mut Option<Arc<Completion>>) -> bool {
+        let memory = self.0.get_mut();
+        memory.map(|memory| std::mem::swap(&mut memory.filled_by, filler)).is_some()
+    }
+
+    /// What tells the device from any other that is open; 0 is the host.
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        self.0.device.as_ref().map_or(0, Device::identity)
+    }
+
+    /// Whether a range of it is memory that is there and filled, and that no stream uses.
+    #[inline]
+    pub(crate) fn is_plain(&self, offset: usize, bytes: usize) -> bool {
+        self.pending().is_none()
+            && !self.0.used.load(Ordering::Acquire)
+            && offset.checked_add(bytes).is_some_and(|end| end <= self.0.bytes)
+    }
+
+    /// The copy that fills the memory, unless that is known to be done.
+    #[inline]
+    pub(crate) fn pending(&self) -> Option<&Arc<Completion>> {
+        self.0.filled_by.as_ref().filter(|copy| !copy.is_done_cached())
+    }
+
+    /// Fails unless whatever fills the memory is done. Asks the driver at most once; never blocks.
+    pub(crate) fn check_ready(&self) -> Result<()> {
+        match &self.0.filled_by {
+            None => Ok(()),
+            Some(copy) => match copy.is_done() {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(Error::NotReady),
+                Err(error) => Err(poisoned(error)),
+            },
+        }
+    }
+
+    /// Fails unless all of the copy that fills the memory is submitted, without asking the driver: before, the host may be
+    /// writing it.
+    pub(crate) fn check_submitted(&self) -> Result<()> {
+        match self.pending() {
+            None => Ok(()),
+            Some(copy) if copy.is_accepted() => Ok(()),
+            Some(copy) if copy.is_submitted() => Err(poisoned(copy.error())),
+            Some(_) => Err(Error::NotReady),
+        }
+    }
+
+    /// The bytes of a range, for the host to read.
+    pub(crate) fn host_bytes(&self, offset: usize, bytes: usize) -> Result<&[u8]> {
+        self.check_ready()?;
+        let start = self.host_range(offset, bytes)?;
+        // SAFETY: the range is inside of the buffer (`host_range`), which outlives the borrow of `self`; nothing
+        // writes it: copies into it are done (`check_ready`), and `host_bytes_mut` needs an unshared storage.
+        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
+    }
+
+    /// The bytes of a range, for the host to write; only while nobody else holds the memory.
+    pub(crate) fn host_bytes_mut(&mut self, offset: usize, bytes: usize) -> Result<&mut [u8]> {
+        self.check_ready()?;
+        let start = self.host_range(offset, bytes)?;
+        let Some(memory) = self.0.get_mut() else {
+            return Err(Error::NotWritable { why: "shared with another tensor or in flight" });
+        };
+        if !memory.host().is_some_and(|(_, writable)| writable) {
+            return Err(Error::NotWritable { why: "lent read-only" });
+        }
+        let uses = memory.uses.get_mut();
+        drop(uses.take_past());
+        if !uses.is_empty() {
+            return Err(Error::NotWritable { why: "in use on a stream" });
+        }
+        // SAFETY: as in `host_bytes`; `get_mut` has shown that nobody else, a copy in flight included, holds it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
+    }
+
+    /// Fails unless a range lies within the storage.
+    #[inline]
+    pub(crate) fn check_range(&self, offset: usize, bytes: usize) -> Result<()> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.0.bytes => Ok(()),
+            _ => Err(self.out_of_range(offset, bytes)),
+        }
+    }
+
+    /// Where `offset`, which lies within the storage, is on the host; `None` if the host cannot reach it, or not yet.
+    #[inline]
+    pub(crate) fn host_address(&self, offset: usize) -> Option<NonNull<u8>> {
+        debug_assert!(offset <= self.0.bytes);
+        self.0.host().map(|(start, _)| start.map_addr(|address| address.saturating_add(offset)))
+    }
+
+    /// Where the host writes the memory while nobody else has it; `None` if it cannot.
+    pub(crate) fn window(&self) -> Option<WriteWindow> {
+        match self.0.host() {
+            Some((start, true)) => {
+                // SAFETY: the buffer has so many bytes there and lives as long as the storage (promise 3 of `Backend`).
+                Some(unsafe { WriteWindow::new(start, self.0.bytes) })
+            }
+            _ => self.0.buffer.window(),
+        }
+    }
+
+    /// Where a range of host memory lies, whether or not it may be read yet.
+    pub(crate) fn host_range(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>> {
+        self.check_range(offset, bytes)?;
+        self.host_address(offset).ok_or_else(|| Error::NotOnHost { device: self.device_id() })
+    }
+
+    #[cold]
+    fn out_of_range(&self, start: usize, bytes: usize) -> Error {
+        Error::OutOfRange { what: "bytes", start, end: start.saturating_add(bytes), limit: self.0.bytes }
+    }
+
+    /// The memory is not given back before everything submitted to `stream` up to that moment is done.
+    pub(crate) fn record_stream(&self, stream: &Arc<dyn BackendStream>) {
+        let is_known = self.0.uses.lock().know(stream);
+        if !is_known {
+            self.hand_to(&Handed::new(stream));
+        }
+    }
+
+    /// The same for the stream of a lane.
+    pub(crate) fn hand_to(&self, stream: &Arc<Handed>) {
+        let over = {
+            let mut uses = self.0.uses.lock();
+            self.0.used.store(true, Ordering::Release);
+            uses.hand_to(stream)
+        };
+        // Not under the lock: streams may go with it.
+        drop(over);
+    }
+
+    /// The memory is not given back before `ticket` is reached.
+    pub(crate) fn record_use(&self, ticket: Ticket) {
+        let over = {
+            let mut uses = self.0.uses.lock();
+            self.0.used.store(true, Ordering::Release);
+            uses.last_until(ticket)
+        };
+        drop(over);
+    }
+
+    /// Adds the streams that use the memory to `streams`: later work must come behind them, up to a position or behind
+    /// all that they were given so far.
+    #[inline]
+    pub(crate) fn add_uses(&self, streams: &mut StreamUses) {
+        if self.0.used.load(Ordering::Acquire) {
+            self.add_known_uses(streams);
+        }
+    }
+
+    fn add_known_uses(&self, streams: &mut StreamUses) {
+        self.0.uses.lock().add_to(streams);
+    }
+}
+
+pub(crate) fn poisoned(error: Error) -> Error {
+    match error {
+        Error::CopyFailed(_) => error,
+        other => Error::CopyFailed(Arc::new(other)),
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // What lies in ordinary memory is the child's own, unless a stream of the parent uses it.
+        if fork::is_child()
+            && (self.device.is_some()
+                || self.buffer.kind() != MemoryKind::Pageable
+                || !self.uses.get_mut().is_empty())
+        {
+            return;
+        }
+        // SAFETY: the field is not touched again.
+        let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
+        let uses = std::mem::take(self.uses.get_mut());
+        match uses.is_empty() {
+            true if self.lent => crate::runtime::foreign::let_go_unused(buffer),
+            true => buffer.release(&[]),
+            false => uses.release(buffer, self.lent),
+        }
+    }
+}
+
+impl Memory {
+    /// Where the host reaches the memory. What a copy fills may be mapped only when that is done.
+    #[inline]
+    fn host(&self) -> Option<(NonNull<u8>, bool)> {
+        match (self.host, &self.device) {
+            (None, None) => self.buffer.host_pointer(),
+            (known, _) => known,
+        }
+    }
+}

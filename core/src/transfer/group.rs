@@ -1,0 +1,235 @@
+//! Copies that are carried out together, and their bytes staged once: a single one, or several of the same leaves to devices
+//! that read the same staging blocks.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::copy::start;
+use crate::device::device::Device;
+use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::job::job::{HostResults, Job};
+use crate::job::options::CopyOptions;
+use crate::job::path::{Flow, Way};
+use crate::runtime::foreign;
+use crate::runtime::workers::Team;
+use crate::staging::lease::Lease;
+use crate::transfer::inline::{Diligence, Refusal, panicked};
+use crate::transfer::muster::Muster;
+use crate::transfer::segment::{Unit, units};
+use crate::transfer::segment_copy::{Outlet, Supply};
+use crate::transfer::upload::{Filled, Shared};
+use crate::transfer::{inline, segment_copy};
+
+/// Copies with one plan. What fails for one of them leaves the others alone.
+#[derive(Clone)]
+pub(crate) struct Group {
+    jobs: SmallVec<[Arc<Job>; 2]>,
+    /// The share of staging that they have while they are carried out by workers.
+    lease: Option<Arc<Lease>>,
+}
+
+impl Group {
+    pub(crate) fn of(job: Arc<Job>) -> Self {
+        Self { jobs: smallvec![job], lease: None }
+    }
+
+    /// Whether a copy to `target` can share with these.
+    pub(crate) fn can_take(&self, target: &Device) -> bool {
+        self.jobs.iter().all(|job| job.can_share_with(target))
+    }
+
+    /// Adds the copy to a device that it [can take](Self::can_take).
+    pub(crate) fn add(
+        &mut self,
+        target: &Device,
+        options: &CopyOptions,
+        completion: Arc<Completion>,
+    ) -> Result<Arc<Job>> {
+        let known = self.jobs.first().ok_or(Error::NotReady)?;
+        let job = Arc::new(known.to_another(target, options, completion)?);
+        self.jobs.push(job.clone());
+        Ok(job)
+    }
+
+    pub(crate) fn jobs(&self) -> &[Arc<Job>] {
+        &self.jobs
+    }
+
+    pub(crate) fn completions(&self) -> Completions {
+        self.jobs.iter().map(|job| job.completion.clone()).collect()
+    }
+
+    /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.
+    pub(crate) fn team(&self) -> Team {
+        let devices = self.jobs.iter().flat_map(|job| [&job.target].into_iter().chain(job.source_devices()));
+        Team::waiting_for(devices.map(|device| Arc::as_ptr(device.backend()).addr()))
+    }
+
+    /// Carries all out, at once or by workers. Fails, and with it each of them, if none can be.
+    pub(crate) fn launch(&self) -> Result<()> {
+        let inline = |diligence| match &*self.jobs {
+            [only] => inline::inline(only, diligence),
+            _ => self.inline(diligence),
+        };
+        let Some(first) = self.jobs.first() else { return Ok(()) };
+        start::launch(first, inline, || self.clone().in_background())
+            .inspect_err(|error| self.jobs.iter().for_each(|job| job.completion.fail(error.clone())))
+    }
+
+    /// Hands the copies to workers.
+    pub(crate) fn in_background(self) -> Result<()> {
+        for job in &self.jobs {
+            job.completion.figures.note_background();
+            for device in [&job.target].into_iter().chain(job.source_devices()) {
+                device.note_background(&job.completion);
+            }
+        }
+        Muster::call(self)
+    }
+
+    /// As [`inline::inline`], for several.
+    fn inline(&self, diligence: Diligence) -> Result<(), Refusal> {
+        let Some(first) = self.jobs.first() else { return Ok(()) };
+        inline::weigh(first, diligence)?;
+        for job in &self.jobs {
+            match inline::order_behind_predecessors(job, false) {
+                Ok(true) => {}
+                Ok(false) => return Err(Refusal::NeedsWorker("a source is still being filled")),
+                Err(error) => job.completion.fail(error),
+            }
+        }
+        self.each(|job| job.allocate(HostResults::Grow).map(drop))?;
+        self.share_lanes();
+        if let Some(lead) = self.lead() {
+            let units = units(lead);
+            let blocks = inline::take_blocks(lead, &units, diligence)?;
+            for (unit, taken) in units.iter().zip(blocks) {
+                let outlet = &mut |filled| self.copy_up(smallvec![filled]);
+                caught(|| self.carry(unit, Supply::Taken(taken), outlet))?;
+            }
+        }
+        self.running().for_each(|job| job.completion.submitted());
+        self.common_error().map_or(Ok(()), |error| Err(Refusal::Failed(error)))
+    }
+
+    /// Gives it a share of the blocks that its first copy is staged through, if there are any.
+    pub(crate) fn lease(&mut self) {
+        let lead = self.lead().filter(|lead| lead.pinned);
+        let staged = lead
+            .and_then(|lead| Some((lead, lead.flows.iter().find(|flow| matches!(flow.way, Way::Staged))?)));
+        self.lease = staged.map(|(lead, flow)| Lease::new(lead.target.staging(), &flow.lane));
+    }
+
+    pub(crate) fn leased(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref()
+    }
+
+    /// Does what comes before the first unit. May wait for devices.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        self.each(|job| {
+            inline::order_behind_predecessors(job, true)?;
+            inline::order_behind_destinations(job, true)?;
+            if let Some(destinations) = job.allocate(HostResults::Grow)? {
+                inline::order_behind_uses(job, &destinations.uses, true)?;
+            }
+            Ok(())
+        })?;
+        self.share_lanes();
+        Ok(())
+    }
+
+    /// Has whoever waits for a block of the lead ask the lanes of all, which read them.
+    fn share_lanes(&self) {
+        if let (Some(lead), [_, _, ..]) = (self.lead(), &*self.jobs) {
+            for flow in self.jobs.iter().flat_map(|job| &job.flows) {
+                lead.target.staging().serve(&flow.lane);
+            }
+        }
+    }
+
+    /// The first that has its memory, whose pool serves all.
+    pub(crate) fn lead(&self) -> Option<&Arc<Job>> {
+        self.jobs.iter().find(|job| job.destinations.get().is_some())
+    }
+
+    /// Carries one unit to all, as far as `outlet` if it goes up through a staging block: filled once.
+    pub(crate) fn carry(&self, unit: &Unit, supply: Supply<'_>, outlet: Outlet<'_>) -> Result<()> {
+        let lead = self.lead().ok_or(Error::NotReady)?;
+        let is_staged = |flow: &Flow| matches!(flow.way, Way::Staged);
+        if self.jobs.len() == 1 || lead.flows.get(unit.flow).is_some_and(is_staged) {
+            return segment_copy::carry(lead, unit, supply, outlet);
+        }
+        // Pinned sources, which each device reads where they lie.
+        self.each(|job| segment_copy::carry(job, unit, Supply::Now(None), &mut |_| Err(Error::NotReady)))
+    }
+
+    /// Copies blocks up that [`carry`](Self::carry) has filled. They go back to their pool when the last of the lanes that read
+    /// them is through: each of them holds them.
+    pub(crate) fn copy_up(&self, filled: SmallVec<[Filled; 1]>) -> Result<()> {
+        match (&*self.jobs, self.lead()) {
+            ([only], _) => segment_copy::copy_up(only, filled),
+            (_, Some(lead)) => {
+                let shared: SmallVec<[Shared; 1]> =
+                    filled.into_iter().map(|filled| filled.share(lead)).collect();
+                self.each(|job| segment_copy::copy_up_shared(job, &shared))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does the same for each copy that still runs. What it fails for fails, while others go on; for the last one that is the
+    /// error.
+    pub(crate) fn each(&self, step: impl Fn(&Job) -> Result<()>) -> Result<()> {
+        for job in self.running() {
+            if let Err(error) = caught(|| step(job)) {
+                if self.running().all(|other| Arc::ptr_eq(other, job)) {
+                    return Err(error);
+                }
+                job.completion.fail(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody still wants one of the copies.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.running().next().is_some()
+    }
+
+    /// The copies that have neither failed nor been abandoned.
+    fn running(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.jobs.iter().filter(|job| !job.completion.is_submitted() && !job.completion.is_abandoned())
+    }
+
+    /// Why the first of them has failed, if all have.
+    fn common_error(&self) -> Option<Error> {
+        let all_failed = self.jobs.iter().all(|job| !job.completion.is_accepted());
+        let first = self.jobs.first().filter(|_| all_failed)?;
+        first.completion.is_done().err()
+    }
+}
+
+/// Where the ends of the copies of a group are told, by whoever has let go of the group: it owns the sources.
+pub(crate) type Completions = SmallVec<[Arc<Completion>; 1]>;
+
+/// Tells that every piece is submitted, or why not.
+pub(crate) fn conclude(completions: &Completions, error: Option<Error>) {
+    for completion in completions {
+        match &error {
+            Some(error) => completion.fail(error.clone()),
+            None if completion.is_abandoned() => completion.fail(Error::Cancelled),
+            None => completion.submitted(),
+        }
+    }
+}
+
+/// What `work` returns; an error if it panics.
+pub(crate) fn caught<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
+    foreign::caught_or(work).unwrap_or_else(|panic| {
+        let error = panicked(&*panic);
+        foreign::forget_payload(panic);
+        Err(error)
+    })
+}

@@ -1,0 +1,219 @@
+//! Cutting the linear spaces of a plan into units, and what lies in one.
+
+use std::iter::Zip;
+use std::slice;
+
+use smallvec::SmallVec;
+
+use crate::alignment::Alignment;
+use crate::copy::take::Leaf;
+use crate::job::job::Job;
+use crate::job::path::{Flow, UnitSizes};
+use crate::plan::plan::NumberedChunks;
+use crate::staging::pool::SMALLEST_BLOCK;
+
+/// A range of the linear space of one flow.
+#[derive(Clone, Copy)]
+pub(crate) struct Unit {
+    /// Index of the flow.
+    pub(crate) flow: usize,
+    pub(crate) start: usize,
+    end: usize,
+    /// How large a staging block for it is: small units take blocks of the same class as the others, which are there.
+    pub(crate) block: usize,
+    /// Nothing of the copy comes behind it.
+    pub(crate) last: bool,
+}
+
+impl Unit {
+    pub(crate) fn bytes(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// The same unit in a block of `bytes` bytes, which are enough.
+    pub(crate) fn in_block(&self, bytes: usize) -> Self {
+        Self { block: bytes, ..*self }
+    }
+
+    /// Two units for the same bytes, of whole granules; `None` if a smaller block would not be smaller.
+    pub(crate) fn halves(&self, granularity: Alignment) -> Option<[Self; 2]> {
+        let half = granularity.round_up(self.bytes().div_ceil(2))?;
+        (self.bytes() > SMALLEST_BLOCK && half < self.bytes()).then(|| {
+            let middle = self.start + half;
+            [
+                Self { end: middle, last: false, block: half, ..*self },
+                Self { start: middle, block: half, ..*self },
+            ]
+        })
+    }
+}
+
+/// The whole linear space of a flow.
+pub(crate) fn whole(job: &Job, flow: &Flow) -> Unit {
+    let span = job.plan.source_span(flow.source);
+    Unit { flow: 0, start: 0, end: span, block: span, last: true }
+}
+
+/// All units of a copy.
+pub(crate) fn units(job: &Job) -> SmallVec<[Unit; 1]> {
+    units_by(job, |_, sizes| sizes)
+}
+
+/// The same for a copy that is one of many at a time.
+pub(crate) fn units_of_many(job: &Job) -> SmallVec<[Unit; 1]> {
+    units_by(job, |flow, sizes| if flow.is_filled_by_many() { sizes.of_many() } else { sizes })
+}
+
+fn units_by(job: &Job, sizes_of: fn(&Flow, UnitSizes) -> UnitSizes) -> SmallVec<[Unit; 1]> {
+    let mut units = SmallVec::<[Unit; 1]>::new();
+    for (index, flow) in job.flows.iter().enumerate() {
+        let span = job.plan.source_span(flow.source);
+        let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
+        let sizes = sizes_of(flow, flow.unit_sizes(pageable));
+        let block = sizes.largest.min(span);
+        let mut start = 0;
+        while start < span {
+            let end = start.saturating_add(sizes.next(start, span - start)).min(span);
+            units.push(Unit { flow: index, start, end, block, last: false });
+            start = end;
+        }
+    }
+    if let Some(unit) = units.last_mut() {
+        unit.last = true;
+    }
+    units
+}
+
+/// The part of a leaf within a unit.
+pub(crate) struct Piece {
+    pub(crate) leaf: usize,
+    pub(crate) chunk: usize,
+    /// Where it lies in its chunk, in bytes.
+    pub(crate) chunk_offset: usize,
+    /// Where it begins in the leaf, in bytes.
+    pub(crate) leaf_offset: usize,
+    /// Where it lies in the linear space.
+    pub(crate) linear: usize,
+    pub(crate) bytes: usize,
+}
+
+/// The part of a chunk within a unit.
+pub(crate) struct ChunkPiece {
+    pub(crate) chunk: usize,
+    pub(crate) chunk_offset: usize,
+    pub(crate) linear: usize,
+    pub(crate) bytes: usize,
+}
+
+/// The parts of the leaves of a flow within a unit, in linear order.
+#[inline]
+pub(crate) fn pieces<'a>(job: &'a Job, flow: &Flow, unit: &'a Unit) -> Pieces<'a> {
+    let chunks = job.plan.numbered_chunks_of(flow.source);
+    let chunk = OpenChunk { number: 0, base: 0 };
+    Pieces { job, unit, chunks, leaves: [].iter().zip(&[]), chunk }
+}
+
+/// See [`pieces`]. Staging spends its time here: one loop, without a look at what the last piece was.
+pub(crate) struct Pieces<'a> {
+    job: &'a Job,
+    unit: &'a Unit,
+    chunks: NumberedChunks<'a>,
+    /// The rest of the current chunk: numbers of leaves, and where they end.
+    leaves: Zip<slice::Iter<'a, u32>, slice::Iter<'a, usize>>,
+    chunk: OpenChunk,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = (Piece, &'a Leaf);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.leaves.next() {
+                Some(placed) => return self.chunk.piece(placed, self.unit, &self.job.leaves),
+                None => self.open_next_chunk()?,
+            }
+        }
+    }
+
+    /// Chunk by chunk: what all pieces of one have in common stays in registers, which takes a quarter less.
+    #[inline(always)]
+    fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut add: F) -> B {
+        let (leaves, unit) = (&**self.job.leaves, *self.unit);
+        let mut sum = init;
+        loop {
+            let chunk = self.chunk;
+            for placed in self.leaves.clone() {
+                let Some(item) = chunk.piece(placed, &unit, leaves) else { return sum };
+                sum = add(sum, item);
+            }
+            if self.open_next_chunk().is_none() {
+                return sum;
+            }
+        }
+    }
+}
+
+impl Pieces<'_> {
+    /// `None` behind the last one.
+    #[cold]
+    fn open_next_chunk(&mut self) -> Option<()> {
+        let unit = self.unit;
+        let (number, chunk) =
+            self.chunks.find(|(_, chunk)| chunk.base.saturating_add(chunk.bytes) > unit.start)?;
+        let (leaves, ends) = self.job.plan.placed_in(chunk);
+        let passed = ends.partition_point(|end| *end <= unit.start);
+        self.leaves = leaves.get(passed..)?.iter().zip(ends.get(passed..)?);
+        self.chunk = OpenChunk { number, base: chunk.base };
+        Some(())
+    }
+}
+
+/// A chunk whose pieces are gone through.
+#[derive(Clone, Copy)]
+struct OpenChunk {
+    number: usize,
+    base: usize,
+}
+
+impl OpenChunk {
+    /// The part of a leaf, by its number and where it ends, within `unit`; `None` behind the last one.
+    #[inline(always)]
+    fn piece<'a>(self, placed: (&u32, &usize), unit: &Unit, leaves: &'a [Leaf]) -> Option<(Piece, &'a Leaf)> {
+        let (number, end) = (*placed.0 as usize, *placed.1);
+        let leaf = leaves.get(number)?;
+        let start = end - leaf.copied_bytes();
+        let linear = start.max(unit.start);
+        let bytes = end.min(unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
+        let piece = Piece {
+            leaf: number,
+            chunk: self.number,
+            chunk_offset: linear - self.base,
+            leaf_offset: linear - start,
+            linear,
+            bytes,
+        };
+        Some((piece, leaf))
+    }
+}
+
+/// The parts of the chunks of a flow within a unit.
+pub(crate) fn chunk_pieces<'a>(
+    job: &'a Job,
+    flow: &'a Flow,
+    unit: &'a Unit,
+) -> impl Iterator<Item = ChunkPiece> + 'a {
+    let all = job.plan.chunks();
+    // Many units of many chunks: each unit finds its own.
+    let first = all.partition_point(|chunk| {
+        (chunk.source, chunk.base.saturating_add(chunk.bytes)) <= (flow.source, unit.start)
+    });
+    let within = all.iter().enumerate().skip(first);
+    let within = within.take_while(|(_, chunk)| chunk.source == flow.source && chunk.base < unit.end);
+    within.filter_map(move |(index, chunk)| {
+        let linear = chunk.base.max(unit.start);
+        let end = (chunk.base + chunk.bytes).min(unit.end);
+        let bytes = end.checked_sub(linear).filter(|bytes| *bytes > 0)?;
+        Some(ChunkPiece { chunk: index, chunk_offset: linear - chunk.base, linear, bytes })
+    })
+}
