@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use transship::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, HostSide, Limits, MemoryKind,
-    RawMemory, Staging, StreamPriority, Submission, Ticket, TimeMark, WriteWindow,
+    RawMemory, Staging, StreamPriority, Submission, TimeMark, WriteWindow,
 };
 use transship::{Alignment, CopyOptions, Device, DeviceId, Error, Result, Tensor};
 
@@ -67,7 +67,7 @@ impl Driver for ToyDriver {
         let limits = Limits {
             copy_granularity: Alignment::ONE,
             bindable_alignment: Alignment::ONE,
-            buffer_alignment: Alignment::new(64)?,
+            buffer_alignment: const { Alignment::new(64).unwrap() },
             largest_buffer: 1 << 30,
             host_writable: false,
             largest_open: 0,
@@ -255,8 +255,6 @@ unsafe impl Buffer for ToyBuffer {
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
         None
     }
-
-    fn release(self: Box<Self>, _: &[Ticket]) {}
 }
 
 /// A block that is written through a shared reference, hence the cells.

@@ -19,6 +19,7 @@ stage_lint() {
     RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps --all-features
     step python3 .ci/licences
     step python3 .ci/mutants --check
+    step python3 .ci/layers
     check_advisories
     check_core_is_free_of_gpu_crates
 }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaView, DevicePtrMut, DeviceRepr};
-use transship_core::backend::stream_ordered::{Context, address_of};
+use transship_core::backend::stream_ordered::Context;
 use transship_core::backend::{BackendStream, count_leak};
 use transship_core::{Element, Result, Tensor};
 
@@ -51,7 +51,7 @@ pub fn cuda_view<T: Element + DeviceRepr>(
     let device = tensor.device()?;
     let backend = backend(&device)?;
     let adopted: Arc<dyn BackendStream> = adopt(backend, stream)?;
-    let address = address_of::<T>(tensor)?;
+    let address = tensor.elements_address::<T>()?;
     tensor.record_backend_stream(&adopted)?;
     // SAFETY: the tensor's memory at this address has so many elements. The view has a share of it (`memory`), and
     // `record_backend_stream` keeps it for what `adopted` does. `Drop` leaks the slice.

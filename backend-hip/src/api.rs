@@ -30,7 +30,7 @@ unsafe impl Api for Hip {
     type Attached = ();
 
     /// What `hipMalloc` and pools align to at the least.
-    const BUFFER_ALIGNMENT: Alignment = match Alignment::of(256) {
+    const BUFFER_ALIGNMENT: Alignment = match Alignment::new(256) {
         Some(alignment) => alignment,
         None => Alignment::ONE,
     };

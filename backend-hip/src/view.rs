@@ -3,7 +3,6 @@
 use std::marker::PhantomData;
 
 use transship_core::backend::Backend;
-use transship_core::backend::stream_ordered::address_of;
 use transship_core::{Element, Error, Result, Stream, Tensor};
 
 use crate::interop::backend;
@@ -38,7 +37,7 @@ use crate::{HipBackend, HipStream};
 pub fn hip_view<T: Element>(tensor: &Tensor, stream: &Stream) -> Result<HipTensorView<T>> {
     let device = tensor.device()?;
     check_stream(backend(&device)?, stream)?;
-    let address = address_of::<T>(tensor)?;
+    let address = tensor.elements_address::<T>()?;
     tensor.record_stream(stream)?;
     Ok(HipTensorView { address, memory: tensor.clone(), elements: PhantomData })
 }

@@ -126,7 +126,7 @@ impl<'a> Batch<'a> {
                 (Command::Clear { to, bytes: bytes as u64 }, &mut self.moved.cleared)
             }
         };
-        *moved += bytes_of(op);
+        *moved += op.bytes();
         self.moved.copies += 1;
         self.commands.push(command);
         Ok(())
@@ -254,13 +254,4 @@ fn place<'a>(context: &Context, buffer: &'a dyn Buffer, offset: usize) -> Result
     let own = own.ok_or_else(|| context.unsupported("copy from or to a buffer of another device"))?;
     let inner = own.inner().ok_or_else(|| context.unsupported("copy from or to a buffer of no bytes"))?;
     Ok((inner, (own.offset() + offset) as u64))
-}
-
-fn bytes_of(op: &CopyOp<'_>) -> usize {
-    match op {
-        CopyOp::Upload { bytes, .. }
-        | CopyOp::Download { bytes, .. }
-        | CopyOp::Between { bytes, .. }
-        | CopyOp::Clear { bytes, .. } => *bytes,
-    }
 }

@@ -17,7 +17,7 @@ use crate::staging::WgpuStaging;
 use crate::stream::WgpuStream;
 
 /// The largest alignment of offsets that any API asks for.
-const BUFFER_ALIGNMENT: Alignment = match Alignment::of(256) {
+const BUFFER_ALIGNMENT: Alignment = match Alignment::new(256) {
     Some(alignment) => alignment,
     None => Alignment::ONE,
 };
@@ -128,7 +128,7 @@ unsafe impl Backend for WgpuBackend {
 }
 
 fn limits(context: &Context, largest_open: usize) -> Limits {
-    let bytes = |value: u32| Alignment::of(value as usize).unwrap_or(BUFFER_ALIGNMENT);
+    let bytes = |value: u32| Alignment::new(value as usize).unwrap_or(BUFFER_ALIGNMENT);
     Limits {
         copy_granularity: bytes(wgpu::COPY_BUFFER_ALIGNMENT as u32),
         bindable_alignment: bytes(context.device().limits().min_storage_buffer_offset_alignment),

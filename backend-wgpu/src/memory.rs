@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use transship_core::backend::{Buffer, MemoryKind, Ticket, WriteWindow, keep_until};
+use transship_core::backend::{Buffer, MemoryKind, Ticket, WriteWindow};
 use transship_core::{Error, Result};
 use wgpu::{BufferUsages, BufferViewMut};
 
@@ -160,13 +160,12 @@ unsafe impl Buffer for WgpuBuffer {
         error.map_or(Ok(()), |error| Err(self.context.explain("Buffer::unmap", &error)))
     }
 
-    fn release(self: Box<Self>, after: &[Ticket]) {
+    /// The one queue of the device orders what comes behind.
+    fn release_after(&mut self, after: &[Ticket]) -> bool {
         let is_own = |ticket: &Ticket| {
             WgpuStream::of(&*ticket.stream).is_some_and(|stream| stream.context().is(&self.context))
         };
-        if !after.iter().all(is_own) {
-            keep_until(self, after);
-        }
+        after.iter().all(is_own)
     }
 }
 

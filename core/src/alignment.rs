@@ -2,17 +2,14 @@
 
 use std::fmt;
 
-use crate::error::Error;
-
 /// A number of bytes that is a power of two.
 ///
 /// ```
 /// use transship_core::Alignment;
 ///
-/// let alignment = Alignment::new(16)?;
+/// let alignment = Alignment::new(16).unwrap();
 /// assert_eq!(alignment.round_up(17), Some(32));
-/// assert!(Alignment::new(12).is_err());
-/// # Ok::<(), transship_core::Error>(())
+/// assert_eq!(Alignment::new(12), None);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Alignment(u8);
@@ -21,21 +18,8 @@ impl Alignment {
     /// One byte: no alignment at all.
     pub const ONE: Self = Self(0);
 
-    /// An alignment of so many bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`] if `bytes` is no power of two.
-    pub fn new(bytes: usize) -> Result<Self, Error> {
-        Self::of(bytes).ok_or_else(|| Error::InvalidOption {
-            name: "alignment",
-            value: bytes.to_string(),
-            reason: "it must be a power of two",
-        })
-    }
-
     /// An alignment of so many bytes, `None` if `bytes` is no power of two.
-    pub const fn of(bytes: usize) -> Option<Self> {
+    pub const fn new(bytes: usize) -> Option<Self> {
         if bytes.is_power_of_two() { Some(Self(bytes.trailing_zeros() as u8)) } else { None }
     }
 

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::Error;
-
 const LONGEST_NAME: usize = 14;
 
 /// Names a device: a driver and a number, `cuda:0`, or the host. A name is not a device:
@@ -37,13 +35,13 @@ impl DeviceId {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidDeviceId`] unless `driver` is 1 to 14 lower-case letters, digits, `-` or `_`, and `ordinal` fits
+    /// [`ParseDeviceIdError`] unless `driver` is 1 to 14 lower-case letters, digits, `-` or `_`, and `ordinal` fits
     /// into 32 bits. There is one host.
-    pub fn new(driver: &str, ordinal: usize) -> Result<Self, Error> {
+    pub fn new(driver: &str, ordinal: usize) -> Result<Self, ParseDeviceIdError> {
         u32::try_from(ordinal)
             .ok()
             .and_then(|ordinal| Self::named(driver, ordinal))
-            .ok_or_else(|| Error::InvalidDeviceId { text: format!("{driver}:{ordinal}") })
+            .ok_or_else(|| ParseDeviceIdError { text: format!("{driver}:{ordinal}") })
     }
 
     /// The one way from a name to a device: what is printed names the same one.
@@ -87,11 +85,20 @@ impl DeviceId {
     }
 }
 
+/// A text that names no device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} does not name a device; write a driver and a number such as cuda:0, or host")]
+#[non_exhaustive]
+pub struct ParseDeviceIdError {
+    /// The text.
+    pub text: String,
+}
+
 impl FromStr for DeviceId {
-    type Err = Error;
+    type Err = ParseDeviceIdError;
 
     /// Reads `driver:number`; the number may be left out if it is 0, and `cpu` means the host.
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, ParseDeviceIdError> {
         let (driver, ordinal) = text.split_once(':').unwrap_or((text, "0"));
         ordinal
             .bytes()
@@ -99,7 +106,7 @@ impl FromStr for DeviceId {
             .then(|| ordinal.parse().ok())
             .flatten()
             .and_then(|ordinal| Self::named(driver, ordinal))
-            .ok_or_else(|| Error::InvalidDeviceId { text: text.to_owned() })
+            .ok_or_else(|| ParseDeviceIdError { text: text.to_owned() })
     }
 }
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::alignment::Alignment;
-use crate::error::Error;
 
 /// The type of the elements of a tensor. Prints and parses under the names that NumPy and PyTorch use.
 ///
@@ -90,7 +89,7 @@ impl DType {
             Self::Complex64 | Self::Complex128 => self.size() / 2,
             _ => self.size(),
         };
-        match Alignment::of(bytes) {
+        match Alignment::new(bytes) {
             Some(alignment) => alignment,
             None => unreachable!(),
         }
@@ -123,14 +122,23 @@ impl fmt::Display for DType {
     }
 }
 
-impl FromStr for DType {
-    type Err = Error;
+/// A text that names no element type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} does not name an element type; write one such as float32, int64 or bool")]
+#[non_exhaustive]
+pub struct ParseDTypeError {
+    /// The text.
+    pub text: String,
+}
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+impl FromStr for DType {
+    type Err = ParseDTypeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseDTypeError> {
         Self::ALL
             .into_iter()
             .find(|dtype| dtype.name() == text)
-            .ok_or_else(|| Error::InvalidDType { text: text.to_owned() })
+            .ok_or_else(|| ParseDTypeError { text: text.to_owned() })
     }
 }
 
@@ -148,9 +156,7 @@ mod tests {
     #[test]
     fn other_names_are_refused() {
         for text in ["", "f32", "Float32", " float32", "float128"] {
-            assert!(
-                matches!(text.parse::<DType>(), Err(Error::InvalidDType { text: found }) if found == text)
-            );
+            assert!(matches!(text.parse::<DType>(), Err(ParseDTypeError { text: found }) if found == text));
         }
     }
 }

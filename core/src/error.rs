@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device_id::DeviceId;
-use crate::dtype::DType;
+use crate::device_id::{DeviceId, ParseDeviceIdError};
+use crate::dtype::{DType, ParseDTypeError};
 
 /// `Result` with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -406,6 +406,18 @@ pub enum Error {
         /// The system's own words.
         reason: String,
     },
+}
+
+impl From<ParseDeviceIdError> for Error {
+    fn from(ParseDeviceIdError { text }: ParseDeviceIdError) -> Self {
+        Self::InvalidDeviceId { text }
+    }
+}
+
+impl From<ParseDTypeError> for Error {
+    fn from(ParseDTypeError { text }: ParseDTypeError) -> Self {
+        Self::InvalidDType { text }
+    }
 }
 
 impl Error {

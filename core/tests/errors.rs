@@ -79,8 +79,12 @@ fn tensors_say_what_is_wrong_with_them() {
 #[test]
 fn names_say_what_they_should_look_like() {
     let parse = |text: &str| text.parse::<DeviceId>().unwrap_err();
-    says(&parse("cuda:x"), "InvalidDeviceId", &["\"cuda:x\"", "write a driver and a number"]);
-    says(&"float33".parse::<DType>().unwrap_err(), "InvalidDType", &["\"float33\"", "write one such as"]);
+    says(&parse("cuda:x").into(), "InvalidDeviceId", &["\"cuda:x\"", "write a driver and a number"]);
+    says(
+        &"float33".parse::<DType>().unwrap_err().into(),
+        "InvalidDType",
+        &["\"float33\"", "write one such as"],
+    );
     let open = |name| Device::open(DeviceId::new(name, 0).unwrap()).unwrap_err();
     says(
         &open("nowhere"),
@@ -180,7 +184,7 @@ fn devices_say_what_they_cannot_do() {
 
 #[test]
 fn devices_with_other_limits_say_so() {
-    let four = Alignment::of(4).unwrap();
+    let four = Alignment::new(4).unwrap();
     let (_, device) =
         with(LateConfig { copy_granularity: four, mapped_staging: true, ..LateConfig::new("late") });
     let pinned = Tensor::empty_pinned(&[8], DType::U8, &device).unwrap_err();

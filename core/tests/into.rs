@@ -60,7 +60,7 @@ fn a_packed_batch_is_one_copy() {
 fn results_come_down_into_memory_of_any_kind() {
     for pinned in [true, false] {
         for gather in [None, Some(24)] {
-            let granularity = Alignment::of(if gather.is_none() { 4 } else { 1 }).unwrap();
+            let granularity = Alignment::new(if gather.is_none() { 4 } else { 1 }).unwrap();
             let config = LateConfig { gather, copy_granularity: granularity, ..LateConfig::new("late") };
             let (late, device) = with(config);
             let options = || options().pinned_staging(pinned);
@@ -141,7 +141,7 @@ fn what_lies_between_tensors_is_left_alone() {
 /// catches: 114-whole-granules-written
 #[test]
 fn sources_in_larger_granules_are_written_no_further_than_they_go() {
-    let granularity = Alignment::of(4).unwrap();
+    let granularity = Alignment::new(4).unwrap();
     let (late, source) = with(LateConfig { copy_granularity: granularity, ..LateConfig::new("late") });
     let (other, target) = with(LateConfig::new("other"));
     let (third, bytewise) = with(LateConfig::new("third"));
@@ -197,7 +197,7 @@ fn what_lies_between_views_of_one_tensor_is_left_alone() {
 
 #[test]
 fn tensors_without_elements_may_lie_anywhere() {
-    let granules = LateConfig { copy_granularity: Alignment::of(4).unwrap(), ..LateConfig::new("late") };
+    let granules = LateConfig { copy_granularity: Alignment::new(4).unwrap(), ..LateConfig::new("late") };
     let (late, device) = with(granules);
     let empty = on(&device, &[9; 24]).narrow(0, 1, 3).unwrap().narrow(0, 0, 0).unwrap();
     let to = Tensor::empty(&[0], DType::U8, &Device::host()).unwrap();

@@ -100,7 +100,7 @@ fn memory_that_may_not_be_written_or_does_not_suit_is_refused() {
 
 #[test]
 fn tensors_that_begin_within_a_granule_are_refused() {
-    let granularity = Alignment::of(4).unwrap();
+    let granularity = Alignment::new(4).unwrap();
     let (late, device) = with(LateConfig { copy_granularity: granularity, ..LateConfig::new("late") });
     let parts = |tensor: Tensor| vec![tensor.narrow(0, 0, 2).unwrap(), tensor.narrow(0, 2, 3).unwrap()];
     let host = || parts(Tensor::from(vec![5_u8; 5]));

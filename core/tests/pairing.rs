@@ -354,7 +354,7 @@ impl TensorTree for Rebuilt {
 fn clones_in_another_order_get_their_own_copies() {
     let (late, one, other) = two(LateConfig::new("late"));
     // A plan of its own.
-    let granularity = Alignment::of(8).unwrap();
+    let granularity = Alignment::new(8).unwrap();
     let (third, granular) = with(LateConfig { copy_granularity: granularity, ..LateConfig::new("third") });
     let devices = [one, granular, other, Device::host()];
     for _ in 0..4 {

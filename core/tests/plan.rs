@@ -12,7 +12,7 @@ mod valid_plan;
 
 fn alignment() -> impl Strategy<Value = Alignment> {
     prop_oneof![20 => 0_u32..5, 4 => 0_u32..14, 1 => 0..usize::BITS]
-        .prop_map(|log| Alignment::of(1 << log).unwrap())
+        .prop_map(|log| Alignment::new(1 << log).unwrap())
 }
 
 /// Sizes that fit together many times, and sizes at the end of what can be counted.
@@ -106,7 +106,7 @@ fn huge_input() -> impl Strategy<Value = Input> {
     let options = (any::<bool>(), 0_u32..5).prop_map(|(pack, log)| PlanOptions {
         granularity: Alignment::ONE,
         pack,
-        alignment: Alignment::of(1 << log).unwrap(),
+        alignment: Alignment::new(1 << log).unwrap(),
         largest_chunk: usize::MAX,
         largest_packed: usize::MAX,
     });
@@ -183,22 +183,22 @@ proptest! {
 fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
     let leaf = |bytes| Leaf {
         bytes,
-        alignment: Alignment::of(4).unwrap(),
+        alignment: Alignment::new(4).unwrap(),
         skew: 0,
         place: Place::From(0),
         range: None,
     };
     let options = PlanOptions {
         pack: true,
-        alignment: Alignment::of(16).unwrap(),
+        alignment: Alignment::new(16).unwrap(),
         granularity: Alignment::ONE,
         largest_chunk: 1 << 20,
         largest_packed: 1 << 10,
     };
     let limits = Limits {
-        copy_granularity: Alignment::of(4).unwrap(),
+        copy_granularity: Alignment::new(4).unwrap(),
         bindable_alignment: Alignment::ONE,
-        buffer_alignment: Alignment::of(256).unwrap(),
+        buffer_alignment: Alignment::new(256).unwrap(),
         largest_buffer: 1 << 30,
         host_writable: false,
         largest_open: 0,

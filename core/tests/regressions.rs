@@ -465,7 +465,7 @@ fn a_tensor_that_stays_and_is_never_filled_fails_the_copy() {
 /// catches: 117-granules-of-another-source
 #[test]
 fn sources_of_several_granularities_are_read_within_their_memory() {
-    let granularity = Alignment::of(4).unwrap();
+    let granularity = Alignment::new(4).unwrap();
     let (one, bytewise) = late();
     let (other, wordwise) = with(LateConfig { copy_granularity: granularity, ..LateConfig::new("other") });
     let (third, target) = late();

@@ -49,19 +49,19 @@ pub(crate) fn all() -> Vec<Backend> {
             shared_staging: false,
             seed: Some(7),
             gather: Some(24),
-            copy_granularity: Alignment::of(4).expect("a power of two"),
+            copy_granularity: Alignment::new(4).expect("a power of two"),
             ..config
         }),
         Backend::simulated("late-map", &[Need::Pinned], |config| LateConfig {
-            copy_granularity: Alignment::of(4).expect("a power of two"),
-            bindable_alignment: Alignment::of(32).expect("a power of two"),
+            copy_granularity: Alignment::new(4).expect("a power of two"),
+            bindable_alignment: Alignment::new(32).expect("a power of two"),
             mapped_staging: true,
             peers: false,
             waits_for_others: false,
             ..config
         }),
         Backend::simulated("late-open", &[Need::Pinned], |config| LateConfig {
-            copy_granularity: Alignment::of(4).expect("a power of two"),
+            copy_granularity: Alignment::new(4).expect("a power of two"),
             largest_open: 1 << 16,
             mapped_staging: true,
             ..config

@@ -46,7 +46,7 @@ pub(crate) fn reason_to_ignore(name: &str) -> Option<String> {
 
 fn config(name: &str) -> Option<LateConfig> {
     let usual = LateConfig { devices: 2, seed: Some(7), ..LateConfig::new("late") };
-    let alignment = |bytes| Alignment::of(bytes).unwrap();
+    let alignment = |bytes| Alignment::new(bytes).unwrap();
     match name {
         "late" => Some(usual),
         "late-map" => Some(LateConfig {

@@ -1,45 +1,29 @@
-//! What a device may demand of a plan: looked at once, when it is opened.
+//! What a device demands of a plan.
 
-use crate::backend::Limits;
-use crate::device_id::DeviceId;
-use crate::error::{Error, Result};
-use crate::job::options::DEFAULT_ALIGNMENT;
-use crate::staging::pool::SMALLEST_BLOCK;
-use crate::transfer::coalesce::FEWEST_GATHERED;
+use crate::alignment::Alignment;
 
-/// Fails if `limits` demand what no copy can keep. All that is not named here may have any value.
-pub(crate) fn check(device: DeviceId, limits: &Limits) -> Result<()> {
-    let &Limits { copy_granularity, buffer_alignment, largest_buffer, mapped_staging, gather, .. } = limits;
-    let refuse = |field, value: &dyn ToString, reason| {
-        Err(Error::InvalidLimit { device, field, value: value.to_string(), reason })
-    };
-    // A unit of a copy is made of whole granules and lies in one block; `plan::Leaf::skew` counts within a granule.
-    if copy_granularity.bytes() > SMALLEST_BLOCK {
-        return refuse(
-            "copy_granularity",
-            &copy_granularity,
-            "it can be at most 65536, the smallest staging block",
-        );
-    }
-    if buffer_alignment < DEFAULT_ALIGNMENT {
-        let reason = "it must be at least 16, which copies with default options ask for";
-        return refuse("buffer_alignment", &buffer_alignment, reason);
-    }
-    if largest_buffer < copy_granularity.bytes() {
-        let reason = "it must be at least the copy_granularity, of which buffers are made";
-        return refuse("largest_buffer", &largest_buffer, reason);
-    }
-    match gather {
-        Some(entry) if mapped_staging => refuse(
-            "gather",
-            &entry,
-            "it must be None where mapped_staging is set: a block is used by one submission",
-        ),
-        Some(entry) if entry > SMALLEST_BLOCK / FEWEST_GATHERED => refuse(
-            "gather",
-            &entry,
-            "it can be at most 8192: a table for the fewest copies must fit into the smallest block",
-        ),
-        _ => Ok(()),
-    }
+/// What a device demands of a plan. It is asked once, when the device is opened, and refused if it is out of the ranges given
+/// here ([`Error::InvalidLimit`]); what has none may be anything.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Offsets and sizes of copies are multiples of this, and so are the sizes of buffers. At most 64 KiB.
+    pub copy_granularity: Alignment,
+    /// Where a buffer may be bound to a kernel on its own: offsets are multiples of this.
+    pub bindable_alignment: Alignment,
+    /// How buffers are aligned at the least. At least 16 bytes.
+    pub buffer_alignment: Alignment,
+    /// The largest buffer, in bytes. At least one granule.
+    pub largest_buffer: usize,
+    /// The host writes to a new buffer directly, which makes staging pointless.
+    pub host_writable: bool,
+    /// New buffers of up to so many bytes the host writes directly, which is faster than staging there
+    /// ([`Backend::allocate_open`]); 0 where there is no such memory.
+    pub largest_open: usize,
+    /// Staging blocks belong to buffers of the device's own API: the host has access only while no copy uses them, and
+    /// copies reach no other host memory, page-locked or not.
+    pub mapped_staging: bool,
+    /// The device can make many small copies by one kernel ([`Backend::submit_gathered`]), which needs so many bytes of
+    /// staging for each; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
+    /// submission that uses a block. At most 8192.
+    pub gather: Option<usize>,
 }

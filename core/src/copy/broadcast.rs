@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use crate::copy::handle::CopyHandle;
 use crate::copy::start::Prepared;
+use crate::copy::take;
 use crate::device::device::Device;
 use crate::error::{CopyError, Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::metrics::CopyReport;
 use crate::job::job::Job;
 use crate::job::options::CopyOptions;
+use crate::job::report::CopyReport;
 use crate::runtime::foreign;
-use crate::transfer::group::Group;
+use crate::transfer::background::BackgroundCopy;
+use crate::transfer::group::JobGroup;
+use crate::transfer::launch::launch_all;
 use crate::tree::visitor::TensorTree;
 
 /// Starts to copy every tensor of `value` to each device of `to` and returns at once, with a handle for each device in
@@ -51,50 +54,52 @@ pub fn start_copy_to_all<S: TensorTree + Clone>(
     // Here already: deadlines and reports count from the call.
     let mut targets = to.iter().map(|target| (target, Completion::within(options.deadline)));
     let Some((first, completion)) = targets.next() else { return Ok(Vec::new()) };
-    let mut fan = Fan::new(Prepared::new(value, first, &options, completion)?);
+    let mut broadcast = Broadcast::new(Prepared::new(value, first, &options, completion)?);
     for (target, completion) in targets {
-        if let Err(error) = fan.add(target, &options, completion) {
-            return Err(fan.fail(error));
+        if let Err(error) = broadcast.add(target, &options, completion) {
+            return Err(broadcast.fail(error));
         }
     }
-    match fan.launch() {
-        Ok(()) => Ok(fan.into_handles()),
-        Err(error) => Err(fan.fail(error)),
+    match broadcast.launch() {
+        Ok(()) => Ok(broadcast.into_handles()),
+        Err(error) => Err(broadcast.fail(error)),
     }
 }
 
 /// The copies of one structure.
-struct Fan<S> {
+struct Broadcast<S> {
     /// Those that share what was taken, with the structure that it was taken out of.
-    families: Vec<Family<S>>,
-    /// In the order of their targets; the number of the family of each.
+    plans: Vec<SharedPlan<S>>,
+    /// In the order of their targets; the number of the plan of each.
     copies: Vec<(usize, Arc<Job>, CopyReport)>,
 }
 
 /// Copies that are staged together. Their tensors were taken once, out of `value`: clones of that have the same marks.
-struct Family<S> {
+struct SharedPlan<S> {
     /// Until the last of its copies has it.
     value: Option<S>,
-    group: Group,
+    jobs: JobGroup,
+    /// Who carries it out, if it is a single copy.
+    workers: Option<Arc<BackgroundCopy>>,
     copies: usize,
 }
 
-impl<S: TensorTree + Clone> Fan<S> {
+impl<S: TensorTree + Clone> Broadcast<S> {
     fn new(prepared: Prepared<S>) -> Self {
-        let mut fan = Self { families: Vec::new(), copies: Vec::new() };
-        fan.found(prepared);
-        fan
+        let mut broadcast = Self { plans: Vec::new(), copies: Vec::new() };
+        broadcast.found(prepared);
+        broadcast
     }
 
-    /// Adds a copy to `target`: to a family that it can share with, else planned by itself.
+    /// Adds a copy to `target`: to a plan that it can share with, else planned by itself.
     fn add(&mut self, target: &Device, options: &CopyOptions, completion: Arc<Completion>) -> Result<()> {
-        let mut families = self.families.iter_mut().enumerate();
-        match families.find(|(_, family)| family.group.can_take(target)) {
-            Some((number, family)) => {
-                let job = family.group.add(target, options, completion)?;
+        let mut plans = self.plans.iter_mut().enumerate();
+        match plans.find(|(_, plan)| plan.jobs.can_take(target)) {
+            Some((number, plan)) => {
+                let job = plan.jobs.add(target, options, completion)?;
                 let mut report = CopyReport::new(target.id());
                 report.leaves = job.leaves.len();
-                family.copies += 1;
+                plan.copies += 1;
                 self.copies.push((number, job, report));
             }
             None => self.found(Prepared::new(self.restored()?, target, options, completion)?),
@@ -103,17 +108,20 @@ impl<S: TensorTree + Clone> Fan<S> {
     }
 
     fn found(&mut self, Prepared { value, job, report }: Prepared<S>) {
-        self.copies.push((self.families.len(), job.clone(), report));
-        self.families.push(Family { value: Some(value), group: Group::of(job), copies: 1 });
+        self.copies.push((self.plans.len(), job.clone(), report));
+        self.plans.push(SharedPlan { value: Some(value), jobs: JobGroup::of(job), workers: None, copies: 1 });
     }
 
     /// Launches all; fails if no copy can be.
-    fn launch(&self) -> Result<()> {
+    fn launch(&mut self) -> Result<()> {
         let mut failed = None;
         let mut some_run = false;
-        for family in &self.families {
-            match family.group.launch() {
-                Ok(()) => some_run = true,
+        for plan in &mut self.plans {
+            match launch_all(&plan.jobs) {
+                Ok(workers) => {
+                    plan.workers = workers;
+                    some_run = true;
+                }
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
@@ -125,26 +133,26 @@ impl<S: TensorTree + Clone> Fan<S> {
 
     /// Clones are made of structures without their tensors' memory, while the devices copy.
     fn into_handles(self) -> Vec<CopyHandle<S>> {
-        let Self { mut families, copies } = self;
+        let Self { mut plans, copies } = self;
         let mut handles = Vec::with_capacity(copies.len());
-        for (family, job, report) in copies {
-            let Some(family) = families.get_mut(family) else { continue };
-            family.copies -= 1;
-            let value = match family.copies {
-                0 => family.value.take(),
-                _ => foreign::call(|| family.value.clone()),
+        for (plan, job, report) in copies {
+            let Some(plan) = plans.get_mut(plan) else { continue };
+            plan.copies -= 1;
+            let value = match plan.copies {
+                0 => plan.value.take(),
+                _ => foreign::call(|| plan.value.clone()),
             };
-            handles.extend(value.map(|value| CopyHandle::new(value, job, report)));
+            handles.extend(value.map(|value| CopyHandle::new(value, job, plan.workers.take(), report)));
         }
         handles
     }
 
     fn fail(mut self, error: Error) -> CopyError<S> {
-        let value = self.families.first_mut().and_then(|family| family.value.take());
+        let value = self.plans.first_mut().and_then(|plan| plan.value.take());
         CopyError::new(
             error,
             value.zip(self.copies.first()).map(|(mut value, (_, job, _))| {
-                job.give_back(&mut value);
+                take::restore(&job.leaves, &mut value);
                 value
             }),
         )
@@ -152,11 +160,11 @@ impl<S: TensorTree + Clone> Fan<S> {
 
     /// A clone of the structure with its tensors.
     fn restored(&self) -> Result<S> {
-        let value = self.families.first().and_then(|family| foreign::call(|| family.value.clone()));
+        let value = self.plans.first().and_then(|plan| foreign::call(|| plan.value.clone()));
         let (Some(mut value), Some((_, job, _))) = (value, self.copies.first()) else {
             return Err(Error::Taken);
         };
-        job.give_back(&mut value);
+        take::restore(&job.leaves, &mut value);
         Ok(value)
     }
 }

@@ -1,16 +1,17 @@
 //! Putting the structure together, with the copies or again with its sources, and helping workers on the way.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::{pairing, take};
+use crate::copy::{pairing, refill, take};
 use crate::device::stream::Stream;
 use crate::error::{CopyError, Error, Result};
-use crate::runtime::backoff::Naps;
+use crate::job::job::Job;
+use crate::runtime::backoff::Backoff;
 use crate::runtime::fork;
 use crate::runtime::sync::Instant;
 use crate::tensor::storage::Storage;
-use crate::transfer::muster::Muster;
 use crate::tree::visitor::TensorTree;
 
 impl<S: TensorTree> CopyHandle<S> {
@@ -19,14 +20,14 @@ impl<S: TensorTree> CopyHandle<S> {
             return Err(Error::HostTarget);
         }
         self.completion.wait_submitted(None)?;
-        for (lane, position) in self.completion.positions() {
-            lane.precede(stream.backend_stream(), position)?;
+        for (queue, position) in self.completion.positions() {
+            queue.precede(stream.backend_stream(), position)?;
         }
         if let Some(job) = &self.job {
             self.placed = job.results();
         }
         for storage in &self.placed {
-            storage.hand_to(stream.lane().handed());
+            storage.hand_to(stream.queue().handed());
         }
         Ok(())
     }
@@ -36,7 +37,7 @@ impl<S: TensorTree> CopyHandle<S> {
         if timeout.is_none() {
             self.help()?;
         }
-        let sleeps = timeout.is_none() && self.job.as_ref().is_some_and(|job| job.is_one_of_many());
+        let sleeps = timeout.is_none() && self.is_one_of_many();
         self.rebuild()?;
         if sleeps {
             self.sleep_until_done();
@@ -47,25 +48,33 @@ impl<S: TensorTree> CopyHandle<S> {
         }
     }
 
+    /// Whether workers carry it out and more copies than a few share the same staging.
+    fn is_one_of_many(&self) -> bool {
+        let is_shared = |job: &Arc<Job>| job.target.staging().is_shared_by_many();
+        self.workers.is_some() && self.job.as_ref().is_some_and(is_shared)
+    }
+
     /// Asks now and then, for as long as there is something to wait for: where many threads copy, they need the processor.
     fn sleep_until_done(&self) {
         let begin = Instant::now();
         while self.completion.is_submitted() && matches!(self.completion.is_done(), Ok(false)) {
-            Naps::AMONG_MANY.sleep(begin);
+            Backoff::AMONG_MANY.sleep(begin);
         }
     }
 
-    /// Does what there is to do until every piece is submitted: for those who would wait for that without a limit. Units are
+    /// Does what there is to do until every piece is submitted: for those who would wait for that without a limit. Segments are
     /// carried as workers carry them, and nothing of the program's runs meanwhile: it may wait for this copy.
     pub(crate) fn help(&mut self) -> Result<(), CopyError<S>> {
         if self.completion.is_submitted() {
             return Ok(());
         }
         fork::check().map_err(|error| self.give_up(error))?;
-        let muster = self.job.as_ref().and_then(|job| job.helped_by_waiting());
-        if let Some(crew) = muster.and_then(Muster::join) {
-            crew.work();
-            self.completion.await_last_units();
+        // One that is held back, or has a time to keep, is left to the workers.
+        let is_free =
+            self.job.as_ref().is_some_and(|job| job.pace.is_none()) && !self.completion.has_deadline();
+        if let Some(copy) = self.workers.as_ref().filter(|_| is_free).and_then(|workers| workers.join()) {
+            copy.work();
+            self.completion.await_last_segments();
         }
         Ok(())
     }
@@ -100,7 +109,7 @@ impl<S: TensorTree> CopyHandle<S> {
     fn place(&mut self) -> Result<(), CopyError<S>> {
         let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
         let placed = match job.held() {
-            Some(held) => held.place(value, job.leaves.copy()),
+            Some(held) => refill::place(held, value, job.leaves.copy()),
             None => take::place(value, job),
         };
         let Err(error) = placed else { return Ok(()) };
@@ -147,7 +156,7 @@ impl<S: TensorTree> CopyHandle<S> {
         let value = self.job.take().and_then(|job| {
             job.report(&mut self.planned);
             let mut value = self.value.take()?;
-            job.give_back(&mut value);
+            take::restore(&job.leaves, &mut value);
             Some(value)
         });
         CopyError::new(error, value)
@@ -165,14 +174,15 @@ impl<S: TensorTree> CopyHandle<S> {
         job.report(&mut self.planned);
         let mut value = self.value.take();
         if let Some(value) = &mut value {
-            job.give_back(value);
+            take::restore(&job.leaves, value);
         }
         let filled = match job.left_to_land() {
             // SAFETY: it is done, and its results are not in the structure yet.
             Some(landings) if self.completion.is_done_cached() => unsafe { landings.land() },
             _ => Ok(()),
         };
-        let is_back = job.held().is_some_and(|held| held.give_back(&mut into, job.leaves.copy()).is_ok());
+        let is_back =
+            job.held().is_some_and(|held| refill::give_back(held, &mut into, job.leaves.copy()).is_ok());
         let mut into = Some(into).filter(|_| filled.is_ok() && is_back);
         let error = match (&mut value, &mut into) {
             (Some(value), Some(into)) => pairing::located(error, value, into),

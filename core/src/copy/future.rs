@@ -9,9 +9,9 @@ use async_trait::async_trait;
 
 use crate::copy::handle::CopyHandle;
 use crate::error::{CopyError, Result};
-use crate::in_flight::metrics::CopyReport;
+use crate::job::report::CopyReport;
 use crate::runtime::sync::{Instant, hint};
-use crate::runtime::{foreign, fork};
+use crate::runtime::{fork, lent};
 use crate::tree::visitor::TensorTree;
 
 /// The first poll of a handle looks for so long whether the copy is done: a small one takes about 12 us, and waking a
@@ -24,7 +24,7 @@ impl<S: TensorTree> Future for CopyHandle<S> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // A poll never blocks: what the program has lent is dropped by other threads, its handle's end included.
-        let (result, lent) = foreign::collect(|| self.poll_value(context));
+        let (result, lent) = lent::collect(|| self.poll_value(context));
         drop(lent);
         result
     }

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::copy::left_in_flight::InFlight;
 use crate::device::stream::Stream;
 use crate::error::{CopyError, Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::metrics::CopyReport;
+use crate::in_flight::left_in_flight::InFlight;
 use crate::job::job::Job;
-use crate::runtime::{foreign, fork};
+use crate::job::report::CopyReport;
+use crate::runtime::{fork, lent};
 use crate::tensor::storage::Storage;
+use crate::transfer::background::BackgroundCopy;
 use crate::tree::visitor::TensorTree;
 
 /// A copy in progress, which gives the structure back with its tensors on the target.
@@ -27,6 +28,8 @@ pub struct CopyHandle<S> {
     pub(crate) into: Option<Box<S>>,
     /// Owns the sources; let go of as soon as they are not needed any more.
     pub(crate) job: Option<Arc<Job>>,
+    /// Who carries it out, if that is done in the background and a thread that waits can help.
+    pub(crate) workers: Option<Arc<BackgroundCopy>>,
     /// The memory of the structure's tensors, once the copies are in it.
     pub(crate) placed: SmallVec<[Storage; 1]>,
     pub(crate) completion: Arc<Completion>,
@@ -65,7 +68,12 @@ pub struct Cancelled<S> {
 }
 
 impl<S: TensorTree> CopyHandle<S> {
-    pub(crate) fn new(value: S, job: Arc<Job>, planned: CopyReport) -> Self {
+    pub(crate) fn new(
+        value: S,
+        job: Arc<Job>,
+        workers: Option<Arc<BackgroundCopy>>,
+        planned: CopyReport,
+    ) -> Self {
         let keeper = job.leaves.keeper().clone();
         keeper.retired.join();
         Self {
@@ -74,6 +82,7 @@ impl<S: TensorTree> CopyHandle<S> {
             into: None,
             completion: job.completion.clone(),
             job: Some(job),
+            workers,
             placed: SmallVec::new(),
             planned,
             polled: false,
@@ -81,8 +90,14 @@ impl<S: TensorTree> CopyHandle<S> {
     }
 
     /// A copy of what was taken out of `value` into what was taken out of `into`.
-    pub(crate) fn filling(value: S, into: S, job: Arc<Job>, planned: CopyReport) -> Self {
-        let mut handle = Self::new(value, job, planned);
+    pub(crate) fn filling(
+        value: S,
+        into: S,
+        job: Arc<Job>,
+        workers: Option<Arc<BackgroundCopy>>,
+        planned: CopyReport,
+    ) -> Self {
+        let mut handle = Self::new(value, job, workers, planned);
         handle.into = Some(Box::new(into));
         handle
     }
@@ -148,7 +163,7 @@ impl<S: TensorTree> CopyHandle<S> {
             }
         }
         let value = self.finish()?;
-        // Without a reactor thread the memory stays in its lane until the next copy settles it.
+        // Without a reactor thread the memory stays in its queue until the next copy settles it.
         let _ = self.completion.leave_to_reactor();
         Ok(value)
     }
@@ -178,7 +193,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// To be asked before the job is let go of.
     fn in_flight(&self) -> InFlight {
         match &self.job {
-            Some(job) => job.departure.watch(&self.completion),
+            Some(job) => job.left_in_flight.watch(&self.completion),
             None => InFlight::until(&self.completion),
         }
     }
@@ -186,7 +201,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// Does something, and then drops on this thread what the copy has let go of meanwhile and the program has lent to it: its
     /// own, and nobody else's.
     fn and_drop_sources<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
-        let (result, mut lent) = foreign::collect(|| work(self));
+        let (result, mut lent) = lent::collect(|| work(self));
         lent.append(self.keeper.retired.take());
         lent.drop_here();
         result
@@ -206,11 +221,11 @@ impl<S> CopyHandle<S> {
     /// What the copy did so far.
     pub fn report(&self) -> CopyReport {
         match &self.job {
-            None => self.completion.figures.complete(&self.planned),
+            None => self.completion.metrics.complete(&self.planned),
             Some(job) => {
                 let mut planned = self.planned.clone();
                 job.report(&mut planned);
-                self.completion.figures.complete(&planned)
+                self.completion.metrics.complete(&planned)
             }
         }
     }
@@ -226,7 +241,7 @@ impl<S> Drop for CopyHandle<S> {
             self.completion.forget_waker();
         }
         // What it lets go of was lent by the program, whose destructors may take their time: that is for other threads.
-        let (_, lent) = foreign::collect(|| self.job = None);
+        let (_, lent) = lent::collect(|| self.job = None);
         drop(lent);
         self.keeper.retired.leave();
     }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::pairing;
-use crate::copy::start::launch;
+use crate::copy::{pairing, refill, take};
 use crate::error::{CopyError, Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::metrics::CopyReport;
 use crate::job::job::Job;
 use crate::job::options::{CopyOptions, CopyPolicy};
-use crate::transfer::group::Group;
-use crate::transfer::inline;
+use crate::job::report::CopyReport;
+use crate::runtime::fork;
+use crate::transfer::background::BackgroundCopy;
+use crate::transfer::launch::launch;
 use crate::tree::visitor::TensorTree;
 
 /// Starts to copy the tensors of `value` into the memory of those of `into`, and returns at once: nothing is allocated on
@@ -59,7 +59,7 @@ pub fn start_copy_into<S: TensorTree>(
     options: CopyOptions,
 ) -> Result<CopyHandle<S>, CopyError<S>> {
     match started(&mut value, &mut into, options) {
-        Ok((job, report)) => Ok(CopyHandle::filling(value, into, job, report)),
+        Ok((job, workers, report)) => Ok(CopyHandle::filling(value, into, job, workers, report)),
         Err(error) => {
             let error = pairing::located(error, &mut value, &mut into);
             Err(CopyError::new(error, Some(value)).with_destination(Some(into)))
@@ -72,20 +72,17 @@ fn started<S: TensorTree>(
     value: &mut S,
     into: &mut S,
     options: CopyOptions,
-) -> Result<(Arc<Job>, CopyReport)> {
-    crate::runtime::fork::check()?;
+) -> Result<(Arc<Job>, Option<Arc<BackgroundCopy>>, CopyReport)> {
+    fork::check()?;
     let completion = Completion::within(options.deadline);
     let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
-    match launch(&job, |diligence| inline::inline(&job, diligence), || Group::of(job.clone()).in_background())
-    {
-        Ok(()) => Ok((job, report)),
+    match launch(&job) {
+        Ok(workers) => Ok((job, workers, report)),
         Err(error) => {
-            job.give_back(value);
+            take::restore(&job.leaves, value);
             match (&error, Arc::try_unwrap(job)) {
                 // Nothing was begun.
-                (Error::Busy { .. }, Ok(job)) if job.completion.positions().is_empty() => {
-                    job.give_up_held(into)
-                }
+                (Error::Busy { .. }, Ok(job)) if job.completion.positions().is_empty() => give_up(job, into),
                 (_, Ok(job)) => fail(&job, &error, into),
                 (_, Err(job)) => fail(&job, &error, into),
             }
@@ -97,7 +94,18 @@ fn started<S: TensorTree>(
 fn fail<S: TensorTree>(job: &Job, error: &Error, into: &mut S) {
     job.completion.fail(error.clone());
     // It stops where the structure shows other tensors than it did before.
-    let _ = job.held().map(|held| held.give_back(into, job.leaves.copy()));
+    let _ = job.held().map(|held| refill::give_back(held, into, job.leaves.copy()));
+}
+
+/// Gives the memory back as it was before a copy that has not begun.
+fn give_up<S: TensorTree>(job: Job, into: &mut S) {
+    let Job { leaves, destinations, held, .. } = job;
+    drop(destinations);
+    if let Some(mut held) = held {
+        held.restore_fillers();
+        // It stops where the structure shows other tensors than it did before.
+        let _ = refill::give_back(&held, into, leaves.copy());
+    }
 }
 
 /// Takes and plans; submits nothing.
@@ -112,7 +120,7 @@ fn prepared<S: TensorTree>(
     let target = OnceCell::new();
     let paired = pairing::take(value, into, &target, options, &completion)?;
     let taken = Instant::now();
-    let mut report = CopyReport::new(paired.survey.target().id());
+    let mut report = CopyReport::new(paired.scan.target().id());
     report.traverse = taken - started;
     report.leaves = paired.leaves.len();
     match Job::into_memory(paired, options, completion) {
@@ -122,8 +130,8 @@ fn prepared<S: TensorTree>(
         }
         Err(failed) => {
             let (error, leaves, held) = *failed;
-            leaves.restore(value);
-            let _ = held.give_back(into, leaves.copy());
+            take::restore(&leaves, value);
+            let _ = refill::give_back(&held, into, leaves.copy());
             Err(error)
         }
     }

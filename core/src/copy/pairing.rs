@@ -3,25 +3,20 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use crate::copy::take::Leaves;
+use crate::copy::{refill, take};
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::job::into_memory::Paired;
+use crate::job::leaves::Leaves;
 use crate::job::options::CopyOptions;
-use crate::job::preallocated::Held;
-use crate::job::scan::Survey;
+use crate::job::preallocated::Preallocated;
+use crate::job::scan::Scan;
 use crate::runtime::foreign;
 use crate::tensor::tensor::Tensor;
 use crate::tree::outline::count;
 use crate::tree::pair::{PairSink, Pairs};
 use crate::tree::visitor::{Stop, TensorTree};
-
-/// What was taken: the tensors to copy, and the memory to copy them into, in the same order.
-pub(crate) struct Paired<'a> {
-    pub(crate) leaves: Leaves,
-    pub(crate) held: Held,
-    pub(crate) survey: Survey<'a>,
-}
 
 /// Takes the tensors of `value` and those of `into`, which tell the `target`. On an error both are as they were.
 pub(crate) fn take<'a, S: TensorTree>(
@@ -32,19 +27,19 @@ pub(crate) fn take<'a, S: TensorTree>(
     completion: &Arc<Completion>,
 ) -> Result<Paired<'a>> {
     let mut taking =
-        Taking { leaves: Leaves::new(completion), held: Held::new(), survey: None, target, options };
+        Taking { leaves: Leaves::new(completion), held: Preallocated::new(), scan: None, target, options };
     let taken = pair(value, into, &mut taking);
     let checked = taken.and_then(|()| {
         taking.check_count()?;
-        taking.survey()?;
+        taking.scan()?;
         taking.held.check(target.get_or_init(Device::host))
     });
-    let Taking { leaves, mut held, survey, .. } = taking;
-    match (checked, survey) {
-        (Ok(()), Some(survey)) => Ok(Paired { leaves, held, survey }),
+    let Taking { leaves, held, scan, .. } = taking;
+    match (checked, scan) {
+        (Ok(()), Some(scan)) => Ok(Paired { leaves, held, scan }),
         (checked, _) => {
-            leaves.restore(value);
-            held.restore(into, leaves.copy());
+            take::restore(&leaves, value);
+            refill::restore(&held, into, leaves.copy());
             Err(located(checked.err().unwrap_or(Error::Taken), value, into))
         }
     }
@@ -69,9 +64,9 @@ fn pair<S: TensorTree>(value: &mut S, into: &mut S, sink: &mut dyn PairSink) -> 
 
 struct Taking<'a> {
     leaves: Leaves,
-    held: Held,
+    held: Preallocated,
     /// Begun with the first tensor, when the target is known.
-    survey: Option<Survey<'a>>,
+    scan: Option<Scan<'a>>,
     target: &'a OnceCell<Device>,
     options: &'a CopyOptions,
 }
@@ -91,12 +86,12 @@ impl<'a> Taking<'a> {
     }
 
     #[inline]
-    fn survey(&mut self) -> Result<&mut Survey<'a>> {
-        if self.survey.is_none() {
+    fn scan(&mut self) -> Result<&mut Scan<'a>> {
+        if self.scan.is_none() {
             let target = self.target.get_or_init(|| self.held.target());
-            self.survey = Some(Survey::new(target, self.options)?);
+            self.scan = Some(Scan::new(target, self.options)?);
         }
-        self.survey.as_mut().ok_or(Error::Taken)
+        self.scan.as_mut().ok_or(Error::Taken)
     }
 }
 
@@ -107,9 +102,9 @@ impl PairSink for Taking<'_> {
 
     fn source(&mut self, tensor: &mut Tensor) -> Result<(), Stop> {
         self.held.compare(self.leaves.len(), tensor).map_err(Stop::new)?;
-        self.survey().map_err(Stop::new)?;
-        let Self { leaves, survey: Some(survey), .. } = self else { return Ok(()) };
-        leaves.take(tensor, survey)
+        self.scan().map_err(Stop::new)?;
+        let Self { leaves, scan: Some(scan), .. } = self else { return Ok(()) };
+        leaves.take(tensor, scan)
     }
 }
 

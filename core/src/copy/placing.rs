@@ -1,20 +1,21 @@
 //! Putting the copies of a job into the tensors that their sources were taken out of.
 
-use crate::copy::take::Leaf;
-use crate::job::job::{Destinations, Job};
+use crate::job::destination::Destinations;
+use crate::job::job::Job;
+use crate::job::leaf::Leaf;
 use crate::plan::plan::Route;
 use crate::tensor::storage::{Shares, Storage};
 use crate::tensor::tensor::Tensor;
 
 impl Job {
     /// For all tensors of the structure, in any order.
-    pub(crate) fn placing(&self) -> Placing<'_> {
-        Placing { job: self, destinations: self.destinations.get(), chunk: u32::MAX, shares: None }
+    pub(crate) fn placing(&self) -> ResultPlacer<'_> {
+        ResultPlacer { job: self, destinations: self.destinations.get(), chunk: u32::MAX, shares: None }
     }
 }
 
 /// Hands the memory of chunks out to tensors. Neighbours mostly share one: they are counted once for all.
-pub(crate) struct Placing<'a> {
+pub(crate) struct ResultPlacer<'a> {
     job: &'a Job,
     /// `None` if nothing is copied: sources stay.
     destinations: Option<&'a Destinations>,
@@ -23,7 +24,7 @@ pub(crate) struct Placing<'a> {
     shares: Option<Shares>,
 }
 
-impl Placing<'_> {
+impl ResultPlacer<'_> {
     /// Puts the copy of `leaf` into `tensor`, which has it planned by `route`; `false` if there is none that fits.
     #[inline(always)]
     pub(crate) fn place(&mut self, leaf: &Leaf, route: Route, tensor: &mut Tensor) -> bool {

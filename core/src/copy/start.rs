@@ -6,15 +6,13 @@ use std::time::Instant;
 use crate::copy::handle::CopyHandle;
 use crate::copy::take;
 use crate::device::device::Device;
-use crate::error::{CopyError, Error};
+use crate::error::CopyError;
 use crate::in_flight::completion::Completion;
-use crate::in_flight::metrics::CopyReport;
 use crate::job::job::Job;
-use crate::job::options::{BackgroundWork, CopyOptions};
-use crate::job::scan::Survey;
-use crate::transfer::group::Group;
-use crate::transfer::inline;
-use crate::transfer::inline::{Diligence, Refusal};
+use crate::job::options::CopyOptions;
+use crate::job::report::CopyReport;
+use crate::job::scan::Scan;
+use crate::transfer::launch::launch;
 use crate::tree::visitor::TensorTree;
 
 /// Starts to copy every tensor of `value` to `to` and returns at once: the thread does not wait for a device.
@@ -52,12 +50,11 @@ pub fn start_copy<S: TensorTree>(
 ) -> Result<CopyHandle<S>, CopyError<S>> {
     let completion = Completion::within(options.deadline);
     let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
-    match launch(&job, |diligence| inline::inline(&job, diligence), || Group::of(job.clone()).in_background())
-    {
-        Ok(()) => Ok(CopyHandle::new(value, job, report)),
+    match launch(&job) {
+        Ok(workers) => Ok(CopyHandle::new(value, job, workers, report)),
         Err(error) => {
             job.completion.fail(error.clone());
-            job.give_back(&mut value);
+            take::restore(&job.leaves, &mut value);
             Err(CopyError::new(error, Some(value)))
         }
     }
@@ -79,49 +76,27 @@ impl<S: TensorTree> Prepared<S> {
         completion: Arc<Completion>,
     ) -> Result<Self, CopyError<S>> {
         let mut report = CopyReport::new(to.id());
-        let mut survey = match options.validate().and_then(|()| Survey::new(to, options)) {
-            Ok(survey) => survey,
+        let mut scan = match options.validate().and_then(|()| Scan::new(to, options)) {
+            Ok(scan) => scan,
             Err(error) => return Err(CopyError::new(error, Some(value))),
         };
         let started = Instant::now();
-        let leaves = match take::take(&mut value, &mut survey, &completion) {
+        let leaves = match take::take(&mut value, &mut scan, &completion) {
             Ok(leaves) => leaves,
             Err(error) => return Err(CopyError::new(error, Some(value))),
         };
         let taken = Instant::now();
         report.traverse = taken - started;
-        let job = match Job::new(leaves, survey, options, completion) {
+        let job = match Job::new(leaves, scan, options, completion) {
             Ok(job) => Arc::new(job),
             Err(failed) => {
                 let (error, leaves) = *failed;
-                leaves.restore(&mut value);
+                take::restore(&leaves, &mut value);
                 return Err(CopyError::new(error, Some(value)));
             }
         };
         report.plan = taken.elapsed();
         report.leaves = job.leaves.len();
         Ok(Self { value, job, report })
-    }
-}
-
-/// Carries `job`, and others that share its plan, out at once or by workers, as its options say.
-pub(crate) fn launch(
-    job: &Job,
-    inline: impl FnOnce(Diligence) -> Result<(), Refusal>,
-    in_background: impl FnOnce() -> Result<(), Error>,
-) -> Result<(), Error> {
-    let diligence = match job.background {
-        BackgroundWork::Always if !job.is_trivial() => return in_background(),
-        BackgroundWork::Never => Diligence::Thorough,
-        _ => Diligence::Quick,
-    };
-    match inline(diligence) {
-        Ok(()) => Ok(()),
-        Err(Refusal::Failed(error)) => Err(error),
-        Err(Refusal::NeedsWorker(reason)) if job.background == BackgroundWork::Never => {
-            let requested = job.plan.chunks().iter().map(|chunk| chunk.bytes).sum();
-            Err(Error::Busy { device: job.target.id(), requested, reason })
-        }
-        Err(Refusal::NeedsWorker(_)) => in_background(),
     }
 }

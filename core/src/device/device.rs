@@ -5,18 +5,16 @@ use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
 use crate::backend::host::{HostBackend, HostStream};
-use crate::backend::{Backend, BackendStream, Buffer, Counters, Direction, Limits, StreamPriority, limits};
-use crate::device::drivers;
-use crate::device::stream::Stream;
-use crate::device::thread_queues::Lanes;
+use crate::backend::{Backend, BackendStream, Counters, Limits};
+use crate::device::limits;
+use crate::device::thread_queues::ThreadQueues;
 use crate::device_id::DeviceId;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::in_flight::completion::Completion;
-use crate::in_flight::queue::Lane;
-use crate::job::path;
+use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::sync::{Mutex, OnceLock, statics};
 use crate::runtime::{fork, workers};
-use crate::staging::pool::{Pool, PoolStatistics};
+use crate::staging::pool::StagingPool;
 
 /// An initialised device. Cloning it is cheap and names the same one; tensors keep their device alive.
 ///
@@ -27,43 +25,23 @@ pub struct Device(Arc<Inner>);
 
 struct Inner {
     id: DeviceId,
-    parts: ManuallyDrop<Parts>,
+    pub(crate) parts: ManuallyDrop<Parts>,
 }
 
-struct Parts {
+pub(crate) struct Parts {
     /// Copies that workers carry out.
     background: Mutex<Vec<Weak<Completion>>>,
-    up: Lanes,
-    down: Lanes,
-    between: Lanes,
-    staging: Arc<Pool>,
-    results: Arc<Pool>,
+    up: ThreadQueues,
+    down: ThreadQueues,
+    between: ThreadQueues,
+    pub(crate) staging: Arc<StagingPool>,
+    pub(crate) results: Arc<StagingPool>,
     /// Those that were [checked](limits::check), whatever the backend says later.
     limits: Limits,
-    backend: Arc<dyn Backend>,
+    pub(crate) backend: Arc<dyn Backend>,
 }
 
 impl Device {
-    /// Opens the device that `id` names, blocking while the driver initialises it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownDriver`], [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], [`Error::InvalidLimit`], or what the
-    /// driver says.
-    pub fn open(id: DeviceId) -> Result<Self> {
-        pollster::block_on(Self::open_async(id))
-    }
-
-    /// Opens the device that `id` names.
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](Self::open).
-    pub async fn open_async(id: DeviceId) -> Result<Self> {
-        fork::check()?;
-        drivers::open(id).await
-    }
-
     /// The host: ordinary memory, no driver.
     pub fn host() -> Self {
         statics! {
@@ -71,26 +49,11 @@ impl Device {
         }
         let make = || {
             let backend: Arc<dyn Backend> = Arc::new(HostBackend::new());
-            let lanes = || Lanes::single(Lane::new(backend.clone(), Arc::new(HostStream::new())));
-            Self::assemble(backend.clone(), backend.limits().clone(), [lanes(), lanes(), lanes()])
+            let queues =
+                || ThreadQueues::single(SubmissionQueue::new(backend.clone(), Arc::new(HostStream::new())));
+            Self::assemble(backend.clone(), backend.limits().clone(), [queues(), queues(), queues()])
         };
         HOST.get_or_init(make).clone()
-    }
-
-    /// The most capable device there is: the first of the driver with the highest
-    /// [preference](crate::backend::Driver::preference) that can be used, the host where there is no other.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says while it initialises the device.
-    pub fn best() -> Result<Self> {
-        fork::check()?;
-        Self::open(drivers::best())
-    }
-
-    /// All devices of all drivers in this program that can be used here, without initialising them; the best first.
-    pub fn list() -> Vec<DeviceId> {
-        drivers::list()
     }
 
     /// A device that drives `backend`. [`Device::open`] does this for registered drivers; a program that holds a
@@ -107,16 +70,17 @@ impl Device {
         fork::watch();
         let limits = backend.limits().clone();
         limits::check(backend.device(), &limits)?;
-        let lanes = [Lanes::new(&backend)?, Lanes::new(&backend)?, Lanes::new(&backend)?];
-        Ok(Self::assemble(backend, limits, lanes))
+        let queues =
+            [ThreadQueues::new(&backend)?, ThreadQueues::new(&backend)?, ThreadQueues::new(&backend)?];
+        Ok(Self::assemble(backend, limits, queues))
     }
 
-    fn assemble(backend: Arc<dyn Backend>, limits: Limits, [up, down, between]: [Lanes; 3]) -> Self {
-        let staging = Pool::for_staging(backend.clone());
-        let results = Pool::for_results(backend.clone());
-        for lane in [&up, &down, &between].into_iter().flat_map(Lanes::all) {
-            staging.serve(lane);
-            results.serve(lane);
+    fn assemble(backend: Arc<dyn Backend>, limits: Limits, [up, down, between]: [ThreadQueues; 3]) -> Self {
+        let staging = StagingPool::for_staging(backend.clone());
+        let results = StagingPool::for_results(backend.clone());
+        for queue in [&up, &down, &between].into_iter().flat_map(ThreadQueues::all) {
+            staging.serve(queue);
+            results.serve(queue);
         }
         let id = backend.device();
         let background = Mutex::default();
@@ -154,16 +118,6 @@ impl Device {
         &self.0.parts.backend
     }
 
-    /// Creates a stream.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    pub fn create_stream(&self, priority: StreamPriority) -> Result<Stream> {
-        fork::check()?;
-        Ok(Stream::from_backend(self, self.0.parts.backend.create_stream(priority)?))
-    }
-
     /// Blocks until everything submitted to the device by anybody is done, and what copies on the device's own streams have
     /// used is let go of. Owners of memory that was lent may be dropped a moment later, by another thread: this waits for none
     /// of them.
@@ -174,68 +128,7 @@ impl Device {
     pub fn synchronize(&self) -> Result<()> {
         fork::check()?;
         self.0.parts.backend.synchronize()?;
-        self.lanes().try_for_each(|lane| lane.poll())
-    }
-
-    /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
-    /// copy is as fast as the later ones. May block for milliseconds. Nothing is page-locked for what the device has no room
-    /// for.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device.
-    pub fn prepare(&self, bytes: usize) -> Result<()> {
-        fork::check()?;
-        self.allocate(bytes, self.up())?.release(&[]);
-        if !self.is_host() {
-            let Parts { staging, results, .. } = &*self.0.parts;
-            let block = path::staging_block_up(bytes, self);
-            staging.prepare(bytes, block, Direction::Upload)?;
-            // Where staging is mapped, results come down through it into memory of their own.
-            match self.limits().mapped_staging {
-                true => staging.prepare(bytes, block, Direction::Download)?,
-                false => results.prepare(bytes, usize::MAX, Direction::Download)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees idle staging memory, and gives idle device memory back to the driver; returns how many bytes. May block for
-    /// milliseconds.
-    pub fn trim(&self) -> usize {
-        if fork::is_child() {
-            return 0;
-        }
-        self.0.parts.staging.trim() + self.0.parts.results.trim() + self.0.parts.backend.trim()
-    }
-
-    /// The most pinned memory that staging may hold, in bytes (default: 64 MiB).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`] below 64 KiB, the smallest block.
-    pub fn set_staging_budget(&self, bytes: usize) -> Result<()> {
-        set_budget(&self.0.parts.staging, "staging_budget", bytes)
-    }
-
-    /// The most pinned memory that results on the host may hold, in bytes (default: 256 MiB). Results above it are
-    /// ordinary memory, and the report says so.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`] below 64 KiB, the smallest block.
-    pub fn set_result_budget(&self, bytes: usize) -> Result<()> {
-        set_budget(&self.0.parts.results, "result_budget", bytes)
-    }
-
-    /// What staging holds.
-    pub fn staging_statistics(&self) -> PoolStatistics {
-        statistics(&self.0.parts.staging)
-    }
-
-    /// What pinned results on the host hold.
-    pub fn result_statistics(&self) -> PoolStatistics {
-        statistics(&self.0.parts.results)
+        self.queues().try_for_each(|queue| queue.poll())
     }
 
     /// Waits until the copies of this device that workers carry out are done, whatever comes of them, and nothing that
@@ -252,7 +145,7 @@ impl Device {
             // Its handle tells whether it has failed.
             let _ = copy.wait(None);
         }
-        self.lanes().try_for_each(|lane| lane.drain())?;
+        self.queues().try_for_each(|queue| queue.drain())?;
         self.trim();
         Ok(())
     }
@@ -274,79 +167,54 @@ impl Device {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Allocates memory of the device in stream order of `lane`: at least `bytes` bytes, in whole granules. If there is
-    /// none left, idle memory is given back to the driver first, and that once.
-    pub(crate) fn allocate(&self, bytes: usize, lane: &Lane) -> Result<Box<dyn Buffer>> {
-        self.allocate_by(bytes, |bytes| self.backend().allocate(bytes, &**lane.stream()))
-    }
-
-    /// The same, of memory that the host writes first, where there is some.
-    pub(crate) fn allocate_open(&self, bytes: usize, lane: &Lane) -> Result<Box<dyn Buffer>> {
-        self.allocate_by(bytes, |bytes| self.backend().allocate_open(bytes, &**lane.stream()))
-    }
-
-    fn allocate_by(
-        &self,
-        bytes: usize,
-        allocate: impl Fn(usize) -> Result<Box<dyn Buffer>>,
-    ) -> Result<Box<dyn Buffer>> {
-        let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
-        let rounded = self.limits().copy_granularity.round_up(bytes).filter(|rounded| *rounded <= limit);
-        let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
-        match allocate(rounded) {
-            Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => allocate(rounded),
-            other => other,
-        }
-    }
-
     /// What copies of this thread to the device run on.
-    pub(crate) fn up(&self) -> &Arc<Lane> {
-        self.lane_here(&self.0.parts.up)
+    pub(crate) fn up(&self) -> &Arc<SubmissionQueue> {
+        self.queue_here(&self.0.parts.up)
     }
 
     /// What copies of this thread from the device to the host run on.
-    pub(crate) fn down(&self) -> &Arc<Lane> {
-        self.lane_here(&self.0.parts.down)
+    pub(crate) fn down(&self) -> &Arc<SubmissionQueue> {
+        self.queue_here(&self.0.parts.down)
     }
 
     /// What copies of this thread from devices to the device run on.
-    pub(crate) fn between(&self) -> &Arc<Lane> {
-        self.lane_here(&self.0.parts.between)
+    pub(crate) fn between(&self) -> &Arc<SubmissionQueue> {
+        self.queue_here(&self.0.parts.between)
     }
 
-    pub(crate) fn staging(&self) -> &Arc<Pool> {
+    pub(crate) fn staging(&self) -> &Arc<StagingPool> {
         &self.0.parts.staging
     }
 
-    pub(crate) fn results(&self) -> &Arc<Pool> {
+    pub(crate) fn results(&self) -> &Arc<StagingPool> {
         &self.0.parts.results
     }
 
-    pub(crate) fn lane_of(&self, stream: Arc<dyn BackendStream>) -> Arc<Lane> {
-        let lane = Lane::new(self.0.parts.backend.clone(), stream);
-        self.0.parts.introduce(&lane);
-        lane
+    pub(crate) fn queue_of(&self, stream: Arc<dyn BackendStream>) -> Arc<SubmissionQueue> {
+        let queue = SubmissionQueue::new(self.0.parts.backend.clone(), stream);
+        self.0.parts.introduce(&queue);
+        queue
     }
 
     pub(crate) fn downgrade(&self) -> WeakDevice {
         WeakDevice(Arc::downgrade(&self.0))
     }
 
-    fn lane_here<'a>(&'a self, lanes: &'a Lanes) -> &'a Arc<Lane> {
-        lanes.of_this_thread(self.backend(), |lane| self.0.parts.introduce(lane))
+    fn queue_here<'a>(&'a self, queues: &'a ThreadQueues) -> &'a Arc<SubmissionQueue> {
+        queues.of_this_thread(self.backend(), |queue| self.0.parts.introduce(queue))
     }
 
-    fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+    fn queues(&self) -> impl Iterator<Item = &Arc<SubmissionQueue>> {
         let Parts { up, down, between, .. } = &*self.0.parts;
-        [up, down, between].into_iter().flat_map(Lanes::all)
+        [up, down, between].into_iter().flat_map(ThreadQueues::all)
     }
 }
 
 impl Parts {
-    /// Blocks of the device may be in flight on `lane` from now on.
-    fn introduce(&self, lane: &Arc<Lane>) {
-        self.staging.serve(lane);
-        self.results.serve(lane);
+    /// Blocks of the device may be in flight on `queue` from now on.
+    fn introduce(&self, queue: &Arc<SubmissionQueue>) {
+        self.staging.serve(queue);
+        self.results.serve(queue);
     }
 }
 
@@ -372,18 +240,4 @@ impl Drop for Inner {
         // Releasing a device may block: not on whatever thread happens to drop the last tensor on it.
         workers::dispose(parts);
     }
-}
-
-fn statistics(pool: &Pool) -> PoolStatistics {
-    if fork::is_child() { PoolStatistics::default() } else { pool.statistics() }
-}
-
-fn set_budget(pool: &Arc<Pool>, name: &'static str, bytes: usize) -> Result<()> {
-    if bytes < crate::staging::pool::SMALLEST_BLOCK {
-        let reason = "it must be at least 65536, the smallest block";
-        return Err(Error::InvalidOption { name, value: bytes.to_string(), reason });
-    }
-    fork::check()?;
-    pool.set_budget(bytes);
-    Ok(())
 }

@@ -1,12 +1,10 @@
 //! The drivers of this program and the devices that are open.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::backend::host::HostDriver;
 use crate::backend::{BuiltinDriver, Driver};
-use crate::device::device::{Device, WeakDevice};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard, OnceLock, statics, thread_local};
@@ -68,23 +66,6 @@ pub(crate) fn best() -> DeviceId {
     list().first().copied().unwrap_or(DeviceId::HOST)
 }
 
-pub(crate) async fn open(id: DeviceId) -> Result<Device> {
-    if id.is_host() {
-        return Ok(Device::host());
-    }
-    if let Some(device) = find_open(id) {
-        return Ok(device);
-    }
-    let driver = find_driver(id.driver())?;
-    driver.is_available()?;
-    let count = driver.device_count();
-    if id.ordinal() >= count {
-        return Err(Error::NoSuchDevice { device: id, count });
-    }
-    let device = Device::from_backend(driver.open(id.ordinal()).await?)?;
-    Ok(keep(device))
-}
-
 /// A driver, whose name was asked for once: what it answers is its own code, which no lock is held for.
 #[derive(Clone)]
 struct NamedDriver {
@@ -102,7 +83,6 @@ struct Registry {
     drivers: Mutex<Drivers>,
     /// Told when those that are a part of the program are there.
     taken_up: Condvar,
-    open: Mutex<HashMap<DeviceId, WeakDevice>>,
 }
 
 struct Drivers {
@@ -132,7 +112,7 @@ fn registry() -> &'static Registry {
     REGISTRY.get_or_init(|| {
         let host = NamedDriver { name: "host", driver: Arc::new(HostDriver) };
         let drivers = Drivers { known: vec![host], builtin: Builtin::Waiting };
-        Registry { drivers: Mutex::new(drivers), taken_up: Condvar::new(), open: Mutex::default() }
+        Registry { drivers: Mutex::new(drivers), taken_up: Condvar::new() }
     })
 }
 
@@ -218,26 +198,11 @@ fn by_preference() -> Vec<NamedDriver> {
     drivers
 }
 
-fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {
+pub(crate) fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {
     let drivers = known_drivers();
     let known = drivers.iter().find(|known| known.name == name);
     known.map(|known| known.driver.clone()).ok_or_else(|| Error::UnknownDriver {
         name: name.to_owned(),
         known: drivers.iter().map(|driver| driver.name).collect::<Vec<_>>().join(", "),
     })
-}
-
-fn find_open(id: DeviceId) -> Option<Device> {
-    registry().open.lock().get(&id).and_then(WeakDevice::upgrade)
-}
-
-/// Two threads may have opened the same device at the same time: the first to come here wins.
-fn keep(device: Device) -> Device {
-    let mut open = registry().open.lock();
-    open.retain(|_, device| device.upgrade().is_some());
-    if let Some(first) = open.get(&device.id()).and_then(WeakDevice::upgrade) {
-        return first;
-    }
-    open.insert(device.id(), device.downgrade());
-    device
 }

@@ -1,6 +1,11 @@
 //! A device as the program sees it: its queues, its pools, its streams.
 
+pub(crate) mod block_size;
+pub(crate) mod current;
 pub(crate) mod device;
 pub(crate) mod drivers;
+pub(crate) mod limits;
+pub(crate) mod memory;
+pub(crate) mod open;
 pub(crate) mod stream;
 pub(crate) mod thread_queues;

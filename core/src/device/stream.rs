@@ -1,29 +1,28 @@
 //! Streams and events, as far as copies need them.
 
-use std::cell::RefCell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
+
 use std::time::Duration;
 
-use crate::backend::{BackendStream, Ticket, TimeMark};
+use crate::backend::{BackendStream, StreamPriority, Ticket, TimeMark};
 use crate::device::device::Device;
 use crate::device_id::DeviceId;
 use crate::error::Result;
-use crate::in_flight::queue::Lane;
-use crate::runtime::sync::thread_local;
+use crate::in_flight::queue::SubmissionQueue;
+use crate::runtime::fork;
 
 /// An ordered queue of work of one device. Cloning it names the same stream.
 #[derive(Clone)]
 pub struct Stream {
-    device: Device,
-    lane: Arc<Lane>,
+    pub(crate) device: Device,
+    queue: Arc<SubmissionQueue>,
 }
 
 impl Stream {
     /// A stream of `device` that somebody else created; backend crates wrap their native streams with it.
     pub fn from_backend(device: &Device, stream: Arc<dyn BackendStream>) -> Self {
-        Self { device: device.clone(), lane: device.lane_of(stream) }
+        Self { device: device.clone(), queue: device.queue_of(stream) }
     }
 
     /// Its device.
@@ -33,7 +32,7 @@ impl Stream {
 
     /// The stream of the backend, for a downcast in the backend's own crate.
     pub fn backend_stream(&self) -> &Arc<dyn BackendStream> {
-        self.lane.stream()
+        self.queue.stream()
     }
 
     /// Marks the point behind everything submitted so far.
@@ -43,8 +42,8 @@ impl Stream {
     /// What the driver says.
     pub fn record(&self) -> Result<Event> {
         crate::runtime::fork::check()?;
-        let position = self.lane.stream().record()?;
-        Ok(Event { device: self.device.id(), ticket: self.lane.ticket(position) })
+        let position = self.queue.stream().record()?;
+        Ok(Event { device: self.device.id(), ticket: self.queue.ticket(position) })
     }
 
     /// Makes later work of this stream wait for `event`, on the device; the host goes on.
@@ -55,7 +54,7 @@ impl Stream {
     /// another device with wgpu; or what the driver says.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         crate::runtime::fork::check()?;
-        self.lane.stream().wait_for(&*event.ticket.stream, event.ticket.position)
+        self.queue.stream().wait_for(&*event.ticket.stream, event.ticket.position)
     }
 
     /// Makes later work of this stream wait for what was submitted to `other` so far, on the device.
@@ -87,8 +86,8 @@ impl Stream {
     pub fn synchronize(&self) -> Result<()> {
         crate::runtime::fork::check()?;
         self.record()?.wait(None)?;
-        self.lane.go_on_deferred();
-        self.lane.poll()
+        self.queue.go_on_deferred();
+        self.queue.poll()
     }
 
     /// Marks this point with the time at which the device comes by.
@@ -98,26 +97,11 @@ impl Stream {
     /// [`Error::Unsupported`](crate::Error::Unsupported) where the device has no clock, or what the driver says.
     pub fn mark_time(&self) -> Result<Box<dyn TimeMark>> {
         crate::runtime::fork::check()?;
-        self.lane.stream().mark()
+        self.queue.stream().mark()
     }
 
-    /// Makes this the current stream of its device on this thread, until the scope is dropped: copies that name no
-    /// stream run on it.
-    #[must_use = "the scope ends when it is dropped"]
-    pub fn enter(&self) -> Scope {
-        Scope::new(Entered::Stream(self.clone()))
-    }
-
-    /// The current stream of `device` on this thread, if one was entered.
-    pub fn current(device: &Device) -> Option<Self> {
-        entered(|entered| match entered {
-            Entered::Stream(stream) if stream.device.same_as(device) => Some(stream.clone()),
-            _ => None,
-        })
-    }
-
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        &self.lane
+    pub(crate) fn queue(&self) -> &Arc<SubmissionQueue> {
+        &self.queue
     }
 }
 
@@ -163,67 +147,13 @@ impl fmt::Debug for Event {
 }
 
 impl Device {
-    /// Makes this the current device of this thread, until the scope is dropped.
-    #[must_use = "the scope ends when it is dropped"]
-    pub fn enter(&self) -> Scope {
-        Scope::new(Entered::Device(self.clone()))
-    }
-
-    /// The current device of this thread: the one entered last, else the host.
-    pub fn current() -> Self {
-        let device = |entered: &Entered| match entered {
-            Entered::Device(device) => Some(device.clone()),
-            Entered::Stream(_) => None,
-        };
-        entered(device).unwrap_or_else(Self::host)
-    }
-}
-
-/// While it lives, a device or a stream is the current one of this thread; then the one before is again.
-pub struct Scope {
-    number: u64,
-    not_send: PhantomData<*const ()>,
-}
-
-enum Entered {
-    Device(Device),
-    Stream(Stream),
-}
-
-thread_local! {
-    static CURRENT: RefCell<Vec<(u64, Entered)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// What was entered last of those that `find` looks for. At the end of a thread nothing is.
-fn entered<R>(find: impl Fn(&Entered) -> Option<R>) -> Option<R> {
-    let last = |current: &RefCell<Vec<(u64, Entered)>>| {
-        current.borrow().iter().rev().find_map(|(_, entered)| find(entered))
-    };
-    CURRENT.try_with(last).ok().flatten()
-}
-
-impl Scope {
-    fn new(entered: Entered) -> Self {
-        let enter = |current: &RefCell<Vec<(u64, Entered)>>| {
-            let mut current = current.borrow_mut();
-            let number = current.last().map_or(0, |(last, _)| last + 1);
-            current.push((number, entered));
-            number
-        };
-        // At the end of a thread there is nothing to enter: no scope has this number.
-        Self { number: CURRENT.try_with(enter).unwrap_or(u64::MAX), not_send: PhantomData }
-    }
-}
-
-impl Drop for Scope {
-    fn drop(&mut self) {
-        // The thread may be at its end already.
-        let left = CURRENT.try_with(|current| {
-            let mut current = current.borrow_mut();
-            let index = current.iter().position(|(number, _)| *number == self.number)?;
-            Some(current.remove(index))
-        });
-        // Only now, when nothing is borrowed: that may run foreign code.
-        drop(left);
+    /// Creates a stream.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn create_stream(&self, priority: StreamPriority) -> Result<Stream> {
+        fork::check()?;
+        Ok(Stream::from_backend(self, self.backend().create_stream(priority)?))
     }
 }

@@ -5,42 +5,42 @@ use std::sync::Arc;
 
 use crate::backend::{Backend, StreamPriority};
 use crate::error::Result;
-use crate::in_flight::queue::Lane;
+use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::sync::OnceLock;
 use crate::runtime::thread_index;
 
-/// Lanes of a device, of which all but the first are created when a thread first needs its own.
-pub(crate) struct Lanes {
-    first: Arc<Lane>,
-    others: Box<[OnceLock<Arc<Lane>>]>,
+/// ThreadQueues of a device, of which all but the first are created when a thread first needs its own.
+pub(crate) struct ThreadQueues {
+    first: Arc<SubmissionQueue>,
+    others: Box<[OnceLock<Arc<SubmissionQueue>>]>,
 }
 
-impl Lanes {
+impl ThreadQueues {
     /// As many as the backend says.
     pub(crate) fn new(backend: &Arc<dyn Backend>) -> Result<Self> {
         let others = (1..backend.copy_streams()).map(|_| OnceLock::new()).collect();
         Ok(Self { first: create(backend)?, others })
     }
 
-    /// A lane alone.
-    pub(crate) fn single(lane: Arc<Lane>) -> Self {
-        Self { first: lane, others: Box::default() }
+    /// A queue alone.
+    pub(crate) fn single(queue: Arc<SubmissionQueue>) -> Self {
+        Self { first: queue, others: Box::default() }
     }
 
-    /// The lane of this thread. `introduce` is shown a new one before anything runs on it.
+    /// The queue of this thread. `introduce` is shown a new one before anything runs on it.
     pub(crate) fn of_this_thread(
         &self,
         backend: &Arc<dyn Backend>,
-        introduce: impl FnOnce(&Arc<Lane>),
-    ) -> &Arc<Lane> {
+        introduce: impl FnOnce(&Arc<SubmissionQueue>),
+    ) -> &Arc<SubmissionQueue> {
         let index = thread_index::copying() % (self.others.len() + 1);
-        let Some(lane) = index.checked_sub(1).and_then(|index| self.others.get(index)) else {
+        let Some(queue) = index.checked_sub(1).and_then(|index| self.others.get(index)) else {
             return &self.first;
         };
-        lane.get_or_init(|| match create(backend) {
-            Ok(lane) => {
-                introduce(&lane);
-                lane
+        queue.get_or_init(|| match create(backend) {
+            Ok(queue) => {
+                introduce(&queue);
+                queue
             }
             // Once and for all: the copies of a thread stay in order.
             Err(_) => self.first.clone(),
@@ -48,12 +48,12 @@ impl Lanes {
     }
 
     /// Those that there are.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Lane>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<SubmissionQueue>> {
         std::iter::once(&self.first).chain(self.others.iter().filter_map(OnceLock::get))
     }
 }
 
-fn create(backend: &Arc<dyn Backend>) -> Result<Arc<Lane>> {
+fn create(backend: &Arc<dyn Backend>) -> Result<Arc<SubmissionQueue>> {
     let stream = backend.create_stream(StreamPriority::Normal)?;
-    Ok(Lane::new(backend.clone(), stream))
+    Ok(SubmissionQueue::new(backend.clone(), stream))
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::in_flight::metrics::Figures;
-use crate::in_flight::queue::Lane;
+use crate::in_flight::metrics::CopyMetrics;
+use crate::in_flight::queue::SubmissionQueue;
 use crate::in_flight::retired::Retired;
 use crate::runtime::foreign::TaskWaker;
-use crate::runtime::reactor::Watch;
+use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::runtime::sync::{Condvar, Instant, Mutex, MutexGuard, thread};
 use crate::runtime::{fork, reactor};
@@ -23,10 +23,10 @@ const DONE: u8 = 2;
 const FAILED: u8 = 3;
 
 /// 512 KiB are filled in 75 to 110 us.
-const LAST_UNITS: Duration = Duration::from_micros(200);
+const LAST_SEGMENTS: Duration = Duration::from_micros(200);
 
-/// The positions behind a copy, one for each lane that it uses.
-pub(crate) type Positions = SmallVec<[(Arc<Lane>, u64); 1]>;
+/// The positions behind a copy, one for each queue that it uses.
+pub(crate) type Positions = SmallVec<[(Arc<SubmissionQueue>, u64); 1]>;
 
 /// The state of one copy.
 pub(crate) struct Completion {
@@ -35,7 +35,7 @@ pub(crate) struct Completion {
     deadline: Option<Deadline>,
     inner: Mutex<Inner>,
     moved: Condvar,
-    pub(crate) figures: Figures,
+    pub(crate) metrics: CopyMetrics,
     pub(crate) retired: Retired,
 }
 
@@ -80,33 +80,33 @@ impl Completion {
                 watched: false,
             }),
             moved: Condvar::new(),
-            figures: Figures::new(),
+            metrics: CopyMetrics::new(),
             retired: Retired::default(),
         })
     }
 
-    /// Work that is done when `lane` reaches `position`.
-    pub(crate) fn at(lane: Arc<Lane>, position: u64) -> Arc<Self> {
+    /// Work that is done when `queue` reaches `position`.
+    pub(crate) fn at(queue: Arc<SubmissionQueue>, position: u64) -> Arc<Self> {
         let completion = Self::new();
-        completion.reach(&lane, position);
+        completion.reach(&queue, position);
         completion.state.store(SUBMITTED, Ordering::Release);
         completion
     }
 
     /// Adds a position that the copy waits for.
-    pub(crate) fn reach(&self, lane: &Arc<Lane>, position: u64) {
+    pub(crate) fn reach(&self, queue: &Arc<SubmissionQueue>, position: u64) {
         if fork::is_child() {
             return;
         }
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Acquire) == FAILED {
-            note(&mut inner.left, lane, position);
+            note(&mut inner.left, queue, position);
             drop(inner);
             // Nobody waits for it any more, but somebody must let go of what it uses.
-            let _ = reactor::watch(Watch::Lane(lane.clone()));
+            let _ = reactor::watch(queue.clone());
             return;
         }
-        note(&mut inner.positions, lane, position);
+        note(&mut inner.positions, queue, position);
     }
 
     /// Everything is submitted, or done where nothing needed a device.
@@ -114,7 +114,7 @@ impl Completion {
         if fork::is_child() {
             return;
         }
-        self.figures.note_submitted();
+        self.metrics.note_submitted();
         let mut inner = self.inner.lock();
         if self.state.load(Ordering::Acquire) != RUNNING {
             return;
@@ -128,7 +128,7 @@ impl Completion {
         let attend = inner.unattended && !inner.watched;
         inner.watched |= attend;
         drop(inner);
-        if attend && let Err(error) = reactor::watch(Watch::Copy(self.clone())) {
+        if attend && let Err(error) = reactor::watch(self.clone()) {
             self.finish(FAILED, Some(error));
         }
     }
@@ -163,11 +163,6 @@ impl Completion {
         self.check(&mut |_| true)
     }
 
-    /// For the reactor: whether the copy is over. Asks only the lanes that `may_ask` allows.
-    pub(crate) fn settle(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> bool {
-        self.check(may_ask).unwrap_or(true)
-    }
-
     /// Blocks until every piece is submitted; `false` when the time is over.
     pub(crate) fn wait_submitted(&self, deadline: Option<Instant>) -> Result<bool> {
         fork::check()?;
@@ -188,9 +183,9 @@ impl Completion {
 
     /// For a thread that has found nothing left to begin: what others have begun takes them about as long as waking this one
     /// would. Others that need the processor get it.
-    pub(crate) fn await_last_units(&self) {
+    pub(crate) fn await_last_segments(&self) {
         let begin = Instant::now();
-        while !self.is_submitted() && begin.elapsed() < LAST_UNITS {
+        while !self.is_submitted() && begin.elapsed() < LAST_SEGMENTS {
             thread::yield_now();
         }
     }
@@ -207,9 +202,9 @@ impl Completion {
         if !self.is_submitted() && !self.wait_submitted(deadline)? {
             return Ok(false);
         }
-        for (lane, position) in self.positions() {
+        for (queue, position) in self.positions() {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            match lane.wait(position, left) {
+            match queue.wait(position, left) {
                 Ok(true) => {}
                 Ok(false) => return self.is_in_time().map(|()| false),
                 Err(error) => {
@@ -270,7 +265,7 @@ impl Completion {
     /// The result is not wanted: what is not submitted yet need not be.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
-        // Without a reactor thread the memory stays in its lane until the next copy settles it.
+        // Without a reactor thread the memory stays in its queue until the next copy settles it.
         let _ = self.leave_to_reactor();
     }
 
@@ -291,10 +286,10 @@ impl Completion {
         }
         inner.watched = true;
         drop(inner);
-        reactor::watch(Watch::Copy(self.clone()))
+        reactor::watch(self.clone())
     }
 
-    fn check(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
+    fn check(&self, may_ask: &mut dyn FnMut(&Arc<SubmissionQueue>) -> bool) -> Result<bool> {
         if !self.has_passed(may_ask)? {
             return Ok(false);
         }
@@ -303,8 +298,8 @@ impl Completion {
         if self.is_done_cached() { Ok(true) } else { Err(self.error()) }
     }
 
-    /// Whether everything is submitted and each lane is past its position.
-    fn has_passed(&self, may_ask: &mut dyn FnMut(&Arc<Lane>) -> bool) -> Result<bool> {
+    /// Whether everything is submitted and each queue is past its position.
+    fn has_passed(&self, may_ask: &mut dyn FnMut(&Arc<SubmissionQueue>) -> bool) -> Result<bool> {
         if self.is_done_cached() {
             return Ok(true);
         }
@@ -315,15 +310,15 @@ impl Completion {
             FAILED => return Err(self.error()),
             _ => {}
         }
-        for (lane, position) in self.positions() {
-            if !lane.has_reached(position)
-                && may_ask(&lane)
-                && let Err(error) = lane.poll()
+        for (queue, position) in self.positions() {
+            if !queue.has_reached(position)
+                && may_ask(&queue)
+                && let Err(error) = queue.poll()
             {
                 self.fail(error.clone());
                 return Err(error);
             }
-            if !lane.has_reached(position) {
+            if !queue.has_reached(position) {
                 return self.is_in_time().map(|()| false);
             }
         }
@@ -357,7 +352,7 @@ impl Completion {
         if self.state.load(Ordering::Acquire) >= DONE {
             return;
         }
-        self.figures.note_end();
+        self.metrics.note_end();
         inner.error = error;
         self.state.store(end, Ordering::Release);
         self.moved.notify_all();
@@ -368,9 +363,9 @@ impl Completion {
         }
         drop(inner);
         if end == FAILED {
-            for (lane, _) in positions {
-                // Without a reactor thread the memory stays in its lane until the next copy settles it.
-                let _ = reactor::watch(Watch::Lane(lane));
+            for (queue, _) in positions {
+                // Without a reactor thread the memory stays in its queue until the next copy settles it.
+                let _ = reactor::watch(queue);
             }
         }
         if let Some(waker) = waker {
@@ -379,10 +374,17 @@ impl Completion {
     }
 }
 
-/// Notes a position of a lane, the last one if there are several.
-fn note(positions: &mut Positions, lane: &Arc<Lane>, position: u64) {
-    match positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, lane)) {
+/// A copy whose tasks are woken at its end.
+impl Pollable for Arc<Completion> {
+    fn is_finished(&mut self, asked: &mut Asked) -> bool {
+        self.check(&mut |queue| asked.is_first(queue)).unwrap_or(true)
+    }
+}
+
+/// Notes a position of a queue, the last one if there are several.
+fn note(positions: &mut Positions, queue: &Arc<SubmissionQueue>, position: u64) {
+    match positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, queue)) {
         Some((_, known)) => *known = position.max(*known),
-        None => positions.push((lane.clone(), position)),
+        None => positions.push((queue.clone(), position)),
     }
 }

@@ -1,7 +1,7 @@
 //! What a copy has let go of and the program has lent: dropped by whoever waits for the copy, and by nobody else.
 
-use crate::runtime::foreign::Collected;
 use crate::runtime::fork;
+use crate::runtime::lent::Collected;
 use crate::runtime::sync::Mutex;
 
 /// Memory that the program has lent to a copy, used no more. In a child of fork its lock may be held for ever, and is left alone.

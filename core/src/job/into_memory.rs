@@ -4,36 +4,36 @@ use std::sync::Arc;
 
 use crate::alignment::Alignment;
 use crate::backend::{HostSide, MemoryKind};
-use crate::copy::pairing::Paired;
-use crate::copy::take::Leaves;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::job::job::{Destination, Destinations, Job};
+use crate::job::destination::{Destination, Destinations};
+use crate::job::job::Job;
+use crate::job::leaves::Leaves;
 use crate::job::options::CopyOptions;
-use crate::job::path::{Flow, Way};
-use crate::job::preallocated::Held;
+use crate::job::path::{PathKind, TransferPath};
+use crate::job::preallocated::Preallocated;
+use crate::job::scan::Scan;
 use crate::plan::plan::Plan;
-use crate::plan::preallocated::Region;
+use crate::plan::preallocated::DestinationRange;
 use crate::staging::block::host_side;
-use crate::tree::visitor::TensorTree;
 
 impl Job {
     /// Plans the copy of what was taken and checked; gives it back on an error.
     pub(crate) fn into_memory(
-        Paired { leaves, mut held, survey }: Paired<'_>,
+        Paired { leaves, mut held, scan }: Paired<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
-    ) -> Result<Self, Box<(Error, Leaves, Held)>> {
-        if let Err(error) = Held::check_sources(&leaves, survey.leaves(), survey.granularity()) {
+    ) -> Result<Self, Box<(Error, Leaves, Preallocated)>> {
+        if let Err(error) = Preallocated::check_sources(&leaves, scan.leaves(), scan.granularity()) {
             return Err(Box::new((error, leaves, held)));
         }
-        let planned = Plan::into_memory(survey.leaves(), &held.spots(), survey.granularity());
+        let planned = Plan::into_memory(scan.leaves(), &held.spots(), scan.granularity());
         let (plan, regions) = match planned {
             Ok(planned) => planned,
-            Err(error) => return Err(Box::new((error.on(survey.target().id()), leaves, held))),
+            Err(error) => return Err(Box::new((error.on(scan.target().id()), leaves, held))),
         };
-        let mut job = match Self::by_plan(plan, leaves, survey, options, completion) {
+        let mut job = match Self::by_plan(plan, leaves, scan, options, completion) {
             Ok(job) => job,
             Err(failed) => {
                 let (error, leaves) = *failed;
@@ -47,7 +47,7 @@ impl Job {
     }
 
     /// Whether it fills memory of the caller.
-    pub(crate) fn held(&self) -> Option<&Held> {
+    pub(crate) fn held(&self) -> Option<&Preallocated> {
         self.held.as_ref()
     }
 
@@ -57,22 +57,11 @@ impl Job {
         self.pinned || (self.held.is_some() && self.granularity > Alignment::ONE)
     }
 
-    /// Gives the memory back as it was before a copy that has not begun.
-    pub(crate) fn give_up_held<S: TensorTree>(self, into: &mut S) {
-        let Self { leaves, destinations, held, .. } = self;
-        drop(destinations);
-        if let Some(mut held) = held {
-            held.restore_fillers();
-            // It stops where the structure shows other tensors than it did before.
-            let _ = held.give_back(into, leaves.copy());
-        }
-    }
-
     /// Claims the memory: until the copy is done nobody reads it, and if it fails, not before another one has filled it.
-    pub(crate) fn begin_to_fill(&self, held: &Held) -> Result<Destinations> {
+    pub(crate) fn begin_to_fill(&self, held: &Preallocated) -> Result<Destinations> {
         let uses = held.claim(&self.completion)?;
         let granularity = self.target.limits().copy_granularity;
-        let place = |region: &Region| {
+        let place = |region: &DestinationRange| {
             let storage = held.storage(region.memory)?;
             Some(Destination { storage, offset: region.offset, bytes: granularity.round_up(region.bytes)? })
         };
@@ -83,14 +72,14 @@ impl Job {
             open: smallvec::SmallVec::new(),
             uses,
         };
-        for flow in self.flows.iter().filter(|flow| flow.on_callers_stream && !self.target.is_host()) {
-            self.chunks_of(flow, &destinations).for_each(|to| to.storage.hand_to(flow.lane.handed()));
+        for path in self.paths.iter().filter(|path| path.on_callers_stream && !self.target.is_host()) {
+            self.chunks_of(path, &destinations).for_each(|to| to.storage.hand_to(path.queue.handed()));
         }
-        let mut downloads = self.flows.iter().filter(|flow| matches!(flow.way, Way::Download));
-        let pageable = downloads.any(|flow| {
-            let source = flow.origin.device();
+        let mut downloads = self.paths.iter().filter(|path| matches!(path.kind, PathKind::Download));
+        let pageable = downloads.any(|path| {
+            let source = path.from.device();
             !self
-                .chunks_of(flow, &destinations)
+                .chunks_of(path, &destinations)
                 .all(|to| source.is_some_and(|source| to.is_reached_by(source)))
         });
         Ok(Destinations { pageable, ..destinations })
@@ -98,10 +87,10 @@ impl Job {
 
     fn chunks_of<'a>(
         &'a self,
-        flow: &Flow,
+        path: &TransferPath,
         destinations: &'a Destinations,
     ) -> impl Iterator<Item = &'a Destination> {
-        let numbered = self.plan.numbered_chunks_of(flow.source);
+        let numbered = self.plan.numbered_chunks_of(path.source);
         numbered.filter_map(|(number, _)| destinations.chunks.get(number))
     }
 }
@@ -117,4 +106,11 @@ impl Destination {
             && self.storage.kind() == MemoryKind::Pinned
             && in_its_block()
     }
+}
+
+/// What was taken: the tensors to copy, and the memory to copy them into, in the same order.
+pub(crate) struct Paired<'a> {
+    pub(crate) leaves: Leaves,
+    pub(crate) held: Preallocated,
+    pub(crate) scan: Scan<'a>,
 }

@@ -6,16 +6,7 @@ use crate::alignment::Alignment;
 use crate::backend::Limits;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-
-/// Staging blocks are at most this large: 4 MiB fills the link with 8 threads (50.9 of 55.2 GB/s on an H200), and keeps
-/// one copy from delaying another for long.
-pub(crate) const LARGEST_BLOCK: usize = 4 << 20;
-
-/// What tensors in shared memory are aligned to unless the options say otherwise.
-pub(crate) const DEFAULT_ALIGNMENT: Alignment = match Alignment::of(16) {
-    Some(alignment) => alignment,
-    None => unreachable!(),
-};
+use crate::plan::rules::DEFAULT_ALIGNMENT;
 
 /// Where a device demands more, tensors are not made bindable on their own unless that is asked for, in bytes.
 const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
@@ -207,7 +198,7 @@ impl CopyOptions {
     }
 
     pub(crate) fn min_alignment(&self) -> Alignment {
-        Alignment::of(self.alignment).unwrap_or(Alignment::ONE)
+        Alignment::new(self.alignment).unwrap_or(Alignment::ONE)
     }
 
     /// The least alignment of a packed tensor on a device with these limits.

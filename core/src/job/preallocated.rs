@@ -1,4 +1,4 @@
-//! Memory that the caller holds and has filled by a copy.
+//! HeldStorage that the caller holds and has filled by a copy.
 
 use std::sync::Arc;
 
@@ -6,20 +6,19 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
-use crate::copy::take::{Leaf, put_all, visit};
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::job::scan::Predecessors;
-use crate::plan::plan;
-use crate::plan::preallocated::{Region, Spot};
-use crate::runtime::scratch::{List, Room};
+use crate::in_flight::uses::StreamUses;
+use crate::job::dependencies::Dependencies;
+use crate::job::leaf::Leaf;
+use crate::plan::leaf;
+use crate::plan::preallocated::{DestinationRange, DestinationSpot};
+use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::runtime::sync::Mutex;
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::{Gaps, Storage};
 use crate::tensor::tensor::{Mark, Tensor};
-use crate::tensor::uses::StreamUses;
-use crate::tree::visitor::TensorTree;
 
 /// The two structures, as errors name them.
 const SOURCE: &str = "to copy";
@@ -27,18 +26,18 @@ const DESTINATION: &str = "to copy into";
 
 /// The memory of a structure, taken out of it: nobody else reaches it meanwhile, which [`check`](Self::check) and
 /// [`claim`](Self::claim) make sure of.
-pub(crate) struct Held {
+pub(crate) struct Preallocated {
     /// Each once, however many tensors lie in it. Locked by one at a time: whoever starts the copy, then its handle.
-    memory: Mutex<Vec<Memory>>,
-    tensors: List<Slot>,
+    memory: Mutex<Vec<HeldStorage>>,
+    tensors: ScratchVec<Slot>,
     /// The number of each memory by what tells it from others.
     numbers: FxHashMap<usize, usize>,
     /// Where the chunks of the plan lie.
-    regions: Vec<Region>,
+    regions: Vec<DestinationRange>,
 }
 
 /// One storage.
-struct Memory {
+struct HeldStorage {
     storage: Storage,
     /// The first tensor in it.
     first: usize,
@@ -57,15 +56,15 @@ struct Slot {
 }
 
 thread_local! {
-    static SLOTS: Room<Slot> = const { Room::new() };
+    static SLOTS: Scratch<Slot> = const { Scratch::new() };
 }
 
-impl Held {
+impl Preallocated {
     /// Nothing yet.
     pub(crate) fn new() -> Self {
         Self {
             memory: Mutex::default(),
-            tensors: List::new(&SLOTS),
+            tensors: ScratchVec::new(&SLOTS),
             numbers: FxHashMap::default(),
             regions: Vec::new(),
         }
@@ -85,7 +84,7 @@ impl Held {
             None => *self.numbers.entry(storage.identity()).or_insert(all.len()),
         };
         if number == all.len() {
-            all.push(Memory { storage, first, is_written: false, filler: None, is_claimed: false });
+            all.push(HeldStorage { storage, first, is_written: false, filler: None, is_claimed: false });
         }
         if let Some(memory) = all.get_mut(number) {
             memory.is_written |= tensor.bytes() > 0;
@@ -112,7 +111,7 @@ impl Held {
     }
 
     /// Fails unless what was taken out of the other structure, and seen as `known`, begins with granules of its devices.
-    pub(crate) fn check_sources(leaves: &[Leaf], known: &[plan::Leaf], granularity: Alignment) -> Result<()> {
+    pub(crate) fn check_sources(leaves: &[Leaf], known: &[leaf::Leaf], granularity: Alignment) -> Result<()> {
         match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
                 let offset = leaves.get(index).map_or(0, |leaf| leaf.offset);
@@ -155,11 +154,11 @@ impl Held {
     }
 
     /// Where each tensor lies.
-    pub(crate) fn spots(&mut self) -> Vec<Spot> {
+    pub(crate) fn spots(&mut self) -> Vec<DestinationSpot> {
         let all = self.memory.get_mut();
         let padded =
             |number: usize| all.get(number).is_some_and(|memory| memory.storage.gaps() == Gaps::Padding);
-        let spot = |slot: &Slot| Spot {
+        let spot = |slot: &Slot| DestinationSpot {
             memory: u32::try_from(slot.memory).unwrap_or(u32::MAX),
             offset: slot.offset,
             padded: padded(slot.memory),
@@ -167,16 +166,16 @@ impl Held {
         self.tensors.iter().map(spot).collect()
     }
 
-    pub(crate) fn set_regions(&mut self, regions: Vec<Region>) {
+    pub(crate) fn set_regions(&mut self, regions: Vec<DestinationRange>) {
         self.regions = regions;
     }
 
-    pub(crate) fn regions(&self) -> &[Region] {
+    pub(crate) fn regions(&self) -> &[DestinationRange] {
         &self.regions
     }
 
     /// Adds the copies that still fill the memory.
-    pub(crate) fn note_predecessors(&mut self, before: &mut Predecessors) {
+    pub(crate) fn note_predecessors(&mut self, before: &mut Dependencies) {
         for memory in self.memory.get_mut().iter().filter(|memory| memory.is_written) {
             before.of_destinations.extend(memory.still_filled_by().cloned());
         }
@@ -214,54 +213,25 @@ impl Held {
         self.memory.lock().get(memory as usize).map(|memory| memory.storage.clone())
     }
 
+    /// All of the memory.
+    pub(crate) fn storages(&self) -> Vec<Storage> {
+        self.memory.lock().iter().map(|memory| memory.storage.clone()).collect()
+    }
+
+    /// Where tensor number `index` lay, in the memory that [`storages`](Self::storages) has given.
+    pub(crate) fn find<'a>(&self, index: usize, storages: &'a [Storage]) -> Option<(&'a Storage, usize)> {
+        let slot = self.tensors.get(index)?;
+        Some((storages.get(slot.memory)?, slot.offset))
+    }
+
     /// What the copy fills.
     pub(crate) fn written(&self) -> SmallVec<[Storage; 1]> {
         let all = self.memory.lock();
         all.iter().filter(|memory| memory.is_written).map(|memory| memory.storage.clone()).collect()
     }
-
-    /// Puts the memory back into the structure that copy number `copy` has taken it out of.
-    pub(crate) fn give_back<S: TensorTree>(&self, into: &mut S, copy: u32) -> Result<()> {
-        self.put(into, copy, Tensor::put_back)
-    }
-
-    /// Puts back what copy number `copy` has taken out of `into`, which may be a part of it: a pairing that was refused has taken
-    /// tensors in the order of the other structure.
-    pub(crate) fn restore<S: TensorTree>(&mut self, into: &mut S, copy: u32) {
-        let (memory, tensors) = (self.memory.get_mut(), &self.tensors);
-        // It stops where the structure does.
-        let _ = visit(into, |tensor| {
-            let mark = tensor.mark().filter(|mark| mark.copy == copy);
-            let slot = mark.and_then(|mark| tensors.get(mark.leaf as usize));
-            if let Some((slot, memory)) = slot.and_then(|slot| Some((slot, memory.get(slot.memory)?))) {
-                tensor.put_back(memory.storage.clone(), slot.offset);
-            }
-            Ok(())
-        });
-    }
-
-    /// Puts the memory into the structure whose tensors copy number `copy` has taken, to fill it with them.
-    pub(crate) fn place<S: TensorTree>(&self, value: &mut S, copy: u32) -> Result<()> {
-        self.put(value, copy, |tensor, storage, offset| tensor.put_copy(storage, offset, true))
-    }
-
-    fn put<S: TensorTree>(
-        &self,
-        structure: &mut S,
-        copy: u32,
-        put: impl Fn(&mut Tensor, Storage, usize) -> bool,
-    ) -> Result<()> {
-        // The visit is a program's code: no lock is held meanwhile.
-        let storages: Vec<Storage> = self.memory.lock().iter().map(|memory| memory.storage.clone()).collect();
-        put_all(structure, copy, self.tensors.len(), |index, tensor| {
-            let slot = self.tensors.get(index);
-            let found = slot.and_then(|slot| Some((storages.get(slot.memory)?, slot.offset)));
-            found.is_some_and(|(storage, offset)| put(tensor, storage.clone(), offset))
-        })
-    }
 }
 
-impl Memory {
+impl HeldStorage {
     fn check(&mut self, target: &Device) -> Result<()> {
         let is_there = match self.storage.device() {
             None => target.is_host(),
@@ -347,7 +317,7 @@ mod tests {
 
     use super::*;
     use crate::backend::{BackendStream, Ticket, TimeMark};
-    use crate::runtime::foreign;
+    use crate::runtime::lent;
 
     /// A stream on which everything is done. The program keeps it alive, and counts when it goes.
     struct KeptStream(Arc<AtomicUsize>);
@@ -362,7 +332,7 @@ mod tests {
 
     impl Drop for KeptStream {
         fn drop(&mut self) {
-            foreign::let_go_owner(Box::new(Gone(self.0.clone())));
+            lent::let_go(Box::new(Gone(self.0.clone())));
         }
     }
 
@@ -398,7 +368,7 @@ mod tests {
         let mut tensor = Tensor::from(vec![1_u8; 8]);
         let stream = Arc::new(KeptStream(gone.clone()));
         tensor.record_use(Ticket { stream, position: 1 }).unwrap();
-        let mut held = Held::new();
+        let mut held = Preallocated::new();
         held.take(&mut tensor, 0).unwrap();
         held.check(&Device::host()).unwrap();
         assert!(held.claim(&Completion::new()).unwrap().is_empty());

@@ -9,44 +9,31 @@ use crate::alignment::Alignment;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::job::dependencies::Dependencies;
 use crate::job::options::{CopyOptions, CopyPolicy};
-use crate::job::path::Origin;
-use crate::plan::plan;
-use crate::plan::plan::{Place, RangeKey};
+use crate::job::source::Source;
+use crate::plan::leaf;
+use crate::plan::leaf::{Place, RangeKey};
 use crate::runtime::fork;
-use crate::runtime::scratch::{List, Room};
+use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::staging::block::is_pinned_for;
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::{Storage, poisoned};
-use crate::tensor::uses::StreamUses;
 
 thread_local! {
-    static LEAVES: Room<plan::Leaf> = const { Room::new() };
+    static LEAVES: Scratch<leaf::Leaf> = const { Scratch::new() };
 }
 
 /// Pinned sources above so many bytes go alone, whatever is packed: to gather them takes one thread longer than the copy that they
 /// then need not have.
 const LARGEST_GATHERED: usize = 256 << 10;
 
-/// What a copy must come behind.
-#[derive(Default, Clone)]
-pub(crate) struct Predecessors {
-    /// Copies that fill its sources.
-    pub(crate) of_sources: SmallVec<[Arc<Completion>; 1]>,
-    /// Copies that fill tensors that stay where they are.
-    pub(crate) of_residents: SmallVec<[Arc<Completion>; 1]>,
-    /// Streams that its sources on devices were handed to.
-    pub(crate) uses: StreamUses,
-    /// Copies that fill memory of the caller which it is to fill again.
-    pub(crate) of_destinations: SmallVec<[Arc<Completion>; 1]>,
-}
-
 /// What contiguous tensors over plain memory of one place have in common, once one of them was looked at.
 #[derive(Clone, Copy)]
 struct Alike {
     /// See [`Storage::place`].
     place: usize,
-    /// The number of their origin.
+    /// The number of their source.
     number: u16,
     /// Larger ones may differ, in bytes.
     largest: usize,
@@ -55,7 +42,7 @@ struct Alike {
 }
 
 /// What a plan must know of each tensor, and what the copies of all of them wait for.
-pub(crate) struct Survey<'a> {
+pub(crate) struct Scan<'a> {
     target: &'a Device,
     /// Asked for every tensor.
     to_host: bool,
@@ -64,21 +51,21 @@ pub(crate) struct Survey<'a> {
     largest_gathered: usize,
     /// Tensors on the host up to this many bytes may be [`Alike`].
     largest_alike: usize,
-    leaves: List<plan::Leaf>,
-    origins: SmallVec<[Origin; 2]>,
+    leaves: ScratchVec<leaf::Leaf>,
+    sources: SmallVec<[Source; 2]>,
     /// What is known of tensors on the host that are staged.
     on_host: Option<Alike>,
     /// And of those on the device whose memory was looked at last.
     on_device: Option<Alike>,
-    before: Predecessors,
+    before: Dependencies,
     has_residents: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     layouts: FxHashMap<(Vec<usize>, Vec<usize>), u32>,
 }
 
-impl<'a> Survey<'a> {
-    /// A survey for a copy to `target`. Fails if the options ask for what no buffer of it can keep.
+impl<'a> Scan<'a> {
+    /// A scan for a copy to `target`. Fails if the options ask for what no buffer of it can keep.
     pub(crate) fn new(target: &'a Device, options: &CopyOptions) -> Result<Self> {
         fork::check()?;
         if options.min_alignment() > target.limits().buffer_alignment {
@@ -96,11 +83,11 @@ impl<'a> Survey<'a> {
             policy: options.policy,
             largest_gathered,
             largest_alike: if differ { 0 } else { largest_gathered },
-            leaves: List::new(&LEAVES),
-            origins: SmallVec::new(),
+            leaves: ScratchVec::new(&LEAVES),
+            sources: SmallVec::new(),
             on_host: None,
             on_device: None,
-            before: Predecessors::default(),
+            before: Dependencies::default(),
             has_residents: false,
             last_source: 0,
             layouts: FxHashMap::default(),
@@ -111,13 +98,13 @@ impl<'a> Survey<'a> {
         self.target
     }
 
-    pub(crate) fn leaves(&self) -> &[plan::Leaf] {
+    pub(crate) fn leaves(&self) -> &[leaf::Leaf] {
         &self.leaves
     }
 
     /// Where the leaves lie, by the numbers that the plan's leaves name.
-    pub(crate) fn origins(&self) -> &[Origin] {
-        &self.origins
+    pub(crate) fn sources(&self) -> &[Source] {
+        &self.sources
     }
 
     /// Whether a tensor stays where it is.
@@ -128,24 +115,24 @@ impl<'a> Survey<'a> {
     /// What the offsets and sizes of copies are multiples of.
     pub(crate) fn granularity(&self) -> Alignment {
         let target = self.target.limits().copy_granularity;
-        self.origins.iter().map(Origin::granularity).fold(target, Alignment::max)
+        self.sources.iter().map(Source::granularity).fold(target, Alignment::max)
     }
 
     /// The least alignment of a packed tensor: that of either end, so that neighbours keep their distances and travel
     /// together.
     pub(crate) fn alignment(&self, options: &CopyOptions) -> Alignment {
-        let sources = self.origins.iter().filter_map(Origin::device);
+        let sources = self.sources.iter().filter_map(Source::device);
         let devices = sources.chain([self.target]);
         devices.map(|device| options.alignment_on(device.limits())).fold(Alignment::ONE, Alignment::max)
     }
 
     /// What the copy must come behind.
-    pub(crate) fn take_predecessors(&mut self) -> Predecessors {
+    pub(crate) fn take_predecessors(&mut self) -> Dependencies {
         std::mem::take(&mut self.before)
     }
 
     /// Takes a tensor into account that differs from others only in its size and in where it lies in memory, which is what
-    /// most do. `false` if it must be [looked at](Survey::look_at).
+    /// most do. `false` if it must be [looked at](Scan::look_at).
     #[inline(always)]
     pub(crate) fn recognizes(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> bool {
         let (bytes, place) = (layout.bytes(), storage.place());
@@ -161,7 +148,7 @@ impl<'a> Survey<'a> {
                     storage.is_shared().then(|| RangeKey { storage: storage.identity(), offset, layout: 0 });
                 let (alignment, place) = (layout.dtype().alignment(), Place::From(alike.number));
                 let skew = (offset & alike.skew) as u16;
-                self.leaves.push(plan::Leaf { bytes, alignment, skew, place, range });
+                self.leaves.push(leaf::Leaf { bytes, alignment, skew, place, range });
                 true
             }
             _ => false,
@@ -189,7 +176,7 @@ impl<'a> Survey<'a> {
             layout: if on_host { self.number_of(layout) } else { 0 },
         });
         let skew = storage.device().map_or(0, |source| self.skew(source, offset));
-        self.leaves.push(plan::Leaf { bytes, alignment: layout.dtype().alignment(), skew, place, range });
+        self.leaves.push(leaf::Leaf { bytes, alignment: layout.dtype().alignment(), skew, place, range });
         Ok(())
     }
 
@@ -213,15 +200,15 @@ impl<'a> Survey<'a> {
             }
             CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
             CopyPolicy::Compact if resident && storage.bytes() / 2 <= layout.span() => Ok(Place::Resident),
-            _ => Ok(Place::From(self.origin_of(storage, layout))),
+            _ => Ok(Place::From(self.source_of(storage, layout))),
         }
     }
 
-    fn origin_of(&mut self, storage: &Storage, layout: &Layout) -> u16 {
+    fn source_of(&mut self, storage: &Storage, layout: &Layout) -> u16 {
         let place = storage.place();
         match storage.device() {
             Some(device) => {
-                let number = self.number_of_origin(OriginRef::Device(device));
+                let number = self.number_of_source(SourceRef::Device(device));
                 // One that is compacted on its own device is copied only if little of its memory is its own.
                 if !(self.policy == CopyPolicy::Compact && device.same_as(self.target)) {
                     let skew = self.skew_bits(device);
@@ -229,11 +216,11 @@ impl<'a> Survey<'a> {
                 }
                 number
             }
-            None if self.goes_directly(storage, layout) => self.number_of_origin(OriginRef::PinnedHost),
+            None if self.goes_directly(storage, layout) => self.number_of_source(SourceRef::PinnedHost),
             None => match self.on_host {
                 Some(alike) => alike.number,
                 None => {
-                    let number = self.number_of_origin(OriginRef::Host);
+                    let number = self.number_of_source(SourceRef::Host);
                     self.on_host = Some(Alike { place, number, largest: self.largest_alike, skew: 0 });
                     number
                 }
@@ -241,10 +228,10 @@ impl<'a> Survey<'a> {
         }
     }
 
-    fn number_of_origin(&mut self, origin: OriginRef<'_>) -> u16 {
-        let index = self.origins.iter().position(|known| origin.names(known)).unwrap_or_else(|| {
-            self.origins.push(origin.into_origin());
-            self.origins.len() - 1
+    fn number_of_source(&mut self, from: SourceRef<'_>) -> u16 {
+        let index = self.sources.iter().position(|known| from.names(known)).unwrap_or_else(|| {
+            self.sources.push(from.into_source());
+            self.sources.len() - 1
         });
         u16::try_from(index).unwrap_or(u16::MAX)
     }
@@ -285,28 +272,28 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// An [`Origin`] that is only looked up.
-enum OriginRef<'a> {
+/// An [`Source`] that is only looked up.
+enum SourceRef<'a> {
     Host,
     PinnedHost,
     Device(&'a Device),
 }
 
-impl OriginRef<'_> {
+impl SourceRef<'_> {
     #[inline]
-    fn names(&self, origin: &Origin) -> bool {
-        match (self, origin) {
-            (Self::Host, Origin::Host) | (Self::PinnedHost, Origin::PinnedHost) => true,
-            (Self::Device(one), Origin::Device(other)) => one.same_as(other),
+    fn names(&self, from: &Source) -> bool {
+        match (self, from) {
+            (Self::Host, Source::Host) | (Self::PinnedHost, Source::PinnedHost) => true,
+            (Self::Device(one), Source::Device(other)) => one.same_as(other),
             _ => false,
         }
     }
 
-    fn into_origin(self) -> Origin {
+    fn into_source(self) -> Source {
         match self {
-            Self::Host => Origin::Host,
-            Self::PinnedHost => Origin::PinnedHost,
-            Self::Device(device) => Origin::Device(device.clone()),
+            Self::Host => Source::Host,
+            Self::PinnedHost => Source::PinnedHost,
+            Self::Device(device) => Source::Device(device.clone()),
         }
     }
 }
@@ -328,25 +315,25 @@ mod tests {
     #[test]
     fn only_what_differs_in_size_and_place_alone_is_recognized() {
         let (target, options) = (Device::host(), CopyOptions::default().policy(CopyPolicy::Always));
-        let mut survey = Survey::new(&target, &options).unwrap();
+        let mut scan = Scan::new(&target, &options).unwrap();
         let bytes = |count: usize| Layout::contiguous(DType::U8, &[count]).unwrap();
         let plain = storage(None);
-        assert!(!survey.recognizes(&plain, 0, &bytes(8)), "none was looked at");
-        survey.look_at(&plain, 0, &bytes(8)).unwrap();
-        assert!(survey.recognizes(&plain, 0, &bytes(8)) && survey.recognizes(&plain, 5, &bytes(3)));
-        assert_eq!(survey.leaves().len(), 3);
-        assert_eq!(survey.leaves().first(), survey.leaves().get(1));
+        assert!(!scan.recognizes(&plain, 0, &bytes(8)), "none was looked at");
+        scan.look_at(&plain, 0, &bytes(8)).unwrap();
+        assert!(scan.recognizes(&plain, 0, &bytes(8)) && scan.recognizes(&plain, 5, &bytes(3)));
+        assert_eq!(scan.leaves().len(), 3);
+        assert_eq!(scan.leaves().first(), scan.leaves().get(1));
 
         for (offset, count) in [(1, 8), (0, 9), (9, 0), (usize::MAX, 1)] {
-            assert!(!survey.recognizes(&plain, offset, &bytes(count)), "{count} bytes at {offset}");
-            assert!(matches!(survey.look_at(&plain, offset, &bytes(count)), Err(Error::OutOfRange { .. })));
+            assert!(!scan.recognizes(&plain, offset, &bytes(count)), "{count} bytes at {offset}");
+            assert!(matches!(scan.look_at(&plain, offset, &bytes(count)), Err(Error::OutOfRange { .. })));
         }
-        assert!(!survey.recognizes(&plain, 0, &Layout::strided(DType::U8, &[2], &[3]).unwrap()));
+        assert!(!scan.recognizes(&plain, 0, &Layout::strided(DType::U8, &[2], &[3]).unwrap()));
         let (pending, used) = (storage(Some(Completion::new())), storage(None));
-        assert!(!survey.recognizes(&pending, 0, &bytes(8)));
-        assert!(survey.recognizes(&used, 0, &bytes(8)));
+        assert!(!scan.recognizes(&pending, 0, &bytes(8)));
+        assert!(scan.recognizes(&used, 0, &bytes(8)));
         let stream: Arc<dyn BackendStream> = Arc::new(HostStream::new());
         used.record_stream(&stream);
-        assert!(!survey.recognizes(&used, 0, &bytes(8)));
+        assert!(!scan.recognizes(&used, 0, &bytes(8)));
     }
 }

@@ -3,25 +3,26 @@
 use std::sync::Arc;
 
 use crate::backend::Limits;
-use crate::copy::left_in_flight::Departure;
 use crate::device::device::Device;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
+use crate::in_flight::left_in_flight::LeftInFlight;
 use crate::job::job::Job;
 use crate::job::options::CopyOptions;
-use crate::job::path::{Flow, Origin, Way};
+use crate::job::path::{PathKind, TransferPath};
+use crate::job::source::Source;
 use crate::runtime::sync::OnceLock;
-use crate::tree::visitor::TensorTree;
 
 impl Job {
     /// Whether a copy of the same leaves to `device` can use the plan and the staging blocks of this one: all bytes come
     /// from the host, `device` reads its blocks, and has the same demands.
     pub(crate) fn can_share_with(&self, device: &Device) -> bool {
-        let from_host =
-            |flow: &Flow| matches!((&flow.way, &flow.origin), (Way::Staged, _) | (_, Origin::PinnedHost));
+        let from_host = |path: &TransferPath| {
+            matches!((&path.kind, &path.from), (PathKind::Staged, _) | (_, Source::PinnedHost))
+        };
         !self.has_residents
             && !self.is_trivial()
-            && self.flows.iter().all(from_host)
+            && self.paths.iter().all(from_host)
             && self.target.id().driver() == device.id().driver()
             && demand_the_same(self.target.limits(), device.limits())
             && self.plan.chunks().iter().all(|chunk| chunk.bytes <= device.limits().largest_buffer)
@@ -38,7 +39,7 @@ impl Job {
         Ok(Self {
             leaves: self.leaves.clone(),
             plan: self.plan.clone(),
-            flows: Flow::all_to(&self.plan, &self.flows, target, options)?,
+            paths: TransferPath::all_to(&self.plan, &self.paths, target, options)?,
             granularity: self.granularity,
             target: target.clone(),
             pinned: self.pinned,
@@ -51,14 +52,8 @@ impl Job {
             held: None,
             destinations: OnceLock::new(),
             landings: OnceLock::new(),
-            muster: OnceLock::new(),
-            departure: Departure::new(),
+            left_in_flight: LeftInFlight::new(),
         })
-    }
-
-    /// Puts the sources back into the structure that they were taken out of, or into a clone of it.
-    pub(crate) fn give_back<S: TensorTree>(&self, value: &mut S) {
-        self.leaves.restore(value);
     }
 }
 

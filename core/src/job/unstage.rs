@@ -7,21 +7,19 @@ use smallvec::SmallVec;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
 use crate::in_flight::metrics::Phase;
-use crate::job::job::{Destinations, Job};
-use crate::job::path::Flow;
 use crate::runtime::sync::Mutex;
 use crate::staging::block::Block;
+use crate::staging::pool::Borrower;
 use crate::tensor::storage::Storage;
-use crate::transfer::segment::{ChunkPiece, Unit, chunk_pieces};
 
 /// What of a copy must still be put into ordinary memory. Its handle does that, or whoever waits for the blocks: a handle that
 /// nobody looks at must not keep them from others.
-pub(crate) struct Landings {
+pub(crate) struct Unstaging {
     completion: Arc<Completion>,
     left: Mutex<Vec<Landing>>,
 }
 
-impl Landings {
+impl Unstaging {
     pub(crate) fn of(completion: Arc<Completion>) -> Arc<Self> {
         Arc::new(Self { completion, left: Mutex::default() })
     }
@@ -44,13 +42,19 @@ impl Landings {
         let mut left = self.left.lock();
         // SAFETY: the caller's promise; who else lands holds the lock.
         let land = || left.iter().try_for_each(|landing| unsafe { landing.land() });
-        self.completion.figures.time(Phase::Stage, land)?;
+        self.completion.metrics.time(Phase::Stage, land)?;
         left.clear();
         Ok(())
     }
+}
 
-    /// Gives the blocks back if the copy is over; whether there were some. Asks the driver; never waits for it.
-    pub(crate) fn settle(&self) -> bool {
+impl Borrower for Unstaging {
+    fn has_blocks(&self) -> bool {
+        !self.is_empty()
+    }
+
+    /// Asks the driver whether the copy is over.
+    fn give_back(&self) -> bool {
         if self.is_empty() {
             return false;
         }
@@ -66,37 +70,21 @@ impl Landings {
     }
 }
 
-/// A unit that lies in a block once its copies are done, and the chunks that it belongs to.
+/// A segment that lies in a block once its copies are done, and the chunks that it belongs to.
 pub(crate) struct Landing {
-    block: Arc<Block>,
-    parts: SmallVec<[Part; 1]>,
+    pub(crate) block: Arc<Block>,
+    pub(crate) parts: SmallVec<[Part; 1]>,
 }
 
-struct Part {
-    from: usize,
-    to: Storage,
-    to_offset: usize,
-    bytes: usize,
+/// Bytes of one chunk: where they lie in the block, and where they belong.
+pub(crate) struct Part {
+    pub(crate) from: usize,
+    pub(crate) to: Storage,
+    pub(crate) to_offset: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Landing {
-    /// Of `unit`, which copies put into `block`.
-    pub(crate) fn new(
-        job: &Job,
-        flow: &Flow,
-        destinations: &Destinations,
-        unit: &Unit,
-        block: Arc<Block>,
-    ) -> Self {
-        let part = |piece: ChunkPiece| {
-            let to = destinations.chunks.get(piece.chunk)?;
-            let from = piece.linear - unit.start;
-            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
-            Some(Part { from, to: to.storage.clone(), to_offset: to.offset + piece.chunk_offset, bytes })
-        };
-        Self { parts: chunk_pieces(job, flow, unit).filter_map(part).collect(), block }
-    }
-
     /// Copies the bytes to where they belong.
     ///
     /// # Safety
@@ -106,7 +94,7 @@ impl Landing {
         let contents = self.block.staging().contents().ok_or_else(|| self.block.why_no_access())?;
         for part in &self.parts {
             let to = part.to.host_range(part.to_offset, part.bytes)?;
-            // SAFETY: the block was taken for the whole unit; `host_range` has checked the chunk; both are the caller's.
+            // SAFETY: the block was taken for the whole segment; `host_range` has checked the chunk; both are the caller's.
             unsafe { to.copy_from_nonoverlapping(contents.add(part.from), part.bytes) };
         }
         Ok(())

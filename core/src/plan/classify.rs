@@ -6,7 +6,9 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHashMap;
 
 use crate::alignment::Alignment;
-use crate::plan::plan::{Leaf, Place, PlanError, RangeKey, Route, Rules};
+use crate::plan::leaf::{Leaf, Place, RangeKey};
+use crate::plan::plan::{PlanError, Route};
+use crate::plan::rules::Rules;
 
 /// A leaf that is copied.
 pub(crate) struct Copied {
@@ -35,7 +37,7 @@ impl Copied {
     #[inline]
     pub(crate) fn alignment(&self) -> Option<Alignment> {
         const LARGEST: usize = 1 << (usize::BITS - 1);
-        LARGEST.checked_shr(self.rank.0 & Rank::ALONE).and_then(Alignment::of)
+        LARGEST.checked_shr(self.rank.0 & Rank::ALONE).and_then(Alignment::new)
     }
 }
 

@@ -9,9 +9,13 @@
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 pub(crate) mod classify;
+pub(crate) mod leaf;
+pub(crate) mod one_pass;
 pub(crate) mod pack;
 pub(crate) mod plan;
+pub(crate) mod planner;
 pub(crate) mod preallocated;
-pub(crate) mod straight;
+pub(crate) mod rules;
 
-pub use plan::{Chunk, Counts, Leaf, NumberedChunks, Place, Plan, PlanError, PlanOptions, RangeKey, Route};
+pub use leaf::{Leaf, Place, PlanOptions, RangeKey};
+pub use plan::{Chunk, Counts, NumberedChunks, Plan, PlanError, Route};

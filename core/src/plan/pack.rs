@@ -2,7 +2,9 @@
 
 use crate::alignment::Alignment;
 use crate::plan::classify::Copied;
-use crate::plan::plan::{Chunk, Counts, Leaf, Plan, PlanError, Route, Rules};
+use crate::plan::leaf::Leaf;
+use crate::plan::plan::{Chunk, Counts, Plan, PlanError, Route};
+use crate::plan::rules::Rules;
 
 /// Places `copied`, those of `leaves` that are copied, in order of rank, and fills in the routes.
 pub(crate) fn place(

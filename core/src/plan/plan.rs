@@ -6,68 +6,14 @@ use std::slice;
 
 use smallvec::SmallVec;
 
-use crate::alignment::Alignment;
-use crate::backend::Limits;
 use crate::device_id::DeviceId;
 use crate::error::Error;
-use crate::plan::{classify, pack, straight};
-use crate::runtime::scratch::{List, Room};
+use crate::runtime::scratch::{Scratch, ScratchVec};
 
 thread_local! {
-    static ROUTES: Room<Route> = const { Room::new() };
-    static ORDER: Room<u32> = const { Room::new() };
-    static ENDS: Room<usize> = const { Room::new() };
-}
-
-/// What a plan needs to know of one tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leaf {
-    /// Its size, laid out without gaps.
-    pub bytes: usize,
-    /// The alignment of its elements.
-    pub alignment: Alignment,
-    /// How far behind a granule of its source it begins, in bytes: its copy begins as far behind one, so that whole
-    /// granules can be copied. Counts below the granularity only.
-    pub skew: u16,
-    /// Where it lies.
-    pub place: Place,
-    /// The memory that it covers; `None` if no other leaf can cover the same.
-    pub range: Option<RangeKey>,
-}
-
-/// Where a leaf lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On the target already, and it may stay.
-    Resident,
-    /// On a source, by number: the host, or one of the devices that leaves come from.
-    From(u16),
-}
-
-/// Names the memory that a leaf covers. Two leaves share a copy if their keys, sizes, alignments and places are equal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RangeKey {
-    /// What tells the storage from any other.
-    pub storage: usize,
-    /// Where in the storage the leaf starts.
-    pub offset: usize,
-    /// What tells the layout (element type, shape, strides) from any other over the same start.
-    pub layout: u32,
-}
-
-/// How to pack.
-#[derive(Debug, Clone, Copy)]
-pub struct PlanOptions {
-    /// Whether small leaves share chunks at all.
-    pub pack: bool,
-    /// The least alignment of a leaf in a shared chunk.
-    pub alignment: Alignment,
-    /// The granularity of copies that sources demand; that of the target comes with its limits.
-    pub granularity: Alignment,
-    /// The largest shared chunk, in bytes.
-    pub largest_chunk: usize,
-    /// The largest leaf that is packed, in bytes.
-    pub largest_packed: usize,
+    static ROUTES: Scratch<Route> = const { Scratch::new() };
+    static ORDER: Scratch<u32> = const { Scratch::new() };
+    static ENDS: Scratch<usize> = const { Scratch::new() };
 }
 
 /// Where a leaf goes.
@@ -160,39 +106,23 @@ impl PlanError {
 /// A route for each leaf, and the chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    pub(crate) routes: List<Route>,
+    pub(crate) routes: ScratchVec<Route>,
     pub(crate) chunks: SmallVec<[Chunk; 1]>,
-    pub(crate) order: List<u32>,
+    pub(crate) order: ScratchVec<u32>,
     /// Where each leaf of `order` ends in the linear space of its source.
-    pub(crate) ends: List<usize>,
+    pub(crate) ends: ScratchVec<usize>,
     pub(crate) bytes: usize,
     pub(crate) counts: Counts,
 }
 
 impl Plan {
-    /// Plans the copy of `leaves`.
-    ///
-    /// Small leaves are packed in the order given if their alignments are equal, otherwise in descending order of
-    /// alignment. The shared chunks of a source lie before those of its other leaves.
-    ///
-    /// # Errors
-    ///
-    /// [`PlanError`]; every other input has a plan.
-    pub fn new(leaves: &[Leaf], options: &PlanOptions, limits: &Limits) -> Result<Self, PlanError> {
-        let rules = Rules::new(options, limits);
-        match straight::plan(leaves, &rules) {
-            Some(plan) => Ok(plan),
-            None => Self::generally(leaves, &rules),
-        }
-    }
-
     /// In memory of an earlier one.
     pub(crate) fn empty() -> Self {
         Self {
-            routes: List::new(&ROUTES),
+            routes: ScratchVec::new(&ROUTES),
             chunks: SmallVec::new(),
-            order: List::new(&ORDER),
-            ends: List::new(&ENDS),
+            order: ScratchVec::new(&ORDER),
+            ends: ScratchVec::new(&ENDS),
             bytes: 0,
             counts: Counts::default(),
         }
@@ -204,11 +134,6 @@ impl Plan {
         plan.routes.resize(count, Route::Empty);
         plan.ends.resize(count, 0);
         plan
-    }
-
-    pub(crate) fn generally(leaves: &[Leaf], rules: &Rules) -> Result<Self, PlanError> {
-        let (routes, copied) = classify::classify(leaves, rules)?;
-        pack::place(leaves, routes, &copied, rules)
     }
 
     /// The route of each leaf.
@@ -314,39 +239,5 @@ fn placed(route: Route) -> Option<(u32, usize)> {
     match route {
         Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => Some((chunk, offset)),
         Route::Resident | Route::Empty | Route::Alias(_) => None,
-    }
-}
-
-/// Options and limits, brought together.
-pub(crate) struct Rules {
-    /// Sizes of chunks are multiples of this, and skews less.
-    pub(crate) granularity: Alignment,
-    /// The least alignment in a shared chunk, the granularity included.
-    pub(crate) alignment: Alignment,
-    /// The largest leaf that is packed.
-    pub(crate) largest_packed: usize,
-    /// The largest shared chunk: a multiple of the granularity that fits into a buffer.
-    pub(crate) largest_shared: usize,
-    pub(crate) largest_buffer: usize,
-}
-
-impl Rules {
-    /// Every chunk starts at a multiple of this in its linear space, and of the granularity, as all sizes are.
-    pub(crate) const BASE: Alignment = match Alignment::of(256) {
-        Some(alignment) => alignment,
-        None => unreachable!(),
-    };
-
-    fn new(options: &PlanOptions, limits: &Limits) -> Self {
-        let granularity = limits.copy_granularity.max(options.granularity);
-        let largest_shared =
-            options.largest_chunk.min(limits.largest_buffer) & !granularity.bytes().wrapping_sub(1);
-        Self {
-            granularity,
-            alignment: options.alignment.max(granularity),
-            largest_packed: if options.pack { options.largest_packed.min(largest_shared) } else { 0 },
-            largest_shared,
-            largest_buffer: limits.largest_buffer,
-        }
     }
 }

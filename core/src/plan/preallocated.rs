@@ -1,14 +1,15 @@
 //! Plans of copies into memory that is there already: where the leaves go is given, and a chunk is a run of them.
 
 use crate::alignment::Alignment;
-use crate::plan::plan::{Chunk, Counts, Leaf, Place, Plan, PlanError, Route};
+use crate::plan::leaf::{Leaf, Place};
+use crate::plan::plan::{Chunk, Counts, Plan, PlanError, Route};
 
 /// So many bytes of padding are copied over, in bytes: as far as any plan moves a tensor away from the one before it.
 const LARGEST_PADDING: usize = 256;
 
 /// Where a leaf goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct DestinationSpot {
     /// Which memory, by number.
     pub(crate) memory: u32,
     /// Where in it, in bytes.
@@ -19,7 +20,7 @@ pub(crate) struct Spot {
 
 /// Where a chunk lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Region {
+pub(crate) struct DestinationRange {
     /// In which memory, by number.
     pub(crate) memory: u32,
     /// Where in it, in bytes.
@@ -33,7 +34,7 @@ pub(crate) struct Region {
 struct Placed {
     leaf: u32,
     source: u16,
-    spot: Spot,
+    spot: DestinationSpot,
     bytes: usize,
 }
 
@@ -43,9 +44,9 @@ impl Plan {
     /// Neighbours there are one chunk if they come from the same source, and nothing but padding lies between them.
     pub(crate) fn into_memory(
         leaves: &[Leaf],
-        spots: &[Spot],
+        spots: &[DestinationSpot],
         granularity: Alignment,
-    ) -> Result<(Self, Vec<Region>), PlanError> {
+    ) -> Result<(Self, Vec<DestinationRange>), PlanError> {
         let placed = placed(leaves, spots)?;
         let mut plan = Self::empty();
         plan.routes.resize(leaves.len(), Route::Empty);
@@ -67,7 +68,7 @@ impl Plan {
     /// Adds the chunk of `leaves`, of which there is at least one.
     fn add_chunk(
         &mut self,
-        region: Region,
+        region: DestinationRange,
         leaves: &[Placed],
         granularity: Alignment,
     ) -> Result<(), PlanError> {
@@ -89,7 +90,7 @@ impl Plan {
 }
 
 /// What is copied, by source, and in the order in which it lies in the memory that it goes to.
-fn placed(leaves: &[Leaf], spots: &[Spot]) -> Result<Vec<Placed>, PlanError> {
+fn placed(leaves: &[Leaf], spots: &[DestinationSpot]) -> Result<Vec<Placed>, PlanError> {
     let count = u32::try_from(leaves.len()).map_err(|_| PlanError::TooManyLeaves { count: leaves.len() })?;
     let copied = (0..count).zip(leaves).zip(spots).filter_map(|((leaf, known), spot)| match known.place {
         Place::From(source) if known.bytes > 0 => {
@@ -107,8 +108,8 @@ fn region_of(
     first: &Placed,
     others: &[Placed],
     granularity: Alignment,
-) -> Result<(Region, usize), PlanError> {
-    let Spot { memory, offset, .. } = first.spot;
+) -> Result<(DestinationRange, usize), PlanError> {
+    let DestinationSpot { memory, offset, .. } = first.spot;
     let mut end = offset.checked_add(first.bytes).ok_or(UNCOUNTABLE)?;
     let mut mates = 0_usize;
     for leaf in others {
@@ -122,7 +123,7 @@ fn region_of(
         end = leaf.spot.offset.checked_add(leaf.bytes).ok_or(UNCOUNTABLE)?;
         mates = mates.saturating_add(1);
     }
-    Ok((Region { memory, offset, bytes: end.saturating_sub(offset) }, mates))
+    Ok((DestinationRange { memory, offset, bytes: end.saturating_sub(offset) }, mates))
 }
 
 const UNCOUNTABLE: PlanError = PlanError::TooLarge { requested: usize::MAX, limit: usize::MAX };
@@ -137,12 +138,12 @@ mod tests {
         Leaf { bytes, alignment: Alignment::ONE, skew: 0, place: Place::From(source), range: None }
     }
 
-    fn spot(memory: u32, offset: usize, padded: bool) -> Spot {
-        Spot { memory, offset, padded }
+    fn spot(memory: u32, offset: usize, padded: bool) -> DestinationSpot {
+        DestinationSpot { memory, offset, padded }
     }
 
-    fn plan(leaves: &[Leaf], spots: &[Spot], granularity: usize) -> (Plan, Vec<Region>) {
-        Plan::into_memory(leaves, spots, Alignment::of(granularity).unwrap()).unwrap()
+    fn plan(leaves: &[Leaf], spots: &[DestinationSpot], granularity: usize) -> (Plan, Vec<DestinationRange>) {
+        Plan::into_memory(leaves, spots, Alignment::new(granularity).unwrap()).unwrap()
     }
 
     #[test]
@@ -150,7 +151,7 @@ mod tests {
         let leaves = [leaf(0, 5), leaf(0, 8), leaf(0, 4)];
         let spots = [spot(0, 32, true), spot(0, 16, true), spot(0, 24, true)];
         let (plan, regions) = plan(&leaves, &spots, 1);
-        assert_eq!(regions, [Region { memory: 0, offset: 16, bytes: 21 }]);
+        assert_eq!(regions, [DestinationRange { memory: 0, offset: 16, bytes: 21 }]);
         assert_eq!((plan.order(), plan.chunks().len()), (&[1, 2, 0][..], 1));
         assert_eq!(plan.routes()[0], Route::Packed { chunk: 0, offset: 16 });
         assert_eq!((plan.address(1), plan.address(2)), (Some(0), Some(8)));
@@ -162,7 +163,7 @@ mod tests {
         let leaves = [leaf(0, 5), leaf(0, 8), leaf(0, 1)];
         let spots = [spot(0, 0, false), spot(0, 5, false), spot(0, 14, false)];
         let (_, regions) = plan(&leaves, &spots, 1);
-        let region = |offset, bytes| Region { memory: 0, offset, bytes };
+        let region = |offset, bytes| DestinationRange { memory: 0, offset, bytes };
         assert_eq!(regions, [region(0, 13), region(14, 1)]);
         // Even padding ends somewhere: behind it lay tensors that are gone.
         let (_, regions) = plan(&leaves[..2], &[spot(0, 0, true), spot(0, 5 + 257, true)], 1);
@@ -174,7 +175,7 @@ mod tests {
         let leaves = [leaf(0, 5), leaf(0, 6), leaf(1, 2)];
         let spots = [spot(0, 0, true), spot(0, 8, true), spot(0, 16, true)];
         let (plan, regions) = plan(&leaves, &spots, 4);
-        assert_eq!(regions[0], Region { memory: 0, offset: 0, bytes: 14 });
+        assert_eq!(regions[0], DestinationRange { memory: 0, offset: 0, bytes: 14 });
         assert_eq!((plan.chunks()[0].bytes, plan.chunks()[1].bytes, plan.bytes()), (16, 4, 20));
         // On the host they may follow each other at any byte.
         let (plan, regions) = self::plan(&leaves[..2], &[spot(0, 3, false), spot(0, 8, false)], 4);

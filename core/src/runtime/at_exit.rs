@@ -2,24 +2,39 @@
 
 use std::ffi::c_int;
 use std::sync::Once;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::runtime::{fork, reactor, workers};
+use crate::runtime::fork;
+use crate::runtime::sync::{Instant, Mutex, statics};
 
 /// How long the end of the process waits at the most for threads of this crate: a driver may never come back.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+statics! {
+    static SERVICES: Mutex<Vec<Service>> = Mutex::new(Vec::new());
+}
+
+/// Threads of this crate that may be inside of a driver.
+#[derive(Clone, Copy)]
+pub(crate) struct Service {
+    /// Whether nothing is left for them to do.
+    pub(crate) is_idle: fn() -> bool,
+    /// They begin nothing any more.
+    pub(crate) stop: fn(),
+    /// Whether none of them does anything.
+    pub(crate) is_at_rest: fn() -> bool,
+}
 
 unsafe extern "C" {
     fn atexit(handler: extern "C" fn()) -> c_int;
 }
 
-/// Sees to it that the process ends only when nothing is in flight and no thread of this crate is inside of a driver, or after
-/// two seconds. Called
-/// by whoever starts such a thread: drivers that are loaded by then clean up behind this.
-pub(crate) fn prepare() {
+/// Sees to it that the process ends only when `service` is idle, or after two seconds. Called once, before the service starts its
+/// first thread: drivers that are loaded by then clean up behind this.
+pub(crate) fn register(service: Service) {
     static ONCE: Once = Once::new();
     fork::watch();
+    SERVICES.lock().push(service);
     // Miri has no such function, and an execution of the model is no process.
     if !cfg!(any(miri, shuttle)) {
         ONCE.call_once(|| {
@@ -32,7 +47,11 @@ pub(crate) fn prepare() {
 
 /// Whether nothing is in flight and no thread of this crate has anything to do.
 pub(crate) fn is_idle() -> bool {
-    reactor::is_idle() && workers::are_idle()
+    services().iter().all(|service| (service.is_idle)())
+}
+
+fn services() -> Vec<Service> {
+    SERVICES.lock().clone()
 }
 
 extern "C" fn settle() {
@@ -42,14 +61,14 @@ extern "C" fn settle() {
     }
     // What is in flight comes to its end, and what it holds goes, as far as the devices answer.
     wait_until(PATIENCE, is_idle);
-    reactor::stop();
-    workers::stop();
-    wait_until(PATIENCE / 10, || reactor::is_at_rest() && workers::are_at_rest());
+    let services = services();
+    services.iter().for_each(|service| (service.stop)());
+    wait_until(PATIENCE / 10, || services.iter().all(|service| (service.is_at_rest)()));
 }
 
 fn wait_until(patience: Duration, holds: impl Fn() -> bool) {
     let begin = Instant::now();
     while !holds() && begin.elapsed() < patience {
-        thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::runtime::sync::{Instant, thread};
 
 /// Sleeps that grow with the wait: each takes so small a part of the time that was waited, at least and at the most.
-pub(crate) struct Naps {
+pub(crate) struct Backoff {
     part: u32,
     shortest: Duration,
     longest: Duration,
 }
 
-impl Naps {
+impl Backoff {
     /// For a stream, whose end is to be seen at once.
     pub(crate) const FOR_A_STREAM: Self =
         Self { part: 64, shortest: Duration::from_micros(50), longest: Duration::from_micros(500) };

@@ -4,46 +4,28 @@
 //! run on threads that others wait for: the reactor calls wakers and nothing else, workers that copy call nothing.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-use smallvec::SmallVec;
-
-use crate::backend::{Buffer, Ticket};
-use crate::in_flight::queue;
 use crate::runtime::sync::{locks_held, thread_local};
-use crate::runtime::workers;
 
 thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place::Program) };
-    static COLLECTED: RefCell<Vec<Lent>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Where this thread is, and so what becomes of lent memory that it is the last to let go of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(crate) enum Place {
     /// In the program, which drops its own.
     Program,
-    /// In [`collect`].
+    /// In [`collect`](crate::runtime::lent::collect).
     Collecting,
-    /// In [`collect`] at the end of a thread, when there is no list any more: what is let go of goes to other threads at once.
+    /// In `collect` at the end of a thread, when there is no list any more: what is let go of goes to other threads at once.
     Passing,
     /// On a thread of ours, where the program's code does not run.
     Ours,
 }
-
-/// What the program has lent, used by nobody any more.
-enum Lent {
-    Memory(Box<dyn Buffer>),
-    /// What keeps something else alive, such as a stream.
-    Owner(Box<dyn Any + Send + Sync>),
-}
-
-/// Lent memory that was let go of; handed to the threads for disposal unless it is dropped here.
-#[must_use]
-#[derive(Default)]
-pub(crate) struct Collected(Vec<Lent>);
 
 /// A waker of the program.
 pub(crate) struct TaskWaker(Option<Waker>);
@@ -63,7 +45,7 @@ fn enter<R>(program: impl FnOnce() -> R) -> R {
     program()
 }
 
-fn place() -> Place {
+pub(crate) fn place() -> Place {
     PLACE.try_with(Cell::get).unwrap_or(Place::Program)
 }
 
@@ -91,126 +73,13 @@ pub(crate) fn forget_payload(payload: Box<dyn Any + Send>) {
 
 /// This thread is ours from now on: the program's code does not run on it, but for wakers.
 pub(crate) fn thread_is_ours() {
-    let _ = PLACE.try_with(|place| place.set(Place::Ours));
+    replace_place(Place::Ours);
 }
 
-/// Lets go of memory that the program has lent, once every ticket of `after` is reached: here, if this is a thread of the
-/// program's own that is not in [`collect`].
-pub(crate) fn let_go(memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>) {
-    match after.iter().all(|ticket| matches!(ticket.is_reached(), Ok(true))) {
-        true => Lent::Memory(memory).let_go(),
-        false => queue::keep_lent_until(memory, after),
-    }
-}
-
-/// Lets go of lent memory that nobody uses any more, on whatever thread.
-pub(crate) fn let_go_unused(memory: Box<dyn Buffer>) {
-    Lent::Memory(memory).let_go();
-}
-
-/// Lets go of what keeps something alive that nobody uses any more.
-pub(crate) fn let_go_owner(owner: Box<dyn Any + Send + Sync>) {
-    Lent::Owner(owner).let_go();
-}
-
-/// Does something in whose course lent memory may be let go of, also of others: that is not dropped meanwhile.
+/// Where this thread is from now on; where it was, `None` at the end of a thread.
 #[inline]
-pub(crate) fn collect<R>(inside: impl FnOnce() -> R) -> (R, Collected) {
-    let collecting = Collecting::begin();
-    let result = inside();
-    (result, collecting.end())
-}
-
-/// A [`collect`] that ends with this value.
-pub(crate) struct Collecting {
-    /// Where this thread was, and what it had collected; `None` at the end of the collecting.
-    outer: Option<(Place, Vec<Lent>)>,
-}
-
-impl Collecting {
-    #[inline]
-    pub(crate) fn begin() -> Self {
-        let (inside, collected) = match COLLECTED.try_with(RefCell::take) {
-            Ok(collected) => (Place::Collecting, collected),
-            Err(_) => (Place::Passing, Vec::new()),
-        };
-        let begin = |place: &Cell<Place>| (place.replace(inside), collected);
-        Self { outer: PLACE.try_with(begin).ok() }
-    }
-
-    /// What was collected.
-    #[inline]
-    pub(crate) fn end(mut self) -> Collected {
-        self.leave()
-    }
-
-    #[inline]
-    fn leave(&mut self) -> Collected {
-        let Some((place, collected)) = self.outer.take() else { return Collected::default() };
-        let _ = PLACE.try_with(|current| current.set(place));
-        Collected(COLLECTED.try_with(|current| current.replace(collected)).unwrap_or_default())
-    }
-}
-
-impl Drop for Collecting {
-    fn drop(&mut self) {
-        drop(self.leave());
-    }
-}
-
-impl Collected {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Drops it on this thread, whose own it is.
-    #[inline]
-    pub(crate) fn drop_here(mut self) {
-        while let Some(lent) = self.0.pop() {
-            lent.drop_here();
-        }
-    }
-
-    /// Lets go of it as this thread would without [`collect`].
-    pub(crate) fn let_go(mut self) {
-        while let Some(lent) = self.0.pop() {
-            lent.let_go();
-        }
-    }
-
-    pub(crate) fn append(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
-    }
-}
-
-impl Drop for Collected {
-    fn drop(&mut self) {
-        self.0.drain(..).for_each(Lent::dispose);
-    }
-}
-
-impl Lent {
-    fn let_go(self) {
-        let mut lent = Some(self);
-        let place = place();
-        if place == Place::Collecting {
-            let _ = COLLECTED.try_with(|collected| collected.borrow_mut().extend(lent.take()));
-        }
-        let Some(lent) = lent else { return };
-        if place == Place::Program { lent.drop_here() } else { lent.dispose() }
-    }
-
-    fn drop_here(self) {
-        call(|| match self {
-            Self::Memory(memory) => memory.release(&[]),
-            Self::Owner(owner) => drop(owner),
-        });
-    }
-
-    fn dispose(self) {
-        workers::dispose_lent(move || self.drop_here());
-    }
+pub(crate) fn replace_place(place: Place) -> Option<Place> {
+    PLACE.try_with(|current| current.replace(place)).ok()
 }
 
 impl TaskWaker {
@@ -246,7 +115,7 @@ struct Inside(Option<Place>);
 impl Inside {
     #[inline]
     fn new(place: Place) -> Self {
-        Self(PLACE.try_with(|current| current.replace(place)).ok())
+        Self(replace_place(place))
     }
 }
 
@@ -254,7 +123,7 @@ impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            let _ = PLACE.try_with(|current| current.set(before));
+            replace_place(before);
         }
     }
 }

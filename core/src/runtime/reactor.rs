@@ -7,13 +7,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::in_flight::completion::Completion;
-use crate::in_flight::queue::{Kept, Lane};
+use crate::runtime::at_exit::Service;
 use crate::runtime::foreign::TaskWaker;
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};
-use crate::runtime::sync::{Condvar, Instant, Mutex, statics, thread};
+use crate::runtime::sync::{Condvar, Instant, Mutex, OnceLock, statics, thread};
 use crate::runtime::{at_exit, foreign};
-use crate::tensor::uses::Handed;
 
 /// After the last event the thread keeps asking for so long before it starts to sleep.
 const EAGER: Duration = Duration::from_micros(200);
@@ -33,6 +31,7 @@ statics! {
         wake: Condvar::new(),
     };
     static WAKES: AtomicU64 = AtomicU64::new(0);
+    static REGISTERED: OnceLock<()> = OnceLock::new();
 }
 
 struct Reactor {
@@ -41,7 +40,7 @@ struct Reactor {
 }
 
 struct State {
-    arrived: Vec<Watch>,
+    arrived: Vec<Box<dyn Pollable>>,
     /// Of tasks whose copies are over.
     wakers: Vec<TaskWaker>,
     running: bool,
@@ -52,16 +51,26 @@ struct State {
     stopped: bool,
 }
 
-/// Something that the reactor looks after until it is done.
-pub(crate) enum Watch {
-    /// A copy, whose tasks are woken at its end.
-    Copy(Arc<Completion>),
-    /// What a failed copy has left in flight.
-    Lane(Arc<Lane>),
-    /// Memory that streams still use.
-    Memory(Kept),
-    /// A stream that nobody holds any more, or that is captured while memory waits for it.
-    Stream(Arc<Handed>),
+/// Something that the reactor looks after until it is over.
+pub(crate) trait Pollable: Send {
+    /// Whether there is nothing to look after any more. Never blocks.
+    fn is_finished(&mut self, asked: &mut Asked) -> bool;
+}
+
+/// What was asked already in a round: each stream is asked once.
+#[derive(Default)]
+pub(crate) struct Asked(SmallVec<[*const (); 4]>);
+
+impl Asked {
+    /// Whether nobody has asked `whom` in this round; it counts as asked from now on.
+    pub(crate) fn is_first<T>(&mut self, whom: &Arc<T>) -> bool {
+        let address = Arc::as_ptr(whom).cast();
+        let is_first = !self.0.contains(&address);
+        if is_first {
+            self.0.push(address);
+        }
+        is_first
+    }
 }
 
 /// How often the reactor was woken from its sleep since the program started.
@@ -70,25 +79,26 @@ pub(crate) fn wakes() -> u64 {
 }
 
 /// The process ends: nothing is asked any more.
-pub(crate) fn stop() {
+fn stop() {
     REACTOR.state.lock().stopped = true;
 }
 
 /// Whether there is nothing to look after.
-pub(crate) fn is_idle() -> bool {
+fn is_idle() -> bool {
     let state = REACTOR.state.lock();
     !state.running || (state.idle && !state.has_news())
 }
 
 /// Whether the thread sleeps, or was never started.
-pub(crate) fn is_at_rest() -> bool {
+fn is_at_rest() -> bool {
     let state = REACTOR.state.lock();
     !state.running || state.parked
 }
 
-/// Looks after `watch` from now on. Never blocks.
-pub(crate) fn watch(watch: Watch) -> Result<()> {
-    tell(|state| state.arrived.push(watch))
+/// Looks after `pollable` from now on. Never blocks.
+pub(crate) fn watch(pollable: impl Pollable + 'static) -> Result<()> {
+    let pollable = Box::new(pollable);
+    tell(|state| state.arrived.push(pollable))
 }
 
 /// Wakes a task. On this thread alone: a waker is the program's code, and nobody waits for the reactor but for its news.
@@ -101,7 +111,7 @@ pub(crate) fn wake(waker: TaskWaker) {
 
 /// Changes what the thread is to do, and sees to it that there is one that does it.
 fn tell(news: impl FnOnce(&mut State)) -> Result<()> {
-    at_exit::prepare();
+    REGISTERED.get_or_init(|| at_exit::register(Service { is_idle, stop, is_at_rest }));
     let mut state = REACTOR.state.lock();
     if !state.running {
         thread::Builder::new()
@@ -152,7 +162,7 @@ fn run() {
 }
 
 /// Takes over what has arrived; parks while there is nothing at all to look after.
-fn collect(watched: &mut Vec<Watch>) -> bool {
+fn collect(watched: &mut Vec<Box<dyn Pollable>>) -> bool {
     let mut state = REACTOR.state.lock();
     while state.stopped || (watched.is_empty() && !state.has_news()) {
         state.parked = true;
@@ -183,20 +193,8 @@ fn nap(time: Duration) {
     }
 }
 
-/// Asks each lane once, then drops what is done.
-fn settle(watched: &mut Vec<Watch>) {
-    let mut asked = SmallVec::<[*const Lane; 4]>::new();
-    watched.retain_mut(|watch| match watch {
-        Watch::Copy(copy) => !copy.settle(&mut |lane| {
-            let unasked = !asked.contains(&Arc::as_ptr(lane));
-            if unasked {
-                asked.push(Arc::as_ptr(lane));
-            }
-            unasked
-        }),
-        // An error has leaked what was in flight: the queue is empty then, too.
-        Watch::Lane(lane) => lane.poll().is_ok() && !lane.is_idle(),
-        Watch::Memory(memory) => !memory.is_settled(),
-        Watch::Stream(handed) => !handed.is_settled(),
-    });
+/// Drops what is over.
+fn settle(watched: &mut Vec<Box<dyn Pollable>>) {
+    let mut asked = Asked::default();
+    watched.retain_mut(|pollable| !pollable.is_finished(&mut asked));
 }

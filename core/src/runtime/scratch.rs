@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::thread::LocalKey;
 
-use crate::backend::host::memory::huge_pages;
+use crate::runtime::huge_pages;
 
 /// The memory of a longer list, in bytes, is not kept. The next one gets its memory at once, in huge pages.
 const MOST_KEPT: usize = 4 << 20;
@@ -17,22 +17,22 @@ const LEAST_KEPT: usize = 4096;
 
 /// A list in the memory of an earlier one of the same thread, with room for about as many items: a loader's structures have
 /// about as many tensors each.
-pub(crate) struct List<T: 'static> {
+pub(crate) struct ScratchVec<T: 'static> {
     items: Vec<T>,
-    room: &'static LocalKey<Room<T>>,
+    room: &'static LocalKey<Scratch<T>>,
 }
 
 /// What a thread keeps for its next list.
-pub(crate) struct Room<T> {
+pub(crate) struct Scratch<T> {
     memory: Cell<Vec<T>>,
     /// How many items the last list had; `None` where none was made: nothing is kept there.
     expected: Cell<Option<usize>>,
 }
 
-impl<T> List<T> {
+impl<T> ScratchVec<T> {
     /// An empty list.
-    pub(crate) fn new(room: &'static LocalKey<Room<T>>) -> Self {
-        Self { items: room.try_with(Room::take).unwrap_or_default(), room }
+    pub(crate) fn new(room: &'static LocalKey<Scratch<T>>) -> Self {
+        Self { items: room.try_with(Scratch::take).unwrap_or_default(), room }
     }
 
     /// As [`Vec::push`], with the growing apart: what a failure there would have to drop is put together in memory and copied
@@ -54,7 +54,7 @@ impl<T> List<T> {
     }
 }
 
-impl<T> Drop for List<T> {
+impl<T> Drop for ScratchVec<T> {
     fn drop(&mut self) {
         let list = std::mem::take(&mut self.items);
         // Not at the end of a thread, when there is no room any more.
@@ -62,7 +62,7 @@ impl<T> Drop for List<T> {
     }
 }
 
-impl<T> Room<T> {
+impl<T> Scratch<T> {
     pub(crate) const fn new() -> Self {
         Self { memory: Cell::new(Vec::new()), expected: Cell::new(None) }
     }
@@ -96,7 +96,7 @@ impl<T> Room<T> {
     }
 }
 
-impl<T> Deref for List<T> {
+impl<T> Deref for ScratchVec<T> {
     type Target = Vec<T>;
 
     #[inline]
@@ -105,14 +105,14 @@ impl<T> Deref for List<T> {
     }
 }
 
-impl<T> DerefMut for List<T> {
+impl<T> DerefMut for ScratchVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Vec<T> {
         &mut self.items
     }
 }
 
-impl<T: Clone> Clone for List<T> {
+impl<T: Clone> Clone for ScratchVec<T> {
     fn clone(&self) -> Self {
         let mut list = Self::new(self.room);
         list.extend_from_slice(self);
@@ -120,15 +120,15 @@ impl<T: Clone> Clone for List<T> {
     }
 }
 
-impl<T: PartialEq> PartialEq for List<T> {
+impl<T: PartialEq> PartialEq for ScratchVec<T> {
     fn eq(&self, other: &Self) -> bool {
         self.items == other.items
     }
 }
 
-impl<T: Eq> Eq for List<T> {}
+impl<T: Eq> Eq for ScratchVec<T> {}
 
-impl<T: fmt::Debug> fmt::Debug for List<T> {
+impl<T: fmt::Debug> fmt::Debug for ScratchVec<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.items.fmt(f)
     }
@@ -141,12 +141,12 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static ROOM: Room<usize> = const { Room::new() };
-        static OTHER: Room<usize> = const { Room::new() };
+        static ROOM: Scratch<usize> = const { Scratch::new() };
+        static OTHER: Scratch<usize> = const { Scratch::new() };
     }
 
-    fn list(room: &'static LocalKey<Room<usize>>, count: usize) -> List<usize> {
-        let mut list = List::new(room);
+    fn list(room: &'static LocalKey<Scratch<usize>>, count: usize) -> ScratchVec<usize> {
+        let mut list = ScratchVec::new(room);
         (0..count).for_each(|item| list.push(item));
         list
     }
@@ -156,21 +156,21 @@ mod tests {
         let first = list(&ROOM, 10_000);
         let place = first.as_ptr();
         drop(first);
-        let second = List::new(&ROOM);
+        let second = ScratchVec::new(&ROOM);
         assert_eq!((second.as_ptr(), second.len()), (place, 0));
         assert!(second.capacity() >= 10_000);
-        assert_eq!(List::new(&ROOM).capacity(), 10_000, "as many as the last one had");
+        assert_eq!(ScratchVec::new(&ROOM).capacity(), 10_000, "as many as the last one had");
     }
 
     #[test]
     fn one_long_list_does_not_keep_its_memory_for_short_ones() {
         drop(list(&ROOM, 100_000));
         drop(list(&ROOM, 5));
-        assert_eq!(List::new(&ROOM).capacity(), LEAST_KEPT);
+        assert_eq!(ScratchVec::new(&ROOM).capacity(), LEAST_KEPT);
         let too_many = MOST_KEPT / size_of::<usize>() + 1;
         drop(list(&ROOM, too_many));
         assert_eq!(ROOM.with(|room| room.memory.take().capacity()), 0);
-        assert_eq!(List::new(&ROOM).capacity(), too_many, "its memory comes at once");
+        assert_eq!(ScratchVec::new(&ROOM).capacity(), too_many, "its memory comes at once");
     }
 
     #[test]
@@ -186,10 +186,10 @@ mod tests {
     #[test]
     fn what_a_list_holds_is_dropped_with_it() {
         thread_local! {
-            static SHARED: Room<std::rc::Rc<()>> = const { Room::new() };
+            static SHARED: Scratch<std::rc::Rc<()>> = const { Scratch::new() };
         }
         let item = std::rc::Rc::new(());
-        let mut list = List::new(&SHARED);
+        let mut list = ScratchVec::new(&SHARED);
         list.push(item.clone());
         let copy = list.clone();
         assert_eq!((std::rc::Rc::strong_count(&item), copy == list), (3, true));

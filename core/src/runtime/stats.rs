@@ -1,7 +1,6 @@
 //! Counters of the whole program.
 
-use crate::in_flight::queue;
-use crate::runtime::{reactor, workers};
+use crate::runtime::{leaks, reactor, workers};
 
 /// What happened since the program started, on all devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +18,7 @@ pub struct Statistics {
 
 /// The counters of the whole program.
 pub fn statistics() -> Statistics {
-    let (leaks, leaked_bytes) = queue::leaked();
+    let (leaks, leaked_bytes) = leaks::leaked();
     Statistics {
         leaks,
         leaked_bytes,

@@ -14,8 +14,9 @@ use std::time::Duration;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::error::{Error, Result};
+use crate::runtime::at_exit::Service;
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::runtime::sync::{Condvar, Instant, Mutex, MutexGuard, hint, statics, thread};
+use crate::runtime::sync::{Condvar, Instant, Mutex, MutexGuard, OnceLock, hint, statics, thread};
 use crate::runtime::{at_exit, foreign, fork};
 
 /// More threads do not fill pinned blocks faster: 8 reach 51 of 55 GB/s on an H200 machine.
@@ -34,9 +35,10 @@ const MOST_SPINNING: usize = 3;
 type Task = Box<dyn FnOnce() + Send>;
 
 statics! {
-    static QUEUES: Mutex<FxHashMap<Team, Queue>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static QUEUES: Mutex<FxHashMap<Team, TaskQueue>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
     static STOPPED: AtomicBool = AtomicBool::new(false);
     static HANDOVERS: AtomicU64 = AtomicU64::new(0);
+    static REGISTERED: OnceLock<()> = OnceLock::new();
 }
 
 /// Threads that share their work, named by the objects that the work may have to wait for.
@@ -66,7 +68,7 @@ impl Team {
 }
 
 #[derive(Default)]
-struct Queue {
+struct TaskQueue {
     tasks: VecDeque<Task>,
     threads: usize,
     /// Those that spin included.
@@ -78,17 +80,17 @@ struct Queue {
 }
 
 /// The process ends: nothing is begun any more.
-pub(crate) fn stop() {
+fn stop() {
     STOPPED.store(true, Ordering::Release);
 }
 
 /// Whether no worker does anything.
-pub(crate) fn are_at_rest() -> bool {
+fn are_at_rest() -> bool {
     QUEUES.lock().values().all(|queue| queue.idle == queue.threads)
 }
 
 /// Whether nothing is left to be done, either.
-pub(crate) fn are_idle() -> bool {
+fn are_idle() -> bool {
     QUEUES.lock().values().all(|queue| queue.idle == queue.threads && queue.tasks.is_empty())
 }
 
@@ -116,7 +118,8 @@ pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
     team: Team,
     tasks: impl Iterator<Item = T>,
 ) -> Result<()> {
-    at_exit::prepare();
+    let service = Service { is_idle: are_idle, stop, is_at_rest: are_at_rest };
+    REGISTERED.get_or_init(|| at_exit::register(service));
     let mut queues = QUEUES.lock();
     let queue = queues.entry(team).or_default();
     let before = queue.tasks.len();
@@ -163,7 +166,7 @@ fn work(team: Team) {
 }
 
 /// Starts a thread if there are more tasks than threads to do them.
-fn add_thread(queue: &mut Queue, team: Team) -> io::Result<()> {
+fn add_thread(queue: &mut TaskQueue, team: Team) -> io::Result<()> {
     if queue.idle < queue.tasks.len() && queue.threads < team.most_threads() {
         thread::Builder::new().name("transship-worker".into()).spawn(move || work(team))?;
         queue.threads += 1;
@@ -173,7 +176,7 @@ fn add_thread(queue: &mut Queue, team: Team) -> io::Result<()> {
 
 /// Wakes two threads if there is something to do for them, without the lock that they need. They wake others in turn:
 /// that takes some microseconds for each, and those of a caller are worth more.
-fn wake_some(mut queues: MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) {
+fn wake_some(mut queues: MutexGuard<'_, FxHashMap<Team, TaskQueue>>, team: Team) {
     let Some(queue) = queues.get_mut(&team) else { return };
     let asleep = queue.idle - queue.spinning;
     let unseen = queue.tasks.len().saturating_sub(queue.spinning);
@@ -224,7 +227,7 @@ fn next_task(team: Team) -> Option<Task> {
     }
 }
 
-impl Queue {
+impl TaskQueue {
     fn tell_spinning(&self) {
         self.waiting.store(self.tasks.len(), Ordering::Relaxed);
     }
@@ -239,7 +242,7 @@ fn spin(waiting: &AtomicUsize) {
 }
 
 /// Sleeps until there may be a task; `false` if that took too long.
-fn nap(queues: &mut MutexGuard<'_, FxHashMap<Team, Queue>>, team: Team) -> bool {
+fn nap(queues: &mut MutexGuard<'_, FxHashMap<Team, TaskQueue>>, team: Team) -> bool {
     let Some(queue) = queues.get_mut(&team) else { return false };
     queue.idle += 1;
     let wake = queue.wake.clone();

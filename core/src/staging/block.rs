@@ -6,21 +6,20 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::host::memory::HostMemory;
-use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, Ticket, WriteWindow};
+use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, WriteWindow};
 use crate::error::{Error, Result};
-use crate::in_flight::queue::keep_until;
 use crate::runtime::fork;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::staging::lease::Lease;
-use crate::staging::pool::Pool;
-use crate::staging::size_class::Class;
+use crate::staging::pool::StagingPool;
+use crate::staging::size_class::SizeClass;
 
 /// A staging block in use; dropping it gives it back to its pool.
 pub(crate) struct Block {
     pub(crate) staging: ManuallyDrop<Box<dyn Staging>>,
-    pub(crate) class: Class,
+    pub(crate) class: SizeClass,
     /// `None` for ordinary memory, which is not pooled.
-    pub(crate) pool: Option<Arc<Pool>>,
+    pub(crate) pool: Option<Arc<StagingPool>>,
     /// The copy in whose share it is.
     pub(crate) lease: Option<Arc<Lease>>,
     pub(crate) given_up: AtomicBool,
@@ -30,7 +29,7 @@ impl Block {
     /// A block of ordinary memory.
     pub(crate) fn pageable(bytes: usize) -> Result<Self> {
         let staging: Box<dyn Staging> = Box::new(Pageable(HostMemory::uninit(bytes)?));
-        let class = Class { bytes, direction: Direction::Upload };
+        let class = SizeClass { bytes, direction: Direction::Upload };
         Ok(Self {
             staging: ManuallyDrop::new(staging),
             class,
@@ -86,7 +85,7 @@ impl Block {
             return false;
         }
         if let Some(pool) = &self.pool {
-            pool.state.lock().stock.give_up(self.class);
+            pool.state.lock().free_list.give_up(self.class);
             pool.returned.notify_all();
         }
         true
@@ -183,11 +182,5 @@ unsafe impl Buffer for PinnedBuffer {
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
         self.block.staging().contents().map(|start| (start, !self.block.is_mapped()))
-    }
-
-    fn release(self: Box<Self>, after: &[Ticket]) {
-        if !after.iter().all(|ticket| ticket.is_reached().unwrap_or(false)) {
-            keep_until(self, after);
-        }
     }
 }

@@ -6,16 +6,18 @@
 //! sizes are asked for in turn: what goes makes room for something larger, and neither direction takes from the half of the
 //! other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use crate::staging::pool::{PoolStatistics, SMALL_CLASS};
-use crate::staging::size_class::Class;
+use std::collections::BTreeMap;
+
+use crate::error::Result;
+use crate::staging::size_class::{SMALL_CLASS, SizeClass};
 
 /// The blocks of a pool, idle ones by class.
-pub(crate) struct Stock<T> {
-    idle: BTreeMap<Class, VecDeque<T>>,
+pub(crate) struct FreeList<T> {
+    idle: BTreeMap<SizeClass, VecDeque<T>>,
     /// How many of each class there are, in use or idle.
-    blocks: BTreeMap<Class, usize>,
+    blocks: BTreeMap<SizeClass, usize>,
     budget: usize,
     /// Blocks on their way out included.
     held: usize,
@@ -27,7 +29,7 @@ pub(crate) struct Stock<T> {
     spares_small: bool,
 }
 
-impl<T> Stock<T> {
+impl<T> FreeList<T> {
     pub(crate) fn new(budget: usize, spares_small: bool) -> Self {
         Self {
             idle: BTreeMap::new(),
@@ -42,20 +44,20 @@ impl<T> Stock<T> {
     }
 
     /// An idle block of `class`; where there is none and no room for one, the smallest that is larger.
-    pub(crate) fn take(&mut self, class: Class) -> Option<(Class, T)> {
+    pub(crate) fn take(&mut self, class: SizeClass) -> Option<(SizeClass, T)> {
         let found = self.serving(class)?;
         let block = self.idle.get_mut(&found)?.pop_front()?;
         self.idle_bytes -= found.bytes;
         Some((found, block))
     }
 
-    pub(crate) fn could_take(&self, class: Class) -> bool {
+    pub(crate) fn could_take(&self, class: SizeClass) -> bool {
         self.serving(class).is_some()
     }
 
     /// A block in use is idle again. `false` if it is above the budget: its owner frees it, then says so
     /// ([`freed`](Self::freed)).
-    pub(crate) fn put(&mut self, class: Class, block: T) -> Result<(), T> {
+    pub(crate) fn put(&mut self, class: SizeClass, block: T) -> Result<(), T> {
         if self.held > self.budget {
             self.withdraw(class);
             return Err(block);
@@ -66,7 +68,7 @@ impl<T> Stock<T> {
     }
 
     /// Counts a block that is about to be allocated, if there is room for it.
-    pub(crate) fn grow(&mut self, class: Class) -> bool {
+    pub(crate) fn grow(&mut self, class: SizeClass) -> bool {
         let fits = self.fits(class);
         if fits {
             self.held += class.bytes;
@@ -77,19 +79,19 @@ impl<T> Stock<T> {
     }
 
     /// Whether there is room for a new one.
-    pub(crate) fn has_room(&self, class: Class) -> bool {
+    pub(crate) fn has_room(&self, class: SizeClass) -> bool {
         self.fits(class)
     }
 
     /// The block was not to be had.
-    pub(crate) fn cancel(&mut self, class: Class) {
+    pub(crate) fn cancel(&mut self, class: SizeClass) {
         self.withdraw(class);
         self.held -= class.bytes;
     }
 
     /// Takes out idle blocks in whose place there is room for one of `class`; `None` if they are not enough. They count
     /// until they are [freed](Self::freed).
-    pub(crate) fn make_room(&mut self, class: Class) -> Option<Vec<(Class, T)>> {
+    pub(crate) fn make_room(&mut self, class: SizeClass) -> Option<Vec<(SizeClass, T)>> {
         let (held, mut victims) = (self.held, Vec::new());
         while !self.fits(class) {
             let Some((victim, block)) = self.victim_for(class).and_then(|victim| self.remove(victim)) else {
@@ -111,13 +113,13 @@ impl<T> Stock<T> {
     }
 
     /// A block in use never comes back.
-    pub(crate) fn give_up(&mut self, class: Class) {
+    pub(crate) fn give_up(&mut self, class: SizeClass) {
         self.withdraw(class);
         self.leaked += class.bytes;
     }
 
     /// Takes out every idle block.
-    pub(crate) fn drain(&mut self) -> Vec<(Class, T)> {
+    pub(crate) fn drain(&mut self) -> Vec<(SizeClass, T)> {
         let mut all = Vec::new();
         while let Some(block) = self.remove_largest() {
             all.push(block);
@@ -126,7 +128,7 @@ impl<T> Stock<T> {
     }
 
     /// Sets the budget; takes out idle blocks that are above it.
-    pub(crate) fn set_budget(&mut self, bytes: usize) -> Vec<(Class, T)> {
+    pub(crate) fn set_budget(&mut self, bytes: usize) -> Vec<(SizeClass, T)> {
         self.budget = bytes;
         let (mut excess, mut surplus) = (self.held.saturating_sub(bytes), Vec::new());
         while excess > 0 {
@@ -158,27 +160,27 @@ impl<T> Stock<T> {
     }
 
     /// Whether there are blocks of `class`, in use or idle.
-    pub(crate) fn has(&self, class: Class) -> bool {
+    pub(crate) fn has(&self, class: SizeClass) -> bool {
         self.blocks.get(&class).is_some_and(|count| *count > 0)
     }
 
-    fn serving(&self, class: Class) -> Option<Class> {
+    fn serving(&self, class: SizeClass) -> Option<SizeClass> {
         if self.has_idle(class) {
             return Some(class);
         }
-        let larger = class..=Class { bytes: usize::MAX, ..class };
+        let larger = class..=SizeClass { bytes: usize::MAX, ..class };
         let mut larger = self.idle.range(larger).filter(|(_, blocks)| !blocks.is_empty());
         larger.next().map(|(larger, _)| *larger).filter(|_| !self.fits(class))
     }
 
-    fn has_idle(&self, class: Class) -> bool {
+    fn has_idle(&self, class: SizeClass) -> bool {
         self.idle.get(&class).is_some_and(|blocks| !blocks.is_empty())
     }
 
-    fn fits(&self, class: Class) -> bool {
+    fn fits(&self, class: SizeClass) -> bool {
         let within =
             |limit: usize, held: usize| held.checked_add(class.bytes).is_some_and(|sum| sum <= limit);
-        let large = |known: &Class| known.bytes > SMALL_CLASS;
+        let large = |known: &SizeClass| known.bytes > SMALL_CLASS;
         let spared = !self.spares_small || !large(&class) || {
             let held = self.sum(large);
             held == 0 || within(self.budget - self.budget / 8, held)
@@ -187,48 +189,67 @@ impl<T> Stock<T> {
     }
 
     /// The block that is best gone where one of `class` is needed.
-    fn victim_for(&self, class: Class) -> Option<Class> {
+    fn victim_for(&self, class: SizeClass) -> Option<SizeClass> {
         let half = self.budget / 2;
-        let own = |known: &Class| known.direction == class.direction;
+        let own = |known: &SizeClass| known.direction == class.direction;
         let entitled = self.sum(own).saturating_add(class.bytes) <= half;
         let others = self.sum(|known| !own(known));
-        let serves = |(known, count): (&Class, &usize)| own(known) && *known >= class && *count > 0;
+        let serves = |(known, count): (&SizeClass, &usize)| own(known) && *known >= class && *count > 0;
         let last_resort = !self.blocks.iter().any(serves);
         let idle =
             || self.idle.iter().filter(|(_, blocks)| !blocks.is_empty()).map(|(known, _)| *known).rev();
         let smaller = idle().find(|known| own(known) && *known < class);
-        let above_half = |known: &Class| entitled && others - known.bytes >= half;
+        let above_half = |known: &SizeClass| entitled && others - known.bytes >= half;
         smaller.or_else(|| idle().find(|known| !own(known) && (above_half(known) || last_resort)))
     }
 
-    fn remove_largest(&mut self) -> Option<(Class, T)> {
+    fn remove_largest(&mut self) -> Option<(SizeClass, T)> {
         let idle = self.idle.iter().filter(|(_, blocks)| !blocks.is_empty());
         let largest = idle.map(|(class, _)| *class).max_by_key(|class| class.bytes)?;
         self.remove(largest)
     }
 
-    fn remove(&mut self, class: Class) -> Option<(Class, T)> {
+    fn remove(&mut self, class: SizeClass) -> Option<(SizeClass, T)> {
         let block = self.idle.get_mut(&class)?.pop_front()?;
         self.idle_bytes -= class.bytes;
         self.withdraw(class);
         Some((class, block))
     }
 
-    fn restore(&mut self, class: Class, block: T) {
+    fn restore(&mut self, class: SizeClass, block: T) {
         self.idle.entry(class).or_default().push_front(block);
         self.idle_bytes += class.bytes;
         *self.blocks.entry(class).or_default() += 1;
     }
 
-    fn withdraw(&mut self, class: Class) {
+    fn withdraw(&mut self, class: SizeClass) {
         if let Some(count) = self.blocks.get_mut(&class) {
             *count -= 1;
         }
     }
 
-    fn sum(&self, of: impl Fn(&Class) -> bool) -> usize {
+    fn sum(&self, of: impl Fn(&SizeClass) -> bool) -> usize {
         self.blocks.iter().filter(|(class, _)| of(class)).map(|(class, count)| class.bytes * count).sum()
     }
+}
+
+/// What a pool holds, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStatistics {
+    /// The most it may hold.
+    pub budget: usize,
+    /// In use by copies or results.
+    pub in_use: usize,
+    /// Kept for the next use.
+    pub idle: usize,
+    /// The most it ever held.
+    pub high_water: usize,
+    /// How many copies wait for a block, which is no number of bytes.
+    pub waiting: usize,
+    /// How often ordinary memory took the place of a block, because it would have been above the budget or could not be
+    /// page-locked.
+    pub fallbacks: u64,
 }
 
 #[cfg(test)]
@@ -240,76 +261,76 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn up(bytes: usize) -> Class {
-        Class::of(bytes, Direction::Upload)
+    fn up(bytes: usize) -> SizeClass {
+        SizeClass::of(bytes, Direction::Upload)
     }
 
-    fn down(bytes: usize) -> Class {
-        Class::of(bytes, Direction::Download)
+    fn down(bytes: usize) -> SizeClass {
+        SizeClass::of(bytes, Direction::Download)
     }
 
     /// A block for `class`, as the pool goes about it; whether it was allocated.
-    fn obtain(stock: &mut Stock<()>, class: Class) -> Option<(Class, bool)> {
-        if let Some((found, ())) = stock.take(class) {
+    fn obtain(free_list: &mut FreeList<()>, class: SizeClass) -> Option<(SizeClass, bool)> {
+        if let Some((found, ())) = free_list.take(class) {
             return Some((found, false));
         }
-        if !stock.grow(class) {
-            let bytes = stock.make_room(class)?.iter().map(|(class, ())| class.bytes).sum();
-            stock.freed(bytes);
-            assert!(stock.grow(class), "what was made room for fits");
+        if !free_list.grow(class) {
+            let bytes = free_list.make_room(class)?.iter().map(|(class, ())| class.bytes).sum();
+            free_list.freed(bytes);
+            assert!(free_list.grow(class), "what was made room for fits");
         }
         Some((class, true))
     }
 
     /// So many blocks of `class` in use at once, or as many as there are; how many were allocated.
-    fn use_at_once(stock: &mut Stock<()>, class: Class, count: usize) -> usize {
-        let taken: Vec<_> = (0..count).map_while(|_| obtain(stock, class)).collect();
+    fn use_at_once(free_list: &mut FreeList<()>, class: SizeClass, count: usize) -> usize {
+        let taken: Vec<_> = (0..count).map_while(|_| obtain(free_list, class)).collect();
         assert!(!taken.is_empty(), "one can always be had");
-        taken.iter().for_each(|(class, _)| stock.put(*class, ()).unwrap());
+        taken.iter().for_each(|(class, _)| free_list.put(*class, ()).unwrap());
         taken.iter().filter(|(_, allocated)| *allocated).count()
     }
 
     #[test]
     fn a_larger_block_serves_where_there_is_no_room_for_a_new_one() {
-        let mut stock = Stock::new(8 * MIB, false);
-        assert_eq!(use_at_once(&mut stock, up(4 * MIB), 2), 2);
-        assert_eq!(obtain(&mut stock, up(1)).unwrap(), (up(4 * MIB), false));
-        assert!(stock.take(down(1)).is_none(), "a block has a direction");
+        let mut free_list = FreeList::new(8 * MIB, false);
+        assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 2), 2);
+        assert_eq!(obtain(&mut free_list, up(1)).unwrap(), (up(4 * MIB), false));
+        assert!(free_list.take(down(1)).is_none(), "a block has a direction");
     }
 
     #[test]
     fn a_new_block_comes_first_while_there_is_room() {
-        let mut stock = Stock::new(8 * MIB, false);
-        assert_eq!(use_at_once(&mut stock, up(4 * MIB), 1), 1);
-        assert_eq!(obtain(&mut stock, up(1)).unwrap(), (up(1), true));
+        let mut free_list = FreeList::new(8 * MIB, false);
+        assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 1), 1);
+        assert_eq!(obtain(&mut free_list, up(1)).unwrap(), (up(1), true));
     }
 
     #[test]
     fn no_block_goes_where_that_would_not_be_enough() {
-        let mut stock = Stock::new(4 * MIB, false);
-        assert_eq!(use_at_once(&mut stock, up(MIB), 4), 4);
-        let in_use = stock.take(up(MIB)).unwrap();
-        assert_eq!(obtain(&mut stock, up(4 * MIB)), None);
-        assert_eq!(stock.statistics().idle, 3 * MIB);
-        stock.put(in_use.0, ()).unwrap();
-        assert_eq!(obtain(&mut stock, up(4 * MIB)).unwrap(), (up(4 * MIB), true));
+        let mut free_list = FreeList::new(4 * MIB, false);
+        assert_eq!(use_at_once(&mut free_list, up(MIB), 4), 4);
+        let in_use = free_list.take(up(MIB)).unwrap();
+        assert_eq!(obtain(&mut free_list, up(4 * MIB)), None);
+        assert_eq!(free_list.statistics().idle, 3 * MIB);
+        free_list.put(in_use.0, ()).unwrap();
+        assert_eq!(obtain(&mut free_list, up(4 * MIB)).unwrap(), (up(4 * MIB), true));
     }
 
     #[test]
     fn large_blocks_leave_room_for_small_ones() {
-        let mut stock = Stock::new(64 * MIB, true);
-        assert_eq!(use_at_once(&mut stock, up(4 * MIB), 100), 14);
-        assert_eq!(use_at_once(&mut stock, up(256 << 10), 32), 32);
+        let mut free_list = FreeList::new(64 * MIB, true);
+        assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 100), 14);
+        assert_eq!(use_at_once(&mut free_list, up(256 << 10), 32), 32);
     }
 
     #[test]
     fn what_is_lost_keeps_nobody_waiting() {
-        let mut stock = Stock::new(8 * MIB, true);
-        let (lost, _) = obtain(&mut stock, up(2 * MIB)).unwrap();
-        stock.give_up(lost);
-        assert_eq!(use_at_once(&mut stock, down(2 * MIB), 3), 3);
-        assert_eq!(stock.hope(), 6 * MIB);
-        assert!(obtain(&mut stock, up(4 * MIB)).is_some());
+        let mut free_list = FreeList::new(8 * MIB, true);
+        let (lost, _) = obtain(&mut free_list, up(2 * MIB)).unwrap();
+        free_list.give_up(lost);
+        assert_eq!(use_at_once(&mut free_list, down(2 * MIB), 3), 3);
+        assert_eq!(free_list.hope(), 6 * MIB);
+        assert!(obtain(&mut free_list, up(4 * MIB)).is_some());
     }
 
     /// catches: 70-idle-blocks-freed-for-smaller-ones
@@ -321,22 +342,28 @@ mod tests {
             (random >> 33) as usize % limit
         };
         for _ in 0..if cfg!(miri) { 3 } else { 300 } {
-            let mut stock = Stock::new([1, 3, 8, 64][below(4)] * MIB, below(2) == 0);
+            let mut free_list = FreeList::new([1, 3, 8, 64][below(4)] * MIB, below(2) == 0);
             // A larger one in each direction can be more than there is room for.
-            let largest = stock.budget() / 4;
+            let largest = free_list.budget() / 4;
             let mix: Vec<_> = (0..1 + below(8))
                 .map(|_| {
-                    let class =
-                        Class::of((64 << 10) << below(7), [Direction::Upload, Direction::Download][below(2)]);
-                    (Class { bytes: class.bytes.min(1 << largest.ilog2()), ..class }, 1 + below(80))
+                    let class = SizeClass::of(
+                        (64 << 10) << below(7),
+                        [Direction::Upload, Direction::Download][below(2)],
+                    );
+                    (SizeClass { bytes: class.bytes.min(1 << largest.ilog2()), ..class }, 1 + below(80))
                 })
                 .collect();
-            let round = |stock: &mut Stock<()>| -> usize {
-                mix.iter().map(|(class, count)| use_at_once(stock, *class, *count)).sum()
+            let round = |free_list: &mut FreeList<()>| -> usize {
+                mix.iter().map(|(class, count)| use_at_once(free_list, *class, *count)).sum()
             };
-            let calm = (0..100).find(|_| round(&mut stock) == 0);
-            assert!(calm.is_some() && round(&mut stock) == 0, "{} MiB: {mix:?}", stock.budget() / MIB);
-            assert!(stock.statistics().high_water <= stock.budget());
+            let calm = (0..100).find(|_| round(&mut free_list) == 0);
+            assert!(
+                calm.is_some() && round(&mut free_list) == 0,
+                "{} MiB: {mix:?}",
+                free_list.budget() / MIB
+            );
+            assert!(free_list.statistics().high_water <= free_list.budget());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The share of a pool that a copy of many units has.
+//! The share of a pool that a copy of many segments has.
 //!
 //! It uses its blocks again itself, as soon as its own stream has read them, and need not line up for each. Copies that run at the
 //! same time have equal shares. The queue of the pool is for what goes beyond them.
@@ -6,50 +6,45 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Direction;
-use crate::error::Result;
-use crate::in_flight::queue::Lane;
-use crate::runtime::backoff::Naps;
+use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::runtime::sync::{Instant, thread};
-use crate::staging::block::Block;
-use crate::staging::pool::{Pool, SMALLEST_BLOCK, State};
-use crate::staging::waiting_line::Asker;
+use crate::staging::pool::{StagingPool, State};
+use crate::staging::size_class::SMALLEST_BLOCK;
 
 /// How long it asks in one go where hardly anybody else copies.
-const PATIENCE: Duration = Duration::from_millis(1);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(1);
 /// So many blocks are within a share: the device reads some while others are filled.
 const FEWEST_BLOCKS: usize = 2;
 
 /// While many copies run, larger blocks would be too few for each.
 const BLOCK_OF_MANY: usize = 1 << 20;
 /// A copy has no use for more blocks: the link is full, and new ones take milliseconds.
-const MOST_BLOCKS: usize = 32;
+pub(crate) const MOST_BLOCKS: usize = 32;
 
 /// What one copy holds of a pool.
 pub(crate) struct Lease {
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<StagingPool>,
     /// What the blocks are read on.
-    lane: Arc<Lane>,
+    pub(crate) queue: Arc<SubmissionQueue>,
     /// Bytes of blocks that it fills or that are in flight.
-    held: AtomicUsize,
+    pub(crate) held: AtomicUsize,
     /// A thread of the copy asks the stream.
-    asking: AtomicBool,
+    pub(crate) asking: AtomicBool,
 }
 
 impl Lease {
-    /// For a copy whose blocks are read on `lane`.
-    pub(crate) fn new(pool: &Arc<Pool>, lane: &Arc<Lane>) -> Arc<Self> {
+    /// For a copy whose blocks are read on `queue`.
+    pub(crate) fn new(pool: &Arc<StagingPool>, queue: &Arc<SubmissionQueue>) -> Arc<Self> {
         pool.state.lock().leases += 1;
         Arc::new(Self {
             pool: pool.clone(),
-            lane: lane.clone(),
+            queue: queue.clone(),
             held: AtomicUsize::new(0),
             asking: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
+    pub(crate) fn pool(&self) -> &Arc<StagingPool> {
         &self.pool
     }
 
@@ -64,73 +59,8 @@ impl Lease {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Counts `block` as one of its own until it is given back.
-    pub(crate) fn hold(self: &Arc<Self>, mut block: Block) -> Block {
-        self.held.fetch_add(block.bytes(), Ordering::Relaxed);
-        block.lease = Some(self.clone());
-        block
-    }
-
     pub(crate) fn give_back(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// A block within the share: an idle one, a new one, or the next that its own stream is done with. `None` if it has no part
-    /// in the pool at the moment, and has to wait as others do.
-    pub(crate) fn take(&self, bytes: usize, direction: Direction) -> Result<Option<Block>> {
-        let asker = Asker { lease: Some(self), waiting: None };
-        let mut since = None;
-        loop {
-            if let Some(block) = self.pool.try_take_as(bytes, direction, asker) {
-                return Ok(Some(block));
-            }
-            let class = self.pool.class(bytes, direction);
-            let room = {
-                let state = self.pool.state.lock();
-                let wants_more = self.held() < MOST_BLOCKS * class.bytes;
-                wants_more && state.may_serve(class, asker) && state.stock.has_room(class)
-            };
-            if room && let Some(block) = self.pool.take_or_grow_as(bytes, direction, asker)? {
-                return Ok(Some(block));
-            }
-            if self.held() == 0 || self.lane.is_idle() || !self.may_wait() {
-                return Ok(None);
-            }
-            self.wait(*since.get_or_insert_with(Instant::now))?;
-        }
-    }
-
-    /// Whether what comes back next is its own.
-    fn may_wait(&self) -> bool {
-        let state = self.pool.state.lock();
-        state.queue.is_empty() || (self.held() <= state.share() && !state.is_first_impatient())
-    }
-
-    /// Until a block may have come back.
-    fn wait(&self, since: Instant) -> Result<()> {
-        if self.asking.swap(true, Ordering::Acquire) {
-            Naps::AMONG_MANY.sleep(since);
-            return Ok(());
-        }
-        let _asking = Asking(&self.asking);
-        if self.pool.is_shared_by_many() {
-            Naps::AMONG_MANY.sleep(since);
-            return self.lane.poll();
-        }
-        if !self.lane.wait_for_oldest(PATIENCE)? {
-            // Another thread may be just about to submit it.
-            thread::yield_now();
-        }
-        Ok(())
-    }
-}
-
-/// Others may ask when it is dropped.
-struct Asking<'a>(&'a AtomicBool);
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -143,7 +73,7 @@ impl Drop for Lease {
 impl State {
     /// What each of the copies that run may hold: small copies have a part of their own.
     pub(crate) fn share(&self) -> usize {
-        let budget = self.stock.budget();
+        let budget = self.free_list.budget();
         (budget - budget / 8) / self.leases.max(1)
     }
 }
@@ -153,21 +83,24 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::backend::Direction;
     use crate::device::device::Device;
-    use crate::staging::size_class::Class;
-    use crate::staging::waiting_line::{FIRST_PATIENCE, InQueue};
+    use crate::runtime::sync::Instant;
+    use crate::staging::size_class::SizeClass;
+    use crate::staging::waiting_line::Asker;
+    use crate::staging::waiting_line::{FIRST_PATIENCE, PlaceInLine};
 
     const MIB: usize = 1 << 20;
 
-    fn pool(budget: usize) -> Arc<Pool> {
-        let pool = Pool::for_staging(Device::host().backend().clone());
+    fn pool(budget: usize) -> Arc<StagingPool> {
+        let pool = StagingPool::for_staging(Device::host().backend().clone());
         pool.set_budget(budget);
         pool
     }
 
     fn may_serve(lease: &Lease, bytes: usize) -> bool {
         let asker = Asker { lease: Some(lease), waiting: None };
-        lease.pool.state.lock().may_serve(Class::of(bytes, Direction::Upload), asker)
+        lease.pool.state.lock().may_serve(SizeClass::of(bytes, Direction::Upload), asker)
     }
 
     /// Mutants: the share is not looked at; the first in the queue has all the time in the world.
@@ -177,7 +110,7 @@ mod tests {
         let lease = Lease::new(&pool, host.up());
         let other = Lease::new(&pool, host.up());
         assert!(may_serve(&lease, 8 * MIB), "nobody waits");
-        let first = InQueue::behind_all(&pool);
+        let first = PlaceInLine::behind_all(&pool);
         // However slow the machine is.
         let patient = Instant::now() + Duration::from_secs(3600);
         pool.state.lock().first_since = Some(patient);

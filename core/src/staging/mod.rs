@@ -1,7 +1,9 @@
 //! Page-locked blocks, pooled and budgeted.
 
+pub(crate) mod acquire;
 pub(crate) mod block;
 pub(crate) mod free_list;
+pub(crate) mod grow;
 pub(crate) mod lease;
 pub(crate) mod pool;
 pub(crate) mod size_class;

@@ -2,13 +2,14 @@
 
 use std::any::Any;
 
+use smallvec::smallvec;
+
 use crate::backend::host::memory::HostMemory;
 use crate::backend::{CopyOp, Direction, MemoryKind, RawMemory};
 use crate::device::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::queue::Keep;
 use crate::runtime::fork;
 use crate::staging::block::Block;
 use crate::tensor::layout::Layout;
@@ -49,22 +50,17 @@ impl Tensor {
             return Self::in_host_memory(layout);
         }
         fork::check()?;
-        let (lane, cleared) = (device.up(), Completion::new());
-        let buffer = device.allocate(layout.bytes(), lane)?;
+        let (queue, cleared) = (device.up(), Completion::new());
+        let buffer = device.allocate(layout.bytes(), queue)?;
         let storage = Storage::new(buffer, Some(device.clone()), Some(cleared.clone()));
-        let keep = Keep { storages: [storage.clone()].into_iter().collect(), ..Keep::default() };
-        // SAFETY: the range is the whole buffer, which `keep` holds.
+        // SAFETY: the range is the whole buffer, which the storage holds.
         let submission = unsafe {
-            lane.submit(keep, |keep| {
-                let op = |storage| CopyOp::Clear {
-                    to: Storage::buffer(storage),
-                    to_offset: 0,
-                    bytes: storage.bytes(),
-                };
-                keep.storages.iter().map(op).collect()
+            queue.submit(storage.clone(), |storage| {
+                let (to, bytes) = (storage.buffer(), storage.bytes());
+                smallvec![CopyOp::Clear { to, to_offset: 0, bytes }]
             })
         }?;
-        cleared.reach(lane, submission.position);
+        cleared.reach(queue, submission.position);
         cleared.submitted();
         // Nobody waits for it, but somebody must let go of what it uses.
         cleared.leave_to_reactor()?;

@@ -1,6 +1,6 @@
 //! Shared ownership of which many shares are had at once.
 //!
-//! A copy puts one piece of memory into hundreds of tensors. Counted one by one, as by [`Arc`](std::sync::Arc), that took two
+//! A copy puts one piece of memory into hundreds of tensors. BulkArc one by one, as by [`Arc`](std::sync::Arc), that took two
 //! thirds of the time of putting them in: each count waits for all that was written before it.
 
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const MOST: usize = isize::MAX as usize / 2;
 
 /// A share of a value, which is dropped with the last one. As an `Arc`, without weak ones.
-pub(crate) struct Counted<T> {
+pub(crate) struct BulkArc<T> {
     inner: NonNull<Inner<T>>,
     owns: PhantomData<Inner<T>>,
 }
@@ -28,11 +28,11 @@ struct Inner<T> {
 }
 
 // SAFETY: as for `Arc`: shares give `&T` to several threads (`Sync`), and any of them may drop the value (`Send`).
-unsafe impl<T: Send + Sync> Send for Counted<T> {}
+unsafe impl<T: Send + Sync> Send for BulkArc<T> {}
 // SAFETY: as above: a reference to a share can be cloned.
-unsafe impl<T: Send + Sync> Sync for Counted<T> {}
+unsafe impl<T: Send + Sync> Sync for BulkArc<T> {}
 
-impl<T> Counted<T> {
+impl<T> BulkArc<T> {
     pub(crate) fn new(value: T) -> Self {
         let inner = Box::into_raw(Box::new(Inner { count: AtomicUsize::new(1), value }));
         // SAFETY: a box is not null.
@@ -41,9 +41,9 @@ impl<T> Counted<T> {
 
     /// `count` more shares, counted now.
     #[inline]
-    pub(crate) fn shares(&self, count: usize) -> Shares<T> {
+    pub(crate) fn shares(&self, count: usize) -> BulkClones<T> {
         self.add(count);
-        Shares { inner: self.inner, left: count, owns: PhantomData }
+        BulkClones { inner: self.inner, left: count, owns: PhantomData }
     }
 
     /// What tells the value from any other that is alive.
@@ -83,7 +83,7 @@ impl<T> Counted<T> {
     }
 }
 
-impl<T> Clone for Counted<T> {
+impl<T> Clone for BulkArc<T> {
     #[inline]
     fn clone(&self) -> Self {
         self.add(1);
@@ -91,7 +91,7 @@ impl<T> Clone for Counted<T> {
     }
 }
 
-impl<T> Deref for Counted<T> {
+impl<T> Deref for BulkArc<T> {
     type Target = T;
 
     #[inline]
@@ -100,7 +100,7 @@ impl<T> Deref for Counted<T> {
     }
 }
 
-impl<T> Drop for Counted<T> {
+impl<T> Drop for BulkArc<T> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: this share is gone.
@@ -108,24 +108,24 @@ impl<T> Drop for Counted<T> {
     }
 }
 
-/// Shares that are counted and not given out yet.
-pub(crate) struct Shares<T> {
+/// BulkClones that are counted and not given out yet.
+pub(crate) struct BulkClones<T> {
     inner: NonNull<Inner<T>>,
     left: usize,
     owns: PhantomData<Inner<T>>,
 }
 
-impl<T> Iterator for Shares<T> {
-    type Item = Counted<T>;
+impl<T> Iterator for BulkClones<T> {
+    type Item = BulkArc<T>;
 
     #[inline]
-    fn next(&mut self) -> Option<Counted<T>> {
+    fn next(&mut self) -> Option<BulkArc<T>> {
         self.left = self.left.checked_sub(1)?;
-        Some(Counted { inner: self.inner, owns: PhantomData })
+        Some(BulkArc { inner: self.inner, owns: PhantomData })
     }
 }
 
-impl<T> Drop for Shares<T> {
+impl<T> Drop for BulkClones<T> {
     #[inline]
     fn drop(&mut self) {
         if self.left > 0 {
@@ -168,9 +168,9 @@ mod tests {
 
     use super::*;
 
-    fn counted() -> (Counted<Arc<()>>, Arc<()>) {
+    fn counted() -> (BulkArc<Arc<()>>, Arc<()>) {
         let value = Arc::new(());
-        (Counted::new(value.clone()), value)
+        (BulkArc::new(value.clone()), value)
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn threads_see_what_others_did_before_they_let_go() {
         for _ in 0..if cfg!(miri) { 10 } else { 200 } {
-            let mut first = Counted::new(AtomicUsize::new(0));
+            let mut first = BulkArc::new(AtomicUsize::new(0));
             let threads = first
                 .shares(4)
                 .map(|share| thread::spawn(move || share.fetch_add(1, Ordering::Relaxed)))

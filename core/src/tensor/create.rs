@@ -10,7 +10,7 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::Storage;
-use crate::tensor::tensor::{Memory, Tensor};
+use crate::tensor::tensor::{Tensor, TensorMemory};
 
 impl Tensor {
     /// The elements of a vector, in row-major order.
@@ -74,11 +74,11 @@ impl Tensor {
         Self::from_storage(storage, 0, layout)
     }
 
-    /// Memory that was made for the layout.
+    /// TensorMemory that was made for the layout.
     pub(crate) fn whole(memory: HostMemory, layout: Layout) -> Self {
         let storage = Storage::new(Box::new(memory), None, None);
         debug_assert!(layout.span() == storage.bytes());
-        Self { memory: Memory::Here { storage, offset: 0 }, layout }
+        Self { memory: TensorMemory::Here { storage, offset: 0 }, layout }
     }
 }
 

@@ -19,7 +19,7 @@ const LINE: usize = 64;
 type StoreLines = unsafe fn(*const u8, *mut u8, usize);
 
 /// Copies to memory, in one of two ways. Nobody may look at what it writes before it is gone.
-pub(crate) struct Writer {
+pub(crate) struct HostCopy {
     /// One that this processor has.
     store_lines: Option<StoreLines>,
     /// The shortest and the longest run that go past the caches.
@@ -27,7 +27,7 @@ pub(crate) struct Writer {
     longest: usize,
 }
 
-impl Writer {
+impl HostCopy {
     /// For memory that this processor reads next, or a device before it has left the cache.
     pub(crate) const fn ordinary() -> Self {
         Self { store_lines: None, shortest: 0, longest: 0 }
@@ -68,7 +68,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for HostCopy {
     /// Such stores are not ordered with others: whoever is told of them later must find them.
     fn drop(&mut self) {
         if self.store_lines.is_some() {
@@ -81,7 +81,7 @@ impl Drop for Writer {
 ///
 /// # Safety
 ///
-/// As [`Writer::copy`]; the processor has `store`.
+/// As [`HostCopy::copy`]; the processor has `store`.
 unsafe fn copy_lines(store: StoreLines, source: *const u8, destination: *mut u8, bytes: usize) {
     let head = destination.align_offset(LINE).min(bytes);
     let lines = (bytes - head) / LINE;
@@ -198,7 +198,7 @@ mod tests {
     const ROOM: usize = 66 << 10;
 
     /// What `writer` makes of zeros when it copies `bytes` bytes from one place to another.
-    fn written(writer: Writer, source: &[u8], from: usize, to: usize, bytes: usize) -> Vec<u8> {
+    fn written(writer: HostCopy, source: &[u8], from: usize, to: usize, bytes: usize) -> Vec<u8> {
         let mut buffer = vec![0; ROOM];
         assert!(from + bytes <= source.len() && to + bytes <= ROOM);
         // SAFETY: both ranges lie within their memory (asserted), which nobody else has.
@@ -223,8 +223,8 @@ mod tests {
             let special = lines::all()
                 .into_iter()
                 .flatten()
-                .map(|store| Writer { store_lines: Some(store), shortest: 0, longest: usize::MAX });
-            for writer in special.chain([Writer::ordinary(), Writer::past_caches(false), Writer::long_past_caches()]) {
+                .map(|store| HostCopy { store_lines: Some(store), shortest: 0, longest: usize::MAX });
+            for writer in special.chain([HostCopy::ordinary(), HostCopy::past_caches(false), HostCopy::long_past_caches()]) {
                 prop_assert!(written(writer, &source, from, to, bytes) == expected);
             }
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::backend::{BackendStream, Buffer, Ticket};
 use crate::device::device::Device;
 use crate::device::stream::Stream;
-use crate::error::Result;
+use crate::element::Element;
+use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::{Storage, poisoned};
@@ -30,7 +31,7 @@ impl Tensor {
         filled: Option<Ticket>,
         layout: Layout,
     ) -> Result<Self> {
-        let filled = filled.map(|ticket| Completion::at(device.lane_of(ticket.stream), ticket.position));
+        let filled = filled.map(|ticket| Completion::at(device.queue_of(ticket.stream), ticket.position));
         Self::from_storage(Storage::lent(buffer, Some(device.clone()), filled), 0, layout)
     }
 
@@ -65,8 +66,8 @@ impl Tensor {
     pub fn wait_on_backend(&self, stream: &Arc<dyn BackendStream>) -> Result<()> {
         let Some(copy) = self.storage()?.pending() else { return Ok(()) };
         copy.wait_submitted(None).map_err(poisoned)?;
-        for (lane, position) in copy.positions() {
-            lane.precede(stream, position)?;
+        for (queue, position) in copy.positions() {
+            queue.precede(stream, position)?;
         }
         // A failure clears the positions: look again.
         copy.is_done().map(|_| ()).map_err(poisoned)
@@ -92,7 +93,7 @@ impl Tensor {
     /// As [`wait_on_backend`](Self::wait_on_backend).
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
         self.wait_on_backend(stream.backend_stream())?;
-        self.storage()?.hand_to(stream.lane().handed());
+        self.storage()?.hand_to(stream.queue().handed());
         Ok(())
     }
 
@@ -105,5 +106,31 @@ impl Tensor {
         self.wait_on_backend(stream)?;
         self.storage()?.record_stream(stream);
         Ok(())
+    }
+
+    /// Where its elements start on the device, for kernels; 0 if there are none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongDType`], [`Error::NotContiguous`], [`Error::OutOfRange`] or [`Error::Misaligned`] unless they are a run of
+    /// `T`; [`Error::Taken`].
+    pub fn elements_address<T: Element>(&self) -> Result<u64> {
+        if self.dtype() != T::DTYPE {
+            return Err(Error::WrongDType { actual: self.dtype(), asked: T::DTYPE });
+        }
+        if !self.is_contiguous() {
+            let (shape, strides) = (self.shape().to_vec(), self.strides().into_vec());
+            return Err(Error::NotContiguous { shape, strides });
+        }
+        let (first, behind, there) =
+            (self.offset(), self.offset().saturating_add(self.bytes()), self.memory()?.retained_bytes);
+        if behind > there {
+            return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
+        }
+        let address = self.address()?.unwrap_or(0);
+        match address % align_of::<T>() as u64 {
+            0 => Ok(address),
+            _ => Err(Error::Misaligned { what: "address", value: address, alignment: align_of::<T>() }),
+        }
     }
 }

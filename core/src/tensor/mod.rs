@@ -13,5 +13,4 @@ pub(crate) mod read;
 pub(crate) mod storage;
 pub(crate) mod strided_copy;
 pub(crate) mod tensor;
-pub(crate) mod uses;
 pub(crate) mod view;

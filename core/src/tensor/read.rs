@@ -5,7 +5,7 @@ use bytemuck::checked::CheckedCastError;
 use crate::backend::host::memory::{HostMemory, out_of_memory};
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::tensor::host_copy::Writer;
+use crate::tensor::host_copy::HostCopy;
 use crate::tensor::strided_copy::gather;
 use crate::tensor::tensor::Tensor;
 
@@ -143,7 +143,7 @@ impl Tensor {
     unsafe fn gather_into(&self, destination: *mut u8) -> Result<()> {
         let span = self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         // SAFETY: `span` is the whole span, the range all elements; the destination is promised by the caller.
-        unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.bytes(), &Writer::ordinary()) };
+        unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.bytes(), &HostCopy::ordinary()) };
         Ok(())
     }
 

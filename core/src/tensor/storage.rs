@@ -1,4 +1,4 @@
-//! Memory that tensors share: a buffer, where it lies, and when it may be used.
+//! StorageInner that tensors share: a buffer, where it lies, and when it may be used.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -9,20 +9,22 @@ use crate::device::device::Device;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::in_flight::deferred;
+use crate::in_flight::resources::Retained;
+use crate::in_flight::uses::{Handed, List, StreamUses, Uses};
 use crate::plan::plan::Chunk;
 use crate::runtime::fork;
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::tensor::bulk_arc;
-use crate::tensor::bulk_arc::Counted;
-use crate::tensor::uses::{Handed, List, StreamUses, Uses};
+use crate::tensor::bulk_arc::BulkArc;
 
 /// Shared ownership of one piece of memory. Cloning it shares the memory.
 #[derive(Clone)]
-pub(crate) struct Storage(Counted<Memory>);
+pub(crate) struct Storage(BulkArc<StorageInner>);
 
 /// A storage for several tensors; see [`Storage::shares`].
-pub(crate) struct Shares(bulk_arc::Shares<Memory>);
+pub(crate) struct Shares(bulk_arc::BulkClones<StorageInner>);
 
 impl Iterator for Shares {
     type Item = Storage;
@@ -35,7 +37,7 @@ impl Iterator for Shares {
 
 /// What a traversal looks at comes first, in one cache line with the count.
 #[repr(C)]
-struct Memory {
+struct StorageInner {
     bytes: usize,
     host: Option<(NonNull<u8>, bool)>,
     /// `None` is the host: sources are let go of by many threads at once, and a shared count would slow them down.
@@ -53,9 +55,9 @@ struct Memory {
 
 // SAFETY: `host` points into `buffer`, which is Send and Sync; reads and writes through it are guarded by
 // `host_bytes` (no copy in flight writes it) and `host_bytes_mut` (nobody else holds the storage).
-unsafe impl Send for Memory {}
+unsafe impl Send for StorageInner {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for StorageInner {}
 
 /// Whose the bytes between tensors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +105,7 @@ impl Storage {
         gaps: Gaps,
         lent: bool,
     ) -> Self {
-        let memory = Memory {
+        let memory = StorageInner {
             // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
             host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
             bytes: buffer.bytes(),
@@ -115,7 +117,7 @@ impl Storage {
             used: AtomicBool::new(false),
             uses: Mutex::default(),
         };
-        Self(Counted::new(memory))
+        Self(BulkArc::new(memory))
     }
 
     /// What tells this storage from any other that is alive.
@@ -300,7 +302,7 @@ impl Storage {
         }
     }
 
-    /// The same for the stream of a lane.
+    /// The same for the stream of a queue.
     pub(crate) fn hand_to(&self, stream: &Arc<Handed>) {
         let over = {
             let mut uses = self.0.uses.lock();
@@ -342,7 +344,14 @@ pub(crate) fn poisoned(error: Error) -> Error {
     }
 }
 
-impl Drop for Memory {
+/// What a device fills outside of any copy.
+impl Retained for Storage {
+    fn give_up(&self) -> usize {
+        self.bytes()
+    }
+}
+
+impl Drop for StorageInner {
     fn drop(&mut self) {
         // What lies in ordinary memory is the child's own, unless a stream of the parent uses it.
         if fork::is_child()
@@ -356,14 +365,13 @@ impl Drop for Memory {
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         let uses = std::mem::take(self.uses.get_mut());
         match uses.is_empty() {
-            true if self.lent => crate::runtime::foreign::let_go_unused(buffer),
-            true => buffer.release(&[]),
+            true => deferred::drop_unused(buffer, self.lent),
             false => uses.release(buffer, self.lent),
         }
     }
 }
 
-impl Memory {
+impl StorageInner {
     /// Where the host reaches the memory. What a copy fills may be mapped only when that is done.
     #[inline]
     fn host(&self) -> Option<(NonNull<u8>, bool)> {

@@ -4,7 +4,7 @@ use std::ptr;
 
 use smallvec::SmallVec;
 
-use crate::tensor::host_copy::Writer;
+use crate::tensor::host_copy::HostCopy;
 use crate::tensor::layout::Layout;
 
 /// Writes the bytes `from..from + bytes` of a tensor, its elements taken in row-major order without gaps, to
@@ -21,7 +21,7 @@ pub(crate) unsafe fn gather(
     from: usize,
     destination: *mut u8,
     bytes: usize,
-    writer: &Writer,
+    writer: &HostCopy,
 ) {
     debug_assert!(from.checked_add(bytes).is_some_and(|end| end <= layout.bytes()));
     if bytes == 0 {
@@ -156,7 +156,7 @@ unsafe fn copy_row(
     destination: *mut u8,
     bytes: usize,
     count: usize,
-    writer: &Writer,
+    writer: &HostCopy,
 ) {
     // SAFETY: passed on to the caller.
     unsafe {

@@ -31,12 +31,12 @@ use crate::tensor::storage::Storage;
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
-    pub(crate) memory: Memory,
+    pub(crate) memory: TensorMemory,
     pub(crate) layout: Layout,
 }
 
 #[derive(Clone)]
-pub(crate) enum Memory {
+pub(crate) enum TensorMemory {
     /// In a storage, where the first element lies so many bytes behind the start.
     Here { storage: Storage, offset: usize },
     /// With a copy, which knows the tensor by this.
@@ -53,7 +53,7 @@ pub(crate) struct Mark {
 }
 
 // One visit of a large structure goes through all of them.
-const _: () = assert!(size_of::<Tensor>() <= 96 && size_of::<Memory>() == 16);
+const _: () = assert!(size_of::<Tensor>() <= 96 && size_of::<TensorMemory>() == 16);
 
 /// Where a tensor lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +112,8 @@ impl Tensor {
     #[inline]
     pub fn offset(&self) -> usize {
         match self.memory {
-            Memory::Here { offset, .. } => offset,
-            Memory::Taken(_) => 0,
+            TensorMemory::Here { offset, .. } => offset,
+            TensorMemory::Taken(_) => 0,
         }
     }
 
@@ -171,7 +171,7 @@ impl Tensor {
             device: storage.device_id(),
             kind: storage.kind(),
             address,
-            alignment: Alignment::of(1 << first_bit.min(20)).unwrap_or(Alignment::ONE),
+            alignment: Alignment::new(1 << first_bit.min(20)).unwrap_or(Alignment::ONE),
             bytes: self.layout.span(),
             retained_bytes: storage.bytes(),
         })
@@ -215,14 +215,14 @@ impl Tensor {
         if layout.elements() > 0 {
             check_alignment(&storage, offset, layout.dtype())?;
         }
-        Ok(Self { memory: Memory::Here { storage, offset }, layout })
+        Ok(Self { memory: TensorMemory::Here { storage, offset }, layout })
     }
 
     /// The memory and the offset in it, which a copy takes and leaves its mark for; `None` if another copy has them.
     #[inline]
     pub(crate) fn take(&mut self, mark: Mark) -> Option<(Storage, usize)> {
-        match std::mem::replace(&mut self.memory, Memory::Taken(mark)) {
-            Memory::Here { storage, offset } => Some((storage, offset)),
+        match std::mem::replace(&mut self.memory, TensorMemory::Taken(mark)) {
+            TensorMemory::Here { storage, offset } => Some((storage, offset)),
             taken => {
                 self.memory = taken;
                 None
@@ -234,8 +234,8 @@ impl Tensor {
     #[inline]
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self.memory {
-            Memory::Here { .. } => None,
-            Memory::Taken(mark) => Some(mark),
+            TensorMemory::Here { .. } => None,
+            TensorMemory::Taken(mark) => Some(mark),
         }
     }
 
@@ -256,23 +256,23 @@ impl Tensor {
         if contiguous {
             self.layout.make_contiguous();
         }
-        self.memory = Memory::Here { storage, offset };
+        self.memory = TensorMemory::Here { storage, offset };
         true
     }
 
     #[inline]
     pub(crate) fn storage(&self) -> Result<&Storage> {
         match &self.memory {
-            Memory::Here { storage, .. } => Ok(storage),
-            Memory::Taken(_) => Err(Error::Taken),
+            TensorMemory::Here { storage, .. } => Ok(storage),
+            TensorMemory::Taken(_) => Err(Error::Taken),
         }
     }
 
     #[inline]
     pub(crate) fn storage_mut(&mut self) -> Result<&mut Storage> {
         match &mut self.memory {
-            Memory::Here { storage, .. } => Ok(storage),
-            Memory::Taken(_) => Err(Error::Taken),
+            TensorMemory::Here { storage, .. } => Ok(storage),
+            TensorMemory::Taken(_) => Err(Error::Taken),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::tensor::layout::Layout;
-use crate::tensor::tensor::{Memory, Tensor, check_range};
+use crate::tensor::tensor::{Tensor, TensorMemory, check_range};
 
 /// Each view shares the memory of the tensor, on any device; nothing is copied. Beside the errors named, each gives
 /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor.
@@ -87,7 +87,7 @@ impl Tensor {
 
     /// A layout within the span of this tensor, `delta` bytes behind its first element.
     fn view(&self, (layout, delta): (Layout, usize)) -> Result<Self> {
-        let memory = Memory::Here { storage: self.storage()?.clone(), offset: self.offset() + delta };
+        let memory = TensorMemory::Here { storage: self.storage()?.clone(), offset: self.offset() + delta };
         Ok(Self { memory, layout })
     }
 }

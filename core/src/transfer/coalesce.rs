@@ -1,20 +1,20 @@
 //! Copies between memory that is not staged: as few as the places of the tensors allow.
 
 use crate::alignment::Alignment;
-use crate::copy::take::Leaf;
-use crate::in_flight::queue::Storages;
-use crate::job::job::{Destination, Job};
-use crate::job::path::Flow;
+use crate::device::limits::FEWEST_GATHERED;
+use crate::job::destination::Destination;
+use crate::job::job::Job;
+use crate::job::leaf::Leaf;
+use crate::job::path::TransferPath;
 use crate::staging::block::Block;
+use crate::transfer::resources::Storages;
 use crate::transfer::segment;
-use crate::transfer::segment::{Piece, Unit, pieces};
+use crate::transfer::segment::{Piece, Segment, pieces};
 
 /// Neighbours in the same memory are copied together, and up to so many bytes between them as well: a copy of its own
 /// costs as much as 60 KB.
 const LARGEST_GAP: usize = 4096;
 
-/// So many small copies are worth a kernel: it costs about as much as five of them.
-pub(crate) const FEWEST_GATHERED: usize = 8;
 /// The largest copy that a kernel makes, in bytes: 2,000 of them come down at 41 GB/s on an H200. Where the copy engine
 /// becomes faster was not measured.
 const LARGEST_GATHERED: usize = 64 << 10;
@@ -23,33 +23,33 @@ const LARGEST_GATHERED: usize = 64 << 10;
 const MOST_EXPECTED: usize = 4096;
 
 /// A copy out of the memory of a leaf.
-pub(crate) struct Run {
+pub(crate) struct CopyRange {
     /// The number of the leaf.
     pub(crate) leaf: usize,
     pub(crate) from_offset: usize,
-    /// The number of the destination in the [`Keep`](crate::in_flight::queue::Keep); 0 where that is a block.
+    /// The number of the destination in the [`SubmissionResources`](crate::transfer::resources::SubmissionResources); 0 where that is a block.
     pub(crate) to: usize,
     pub(crate) to_offset: usize,
     pub(crate) bytes: usize,
 }
 
-/// The copies of a unit, neighbours joined. Destinations are `chunks`, of which those that are used go into `keep`, or
+/// The copies of a segment, neighbours joined. Destinations are `chunks`, of which those that are used go into `keep`, or
 /// without them positions in the linear space.
-pub(crate) fn runs(
+pub(crate) fn ranges(
     job: &Job,
-    flow: &Flow,
-    unit: &Unit,
+    path: &TransferPath,
+    segment: &Segment,
     chunks: Option<&[Destination]>,
     keep: &mut Storages,
-) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::with_capacity(most(job, flow).min(MOST_EXPECTED));
+) -> Vec<CopyRange> {
+    let mut ranges: Vec<CopyRange> = Vec::with_capacity(most(job, path).min(MOST_EXPECTED));
     let mut end = End::NOWHERE;
     let (mut chunk, mut to, mut base) = (usize::MAX, 0, 0);
-    pieces(job, flow, unit).for_each(|(piece, leaf)| {
+    pieces(job, path, segment).for_each(|(piece, leaf)| {
         let joins = end.is_followed_by(&piece, leaf);
         end = End::of(&piece, leaf);
-        if joins && let Some(run) = runs.last_mut() {
-            run.bytes = end.source - run.from_offset;
+        if joins && let Some(range) = ranges.last_mut() {
+            range.bytes = end.source - range.from_offset;
             return;
         }
         if let Some(chunks) = chunks.filter(|_| chunk != piece.chunk) {
@@ -59,31 +59,31 @@ pub(crate) fn runs(
         }
         let from_offset = leaf.offset + piece.leaf_offset;
         let to_offset = if chunks.is_some() { base + piece.chunk_offset } else { piece.linear };
-        runs.push(Run { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
+        ranges.push(CopyRange { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
     });
     // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
     // Other sources may have larger granules, which the buffers of this one are not made of; where copies go directly, the target has
     // the same.
-    let granularity = flow.origin.granularity();
-    if flow.origin.device().is_some() && granularity != Alignment::ONE {
-        runs.iter_mut().for_each(|run| run.round_to(granularity));
+    let granularity = path.from.granularity();
+    if path.from.device().is_some() && granularity != Alignment::ONE {
+        ranges.iter_mut().for_each(|range| range.round_to(granularity));
     }
-    runs
+    ranges
 }
 
-/// How many copies a flow without staging needs; counts no further than `enough` and one.
-pub(crate) fn count(job: &Job, flow: &Flow, enough: usize) -> usize {
-    let whole = segment::whole(job, flow);
-    let mut runs = 0;
+/// How many copies a path without staging needs; counts no further than `enough` and one.
+pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
+    let whole = segment::whole(job, path);
+    let mut ranges = 0;
     let mut end = End::NOWHERE;
-    for (piece, leaf) in pieces(job, flow, &whole) {
-        runs += usize::from(!end.is_followed_by(&piece, leaf));
-        if runs > enough {
+    for (piece, leaf) in pieces(job, path, &whole) {
+        ranges += usize::from(!end.is_followed_by(&piece, leaf));
+        if ranges > enough {
             break;
         }
         end = End::of(&piece, leaf);
     }
-    runs
+    ranges
 }
 
 /// Where a piece ends.
@@ -120,7 +120,7 @@ impl End {
     }
 }
 
-impl Run {
+impl CopyRange {
     /// Takes in what is missing to whole granules at both ends. The plan has kept room for them, at the same distances
     /// (`plan::Leaf::skew`), and buffers are made of whole granules.
     fn round_to(&mut self, granularity: Alignment) {
@@ -131,27 +131,27 @@ impl Run {
     }
 }
 
-/// The most copies that a flow can need.
-pub(crate) fn most(job: &Job, flow: &Flow) -> usize {
-    job.plan.chunks_of(flow.source).iter().map(|chunk| chunk.order.len()).sum()
+/// The most copies that a path can need.
+pub(crate) fn most(job: &Job, path: &TransferPath) -> usize {
+    job.plan.chunks_of(path.source).iter().map(|chunk| chunk.order.len()).sum()
 }
 
-/// Splits `runs` into those that one kernel makes, with the table that it needs, and those that are copies of their own.
+/// Splits `ranges` into those that one kernel makes, with the table that it needs, and those that are copies of their own.
 /// A table has `entry` bytes for each run; without that, or if `table` has no block, all are single.
 pub(crate) fn split(
-    runs: Vec<Run>,
+    ranges: Vec<CopyRange>,
     entry: Option<usize>,
     table: impl FnOnce(usize) -> Option<Block>,
-) -> (Option<(Vec<Run>, Block)>, Vec<Run>) {
-    let is_small = |run: &Run| run.bytes <= LARGEST_GATHERED;
-    let small = runs.iter().filter(|run| is_small(run)).count();
-    let Some(entry) = entry.filter(|_| small >= FEWEST_GATHERED) else { return (None, runs) };
+) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
+    let is_small = |range: &CopyRange| range.bytes <= LARGEST_GATHERED;
+    let small = ranges.iter().filter(|range| is_small(range)).count();
+    let Some(entry) = entry.filter(|_| small >= FEWEST_GATHERED) else { return (None, ranges) };
     let bytes = small.saturating_mul(entry);
     match table(bytes).filter(|table| table.bytes() >= bytes) {
-        None => (None, runs),
-        Some(table) if small == runs.len() => (Some((runs, table)), Vec::new()),
+        None => (None, ranges),
+        Some(table) if small == ranges.len() => (Some((ranges, table)), Vec::new()),
         Some(table) => {
-            let (small, large) = runs.into_iter().partition(is_small);
+            let (small, large) = ranges.into_iter().partition(is_small);
             (Some((small, table)), large)
         }
     }

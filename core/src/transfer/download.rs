@@ -1,93 +1,108 @@
 //! Copying down into blocks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use smallvec::smallvec;
 
 use crate::backend::{Buffer, CopyOp, Direction, HostSide};
 use crate::error::{Error, Result};
 use crate::in_flight::metrics::Phase;
-use crate::in_flight::queue::{Keep, Lane, Storages};
-use crate::job::unstage::Landing;
+use crate::in_flight::queue::SubmissionQueue;
+use crate::job::unstage::{Landing, Part, Unstaging};
 use crate::staging::block::Block;
+use crate::transfer::blocks::{BlockSource, SegmentBlocks};
 use crate::transfer::coalesce;
-use crate::transfer::coalesce::Run;
-use crate::transfer::segment_copy::{Outlet, Supply, Taken, Transfer};
+use crate::transfer::coalesce::CopyRange;
+use crate::transfer::resources::{Storages, SubmissionResources};
+use crate::transfer::segment::{ChunkPiece, chunk_pieces};
+use crate::transfer::segment_copy::{Carried, SegmentCopy};
 
-impl Transfer<'_> {
+impl SegmentCopy<'_> {
     /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
-    pub(crate) fn drain(&self, supply: Supply<'_>, outlet: Outlet<'_>) -> Result<()> {
-        let (job, flow, lane) = (self.job, self.flow, &self.flow.lane);
-        let landing = |block| Landing::new(job, flow, self.destinations, self.unit, block);
-        let source = flow.origin.device().ok_or(Error::NotReady)?;
-        match supply {
-            Supply::Taken(Taken { block, table }) => {
+    pub(crate) fn drain(&self, blocks: BlockSource<'_>) -> Result<Carried> {
+        let (job, path, queue) = (self.job, self.path, &self.path.queue);
+        let source = path.from.device().ok_or(Error::NotReady)?;
+        match blocks {
+            BlockSource::SegmentBlocks(SegmentBlocks { block, table }) => {
                 let block = Arc::new(block.ok_or(Error::NotReady)?);
-                self.read_down(lane, &block, |_| table)?;
-                job.landings().push(landing(block));
-                source.staging().lend_to(job.landings());
-                Ok(())
+                self.read_down(queue, &block, |_| table)?;
+                job.landings().push(self.landing(block));
+                let landings: Weak<Unstaging> = Arc::downgrade(job.landings());
+                source.staging().lend_to(landings);
+                Ok(Carried::Whole)
             }
-            Supply::Now(_) => {
+            BlockSource::Now(_) => {
                 let Some(block) = self.take(source.staging(), Direction::Download, None)? else {
-                    return self.carry_halves(None, outlet);
+                    return Ok(Carried::InHalves);
                 };
-                let landing = landing(self.copy_down(lane, block)?);
+                let landing = self.landing(self.copy_down(queue, block)?);
                 // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.
-                job.completion.figures.time(Phase::Stage, || unsafe { landing.land() })
+                job.completion.metrics.time(Phase::Stage, || unsafe { landing.land() })?;
+                Ok(Carried::Whole)
             }
         }
     }
 
-    /// Copies the unit into a block of the source and waits for it.
-    pub(crate) fn copy_down(&self, lane: &Arc<Lane>, block: Block) -> Result<Arc<Block>> {
+    /// The results of the segment, which copies put into `block`.
+    fn landing(&self, block: Arc<Block>) -> Landing {
+        let part = |piece: ChunkPiece| {
+            let to = self.destinations.chunks.get(piece.chunk)?;
+            let from = piece.linear - self.segment.start;
+            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
+            Some(Part { from, to: to.storage.clone(), to_offset: to.offset + piece.chunk_offset, bytes })
+        };
+        Landing { parts: chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(), block }
+    }
+
+    /// Copies the segment into a block of the source and waits for it.
+    pub(crate) fn copy_down(&self, queue: &Arc<SubmissionQueue>, block: Block) -> Result<Arc<Block>> {
         let block = Arc::new(block);
-        if let Some(position) = self.read_down(lane, &block, |bytes| self.grow_table(bytes))? {
-            lane.wait(position, None)?;
+        if let Some(position) = self.read_down(queue, &block, |bytes| self.grow_table(bytes))? {
+            queue.wait(position, None)?;
         }
         Ok(block)
     }
 
-    /// Copies the unit into a block of the source; the position behind that, unless there is nothing to copy.
+    /// Copies the segment into a block of the source; the position behind that, unless there is nothing to copy.
     fn read_down(
         &self,
-        lane: &Arc<Lane>,
+        queue: &Arc<SubmissionQueue>,
         block: &Arc<Block>,
         table: impl FnOnce(usize) -> Option<Block>,
     ) -> Result<Option<u64>> {
-        let runs = coalesce::runs(self.job, self.flow, self.unit, None, &mut Storages::new());
-        self.job.completion.figures.count_staged(self.unit.bytes(), block.staging().is_pinned());
-        let (gathered, single) = coalesce::split(runs, self.flow.gather(&self.job.target), table);
+        let ranges = coalesce::ranges(self.job, self.path, self.segment, None, &mut Storages::new());
+        self.job.completion.metrics.count_staged(self.segment.bytes(), block.staging().is_pinned());
+        let (gathered, single) = coalesce::split(ranges, self.path.gather(&self.job.target), table);
         let mut last = None;
-        if let Some((runs, table)) = gathered {
-            self.job.completion.figures.count_gathered(runs.len());
-            last = Some(self.copy_runs_down(lane, block, Some(table), &runs)?);
+        if let Some((ranges, table)) = gathered {
+            self.job.completion.metrics.count_gathered(ranges.len());
+            last = Some(self.copy_ranges_down(queue, block, Some(table), &ranges)?);
         }
         if !single.is_empty() {
-            last = Some(self.copy_runs_down(lane, block, None, &single)?);
+            last = Some(self.copy_ranges_down(queue, block, None, &single)?);
         }
         Ok(last)
     }
 
-    fn copy_runs_down(
+    fn copy_ranges_down(
         &self,
-        lane: &Arc<Lane>,
+        queue: &Arc<SubmissionQueue>,
         block: &Arc<Block>,
         table: Option<Block>,
-        runs: &[Run],
+        ranges: &[CopyRange],
     ) -> Result<u64> {
-        let keep = Keep { shared_blocks: smallvec![block.clone()], table, ..self.keep() };
-        // SAFETY: as in `copy_runs`; the block has room for the whole unit.
+        let keep = SubmissionResources { shared_blocks: smallvec![block.clone()], table, ..self.keep() };
+        // SAFETY: as in `copy_ranges`; the block has room for the whole segment.
         unsafe {
-            self.submit(lane, keep, |keep| {
-                let mut ops = Vec::with_capacity(runs.len());
+            self.submit(queue, keep, |keep| {
+                let mut ops = Vec::with_capacity(ranges.len());
                 if let Some(block) = keep.shared_blocks.first() {
                     let (to, sources) = (block.host_side(0), keep.sources());
-                    let down = |run: &Run| {
-                        let from = sources.get(run.leaf)?.storage.buffer();
-                        Some(run.down(from, to, run.to_offset - self.unit.start))
+                    let down = |range: &CopyRange| {
+                        let from = sources.get(range.leaf)?.storage.buffer();
+                        Some(range.down(from, to, range.to_offset - self.segment.start))
                     };
-                    ops.extend(runs.iter().filter_map(down));
+                    ops.extend(ranges.iter().filter_map(down));
                 }
                 ops.into()
             })
@@ -95,7 +110,7 @@ impl Transfer<'_> {
     }
 }
 
-impl Run {
+impl CopyRange {
     /// The copy out of `from` to a place in host memory.
     #[inline]
     pub(crate) fn down<'k>(&self, from: &'k dyn Buffer, to: HostSide<'k>, offset: usize) -> CopyOp<'k> {

@@ -1,36 +1,36 @@
 //! Copies that are carried out together, and their bytes staged once: a single one, or several of the same leaves to devices
 //! that read the same staging blocks.
 
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
-use crate::copy::start;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::job::job::{HostResults, Job};
+use crate::job::allocate::HostResults;
+use crate::job::job::Job;
 use crate::job::options::CopyOptions;
-use crate::job::path::{Flow, Way};
+use crate::job::path::{PathKind, TransferPath};
 use crate::runtime::foreign;
 use crate::runtime::workers::Team;
 use crate::staging::lease::Lease;
-use crate::transfer::inline::{Diligence, Refusal, panicked};
-use crate::transfer::muster::Muster;
-use crate::transfer::segment::{Unit, units};
-use crate::transfer::segment_copy::{Outlet, Supply};
-use crate::transfer::upload::{Filled, Shared};
-use crate::transfer::{inline, segment_copy};
+use crate::transfer::blocks::{BlockSource, take_blocks};
+use crate::transfer::carry::carry;
+use crate::transfer::effort::{Effort, NotInline};
+use crate::transfer::filled::{FilledSegment, Outlet, SharedSegment};
+use crate::transfer::segment::{Segment, segments};
+use crate::transfer::upload::{copy_up, copy_up_shared};
+use crate::transfer::{inline, order};
 
 /// Copies with one plan. What fails for one of them leaves the others alone.
 #[derive(Clone)]
-pub(crate) struct Group {
+pub(crate) struct JobGroup {
     jobs: SmallVec<[Arc<Job>; 2]>,
     /// The share of staging that they have while they are carried out by workers.
     lease: Option<Arc<Lease>>,
 }
 
-impl Group {
+impl JobGroup {
     pub(crate) fn of(job: Arc<Job>) -> Self {
         Self { jobs: smallvec![job], lease: None }
     }
@@ -67,84 +67,63 @@ impl Group {
         Team::waiting_for(devices.map(|device| Arc::as_ptr(device.backend()).addr()))
     }
 
-    /// Carries all out, at once or by workers. Fails, and with it each of them, if none can be.
-    pub(crate) fn launch(&self) -> Result<()> {
-        let inline = |diligence| match &*self.jobs {
-            [only] => inline::inline(only, diligence),
-            _ => self.inline(diligence),
-        };
-        let Some(first) = self.jobs.first() else { return Ok(()) };
-        start::launch(first, inline, || self.clone().in_background())
-            .inspect_err(|error| self.jobs.iter().for_each(|job| job.completion.fail(error.clone())))
-    }
-
-    /// Hands the copies to workers.
-    pub(crate) fn in_background(self) -> Result<()> {
-        for job in &self.jobs {
-            job.completion.figures.note_background();
-            for device in [&job.target].into_iter().chain(job.source_devices()) {
-                device.note_background(&job.completion);
-            }
-        }
-        Muster::call(self)
-    }
-
     /// As [`inline::inline`], for several.
-    fn inline(&self, diligence: Diligence) -> Result<(), Refusal> {
+    pub(crate) fn inline(&self, effort: Effort) -> Result<(), NotInline> {
         let Some(first) = self.jobs.first() else { return Ok(()) };
-        inline::weigh(first, diligence)?;
+        inline::weigh(first, effort)?;
         for job in &self.jobs {
-            match inline::order_behind_predecessors(job, false) {
+            match order::order_behind_predecessors(job, false) {
                 Ok(true) => {}
-                Ok(false) => return Err(Refusal::NeedsWorker("a source is still being filled")),
+                Ok(false) => return Err(NotInline::NeedsWorker("a source is still being filled")),
                 Err(error) => job.completion.fail(error),
             }
         }
         self.each(|job| job.allocate(HostResults::Grow).map(drop))?;
-        self.share_lanes();
+        self.share_queues();
         if let Some(lead) = self.lead() {
-            let units = units(lead);
-            let blocks = inline::take_blocks(lead, &units, diligence)?;
-            for (unit, taken) in units.iter().zip(blocks) {
+            let segments = segments(lead);
+            let blocks = take_blocks(lead, &segments, effort)?;
+            for (segment, taken) in segments.iter().zip(blocks) {
                 let outlet = &mut |filled| self.copy_up(smallvec![filled]);
-                caught(|| self.carry(unit, Supply::Taken(taken), outlet))?;
+                caught(|| self.carry(segment, BlockSource::SegmentBlocks(taken), outlet))?;
             }
         }
         self.running().for_each(|job| job.completion.submitted());
-        self.common_error().map_or(Ok(()), |error| Err(Refusal::Failed(error)))
+        self.common_error().map_or(Ok(()), |error| Err(NotInline::Failed(error)))
     }
 
     /// Gives it a share of the blocks that its first copy is staged through, if there are any.
     pub(crate) fn lease(&mut self) {
         let lead = self.lead().filter(|lead| lead.pinned);
-        let staged = lead
-            .and_then(|lead| Some((lead, lead.flows.iter().find(|flow| matches!(flow.way, Way::Staged))?)));
-        self.lease = staged.map(|(lead, flow)| Lease::new(lead.target.staging(), &flow.lane));
+        let staged = lead.and_then(|lead| {
+            Some((lead, lead.paths.iter().find(|path| matches!(path.kind, PathKind::Staged))?))
+        });
+        self.lease = staged.map(|(lead, path)| Lease::new(lead.target.staging(), &path.queue));
     }
 
     pub(crate) fn leased(&self) -> Option<&Arc<Lease>> {
         self.lease.as_ref()
     }
 
-    /// Does what comes before the first unit. May wait for devices.
+    /// Does what comes before the first segment. May wait for devices.
     pub(crate) fn prepare(&self) -> Result<()> {
         self.each(|job| {
-            inline::order_behind_predecessors(job, true)?;
-            inline::order_behind_destinations(job, true)?;
+            order::order_behind_predecessors(job, true)?;
+            order::order_behind_destinations(job, true)?;
             if let Some(destinations) = job.allocate(HostResults::Grow)? {
-                inline::order_behind_uses(job, &destinations.uses, true)?;
+                order::order_behind_uses(job, &destinations.uses, true)?;
             }
             Ok(())
         })?;
-        self.share_lanes();
+        self.share_queues();
         Ok(())
     }
 
-    /// Has whoever waits for a block of the lead ask the lanes of all, which read them.
-    fn share_lanes(&self) {
+    /// Has whoever waits for a block of the lead ask the queues of all, which read them.
+    fn share_queues(&self) {
         if let (Some(lead), [_, _, ..]) = (self.lead(), &*self.jobs) {
-            for flow in self.jobs.iter().flat_map(|job| &job.flows) {
-                lead.target.staging().serve(&flow.lane);
+            for path in self.jobs.iter().flat_map(|job| &job.paths) {
+                lead.target.staging().serve(&path.queue);
             }
         }
     }
@@ -154,26 +133,26 @@ impl Group {
         self.jobs.iter().find(|job| job.destinations.get().is_some())
     }
 
-    /// Carries one unit to all, as far as `outlet` if it goes up through a staging block: filled once.
-    pub(crate) fn carry(&self, unit: &Unit, supply: Supply<'_>, outlet: Outlet<'_>) -> Result<()> {
+    /// Carries one segment to all, as far as `outlet` if it goes up through a staging block: filled once.
+    pub(crate) fn carry(&self, segment: &Segment, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<()> {
         let lead = self.lead().ok_or(Error::NotReady)?;
-        let is_staged = |flow: &Flow| matches!(flow.way, Way::Staged);
-        if self.jobs.len() == 1 || lead.flows.get(unit.flow).is_some_and(is_staged) {
-            return segment_copy::carry(lead, unit, supply, outlet);
+        let is_staged = |path: &TransferPath| matches!(path.kind, PathKind::Staged);
+        if self.jobs.len() == 1 || lead.paths.get(segment.path).is_some_and(is_staged) {
+            return carry(lead, segment, blocks, outlet);
         }
         // Pinned sources, which each device reads where they lie.
-        self.each(|job| segment_copy::carry(job, unit, Supply::Now(None), &mut |_| Err(Error::NotReady)))
+        self.each(|job| carry(job, segment, BlockSource::Now(None), &mut |_| Err(Error::NotReady)))
     }
 
-    /// Copies blocks up that [`carry`](Self::carry) has filled. They go back to their pool when the last of the lanes that read
+    /// Copies blocks up that [`carry`](Self::carry) has filled. They go back to their pool when the last of the queues that read
     /// them is through: each of them holds them.
-    pub(crate) fn copy_up(&self, filled: SmallVec<[Filled; 1]>) -> Result<()> {
+    pub(crate) fn copy_up(&self, filled: SmallVec<[FilledSegment; 1]>) -> Result<()> {
         match (&*self.jobs, self.lead()) {
-            ([only], _) => segment_copy::copy_up(only, filled),
+            ([only], _) => copy_up(only, filled),
             (_, Some(lead)) => {
-                let shared: SmallVec<[Shared; 1]> =
+                let shared: SmallVec<[SharedSegment; 1]> =
                     filled.into_iter().map(|filled| filled.share(lead)).collect();
-                self.each(|job| segment_copy::copy_up_shared(job, &shared))
+                self.each(|job| copy_up_shared(job, &shared))
             }
             _ => Ok(()),
         }
@@ -232,4 +211,10 @@ pub(crate) fn caught<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
         foreign::forget_payload(panic);
         Err(error)
     })
+}
+
+pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+    Error::Panicked { message: message.unwrap_or_default() }
 }

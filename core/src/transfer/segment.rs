@@ -1,4 +1,4 @@
-//! Cutting the linear spaces of a plan into units, and what lies in one.
+//! Cutting the linear spaces of a plan into segments, and what lies in one.
 
 use std::iter::Zip;
 use std::slice;
@@ -6,36 +6,36 @@ use std::slice;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
-use crate::copy::take::Leaf;
 use crate::job::job::Job;
-use crate::job::path::{Flow, UnitSizes};
+use crate::job::leaf::Leaf;
+use crate::job::path::{SegmentSizes, TransferPath};
 use crate::plan::plan::NumberedChunks;
-use crate::staging::pool::SMALLEST_BLOCK;
+use crate::staging::size_class::SMALLEST_BLOCK;
 
-/// A range of the linear space of one flow.
+/// A range of the linear space of one path.
 #[derive(Clone, Copy)]
-pub(crate) struct Unit {
-    /// Index of the flow.
-    pub(crate) flow: usize,
+pub(crate) struct Segment {
+    /// Index of the path.
+    pub(crate) path: usize,
     pub(crate) start: usize,
     end: usize,
-    /// How large a staging block for it is: small units take blocks of the same class as the others, which are there.
+    /// How large a staging block for it is: small segments take blocks of the same class as the others, which are there.
     pub(crate) block: usize,
     /// Nothing of the copy comes behind it.
     pub(crate) last: bool,
 }
 
-impl Unit {
+impl Segment {
     pub(crate) fn bytes(&self) -> usize {
         self.end - self.start
     }
 
-    /// The same unit in a block of `bytes` bytes, which are enough.
+    /// The same segment in a block of `bytes` bytes, which are enough.
     pub(crate) fn in_block(&self, bytes: usize) -> Self {
         Self { block: bytes, ..*self }
     }
 
-    /// Two units for the same bytes, of whole granules; `None` if a smaller block would not be smaller.
+    /// Two segments for the same bytes, of whole granules; `None` if a smaller block would not be smaller.
     pub(crate) fn halves(&self, granularity: Alignment) -> Option<[Self; 2]> {
         let half = granularity.round_up(self.bytes().div_ceil(2))?;
         (self.bytes() > SMALLEST_BLOCK && half < self.bytes()).then(|| {
@@ -48,43 +48,46 @@ impl Unit {
     }
 }
 
-/// The whole linear space of a flow.
-pub(crate) fn whole(job: &Job, flow: &Flow) -> Unit {
-    let span = job.plan.source_span(flow.source);
-    Unit { flow: 0, start: 0, end: span, block: span, last: true }
+/// The whole linear space of a path.
+pub(crate) fn whole(job: &Job, path: &TransferPath) -> Segment {
+    let span = job.plan.source_span(path.source);
+    Segment { path: 0, start: 0, end: span, block: span, last: true }
 }
 
-/// All units of a copy.
-pub(crate) fn units(job: &Job) -> SmallVec<[Unit; 1]> {
-    units_by(job, |_, sizes| sizes)
+/// All segments of a copy.
+pub(crate) fn segments(job: &Job) -> SmallVec<[Segment; 1]> {
+    segments_by(job, |_, sizes| sizes)
 }
 
 /// The same for a copy that is one of many at a time.
-pub(crate) fn units_of_many(job: &Job) -> SmallVec<[Unit; 1]> {
-    units_by(job, |flow, sizes| if flow.is_filled_by_many() { sizes.of_many() } else { sizes })
+pub(crate) fn segments_of_many(job: &Job) -> SmallVec<[Segment; 1]> {
+    segments_by(job, |path, sizes| if path.is_filled_by_many() { sizes.of_many() } else { sizes })
 }
 
-fn units_by(job: &Job, sizes_of: fn(&Flow, UnitSizes) -> UnitSizes) -> SmallVec<[Unit; 1]> {
-    let mut units = SmallVec::<[Unit; 1]>::new();
-    for (index, flow) in job.flows.iter().enumerate() {
-        let span = job.plan.source_span(flow.source);
+fn segments_by(
+    job: &Job,
+    sizes_of: fn(&TransferPath, SegmentSizes) -> SegmentSizes,
+) -> SmallVec<[Segment; 1]> {
+    let mut segments = SmallVec::<[Segment; 1]>::new();
+    for (index, path) in job.paths.iter().enumerate() {
+        let span = job.plan.source_span(path.source);
         let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-        let sizes = sizes_of(flow, flow.unit_sizes(pageable));
+        let sizes = sizes_of(path, path.segment_sizes(pageable));
         let block = sizes.largest.min(span);
         let mut start = 0;
         while start < span {
             let end = start.saturating_add(sizes.next(start, span - start)).min(span);
-            units.push(Unit { flow: index, start, end, block, last: false });
+            segments.push(Segment { path: index, start, end, block, last: false });
             start = end;
         }
     }
-    if let Some(unit) = units.last_mut() {
-        unit.last = true;
+    if let Some(segment) = segments.last_mut() {
+        segment.last = true;
     }
-    units
+    segments
 }
 
-/// The part of a leaf within a unit.
+/// The part of a leaf within a segment.
 pub(crate) struct Piece {
     pub(crate) leaf: usize,
     pub(crate) chunk: usize,
@@ -97,7 +100,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: usize,
 }
 
-/// The part of a chunk within a unit.
+/// The part of a chunk within a segment.
 pub(crate) struct ChunkPiece {
     pub(crate) chunk: usize,
     pub(crate) chunk_offset: usize,
@@ -105,18 +108,18 @@ pub(crate) struct ChunkPiece {
     pub(crate) bytes: usize,
 }
 
-/// The parts of the leaves of a flow within a unit, in linear order.
+/// The parts of the leaves of a path within a segment, in linear order.
 #[inline]
-pub(crate) fn pieces<'a>(job: &'a Job, flow: &Flow, unit: &'a Unit) -> Pieces<'a> {
-    let chunks = job.plan.numbered_chunks_of(flow.source);
+pub(crate) fn pieces<'a>(job: &'a Job, path: &TransferPath, segment: &'a Segment) -> Pieces<'a> {
+    let chunks = job.plan.numbered_chunks_of(path.source);
     let chunk = OpenChunk { number: 0, base: 0 };
-    Pieces { job, unit, chunks, leaves: [].iter().zip(&[]), chunk }
+    Pieces { job, segment, chunks, leaves: [].iter().zip(&[]), chunk }
 }
 
 /// See [`pieces`]. Staging spends its time here: one loop, without a look at what the last piece was.
 pub(crate) struct Pieces<'a> {
     job: &'a Job,
-    unit: &'a Unit,
+    segment: &'a Segment,
     chunks: NumberedChunks<'a>,
     /// The rest of the current chunk: numbers of leaves, and where they end.
     leaves: Zip<slice::Iter<'a, u32>, slice::Iter<'a, usize>>,
@@ -130,7 +133,7 @@ impl<'a> Iterator for Pieces<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.leaves.next() {
-                Some(placed) => return self.chunk.piece(placed, self.unit, &self.job.leaves),
+                Some(placed) => return self.chunk.piece(placed, self.segment, &self.job.leaves),
                 None => self.open_next_chunk()?,
             }
         }
@@ -139,12 +142,12 @@ impl<'a> Iterator for Pieces<'a> {
     /// Chunk by chunk: what all pieces of one have in common stays in registers, which takes a quarter less.
     #[inline(always)]
     fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut add: F) -> B {
-        let (leaves, unit) = (&**self.job.leaves, *self.unit);
+        let (leaves, segment) = (&**self.job.leaves, *self.segment);
         let mut sum = init;
         loop {
             let chunk = self.chunk;
             for placed in self.leaves.clone() {
-                let Some(item) = chunk.piece(placed, &unit, leaves) else { return sum };
+                let Some(item) = chunk.piece(placed, &segment, leaves) else { return sum };
                 sum = add(sum, item);
             }
             if self.open_next_chunk().is_none() {
@@ -158,11 +161,11 @@ impl Pieces<'_> {
     /// `None` behind the last one.
     #[cold]
     fn open_next_chunk(&mut self) -> Option<()> {
-        let unit = self.unit;
+        let segment = self.segment;
         let (number, chunk) =
-            self.chunks.find(|(_, chunk)| chunk.base.saturating_add(chunk.bytes) > unit.start)?;
+            self.chunks.find(|(_, chunk)| chunk.base.saturating_add(chunk.bytes) > segment.start)?;
         let (leaves, ends) = self.job.plan.placed_in(chunk);
-        let passed = ends.partition_point(|end| *end <= unit.start);
+        let passed = ends.partition_point(|end| *end <= segment.start);
         self.leaves = leaves.get(passed..)?.iter().zip(ends.get(passed..)?);
         self.chunk = OpenChunk { number, base: chunk.base };
         Some(())
@@ -177,14 +180,19 @@ struct OpenChunk {
 }
 
 impl OpenChunk {
-    /// The part of a leaf, by its number and where it ends, within `unit`; `None` behind the last one.
+    /// The part of a leaf, by its number and where it ends, within `segment`; `None` behind the last one.
     #[inline(always)]
-    fn piece<'a>(self, placed: (&u32, &usize), unit: &Unit, leaves: &'a [Leaf]) -> Option<(Piece, &'a Leaf)> {
+    fn piece<'a>(
+        self,
+        placed: (&u32, &usize),
+        segment: &Segment,
+        leaves: &'a [Leaf],
+    ) -> Option<(Piece, &'a Leaf)> {
         let (number, end) = (*placed.0 as usize, *placed.1);
         let leaf = leaves.get(number)?;
         let start = end - leaf.copied_bytes();
-        let linear = start.max(unit.start);
-        let bytes = end.min(unit.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
+        let linear = start.max(segment.start);
+        let bytes = end.min(segment.end).checked_sub(linear).filter(|bytes| *bytes > 0)?;
         let piece = Piece {
             leaf: number,
             chunk: self.number,
@@ -197,22 +205,22 @@ impl OpenChunk {
     }
 }
 
-/// The parts of the chunks of a flow within a unit.
+/// The parts of the chunks of a path within a segment.
 pub(crate) fn chunk_pieces<'a>(
     job: &'a Job,
-    flow: &'a Flow,
-    unit: &'a Unit,
+    path: &'a TransferPath,
+    segment: &'a Segment,
 ) -> impl Iterator<Item = ChunkPiece> + 'a {
     let all = job.plan.chunks();
-    // Many units of many chunks: each unit finds its own.
+    // Many segments of many chunks: each segment finds its own.
     let first = all.partition_point(|chunk| {
-        (chunk.source, chunk.base.saturating_add(chunk.bytes)) <= (flow.source, unit.start)
+        (chunk.source, chunk.base.saturating_add(chunk.bytes)) <= (path.source, segment.start)
     });
     let within = all.iter().enumerate().skip(first);
-    let within = within.take_while(|(_, chunk)| chunk.source == flow.source && chunk.base < unit.end);
+    let within = within.take_while(|(_, chunk)| chunk.source == path.source && chunk.base < segment.end);
     within.filter_map(move |(index, chunk)| {
-        let linear = chunk.base.max(unit.start);
-        let end = (chunk.base + chunk.bytes).min(unit.end);
+        let linear = chunk.base.max(segment.start);
+        let end = (chunk.base + chunk.bytes).min(segment.end);
         let bytes = end.checked_sub(linear).filter(|bytes| *bytes > 0)?;
         Some(ChunkPiece { chunk: index, chunk_offset: linear - chunk.base, linear, bytes })
     })

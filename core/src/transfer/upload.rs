@@ -1,92 +1,69 @@
 //! Copying filled blocks up.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use crate::backend::CopyOp;
 use crate::error::Result;
-use crate::in_flight::queue::Keep;
 use crate::job::job::Job;
-use crate::staging::block::Block;
-use crate::transfer::segment::{Unit, chunk_pieces};
-use crate::transfer::segment_copy::Transfer;
+use crate::transfer::filled::{FilledSegment, SharedSegment};
+use crate::transfer::resources::SubmissionResources;
+use crate::transfer::segment::{Segment, chunk_pieces};
+use crate::transfer::segment_copy::SegmentCopy;
 
-/// A unit that lies in a block, which has room for it, and is to be copied up.
-pub(crate) struct Filled {
-    pub(crate) unit: Unit,
-    pub(crate) block: Block,
-}
-
-/// Copies blocks up that [`carry`](crate::transfer::segment_copy::carry) has filled for this job: one submission for each flow.
-pub(crate) fn copy_up(job: &Job, mut filled: SmallVec<[Filled; 1]>) -> Result<()> {
-    while let Some(flow) = filled.last().map(|last| last.unit.flow) {
-        let (now, later) = filled.into_iter().partition(|filled| filled.unit.flow == flow);
-        copy_up_one_flow(job, now)?;
+/// Copies blocks up that [`carry`](crate::transfer::carry::carry) has filled for this job: one submission for each path.
+pub(crate) fn copy_up(job: &Job, mut filled: SmallVec<[FilledSegment; 1]>) -> Result<()> {
+    while let Some(path) = filled.last().map(|last| last.segment.path) {
+        let (now, later) = filled.into_iter().partition(|filled| filled.segment.path == path);
+        copy_up_one_path(job, now)?;
         filled = later;
     }
     Ok(())
 }
 
-/// A [`Filled`] that several copies read, of jobs with the same plan.
-pub(crate) struct Shared {
-    unit: Unit,
-    block: Arc<Block>,
-}
-
-impl Filled {
-    /// For copies with the plan of `job`, which has filled it.
-    pub(crate) fn share(self, job: &Job) -> Shared {
-        let Self { unit, block } = self;
-        job.completion.figures.count_staged(unit.bytes(), block.staging().is_pinned());
-        Shared { unit, block: Arc::new(block) }
-    }
-}
-
-/// Copies blocks up that others read as well: one submission for each flow.
-pub(crate) fn copy_up_shared(job: &Job, filled: &[Shared]) -> Result<()> {
-    for flow in 0..job.flows.len() {
-        let (mut units, mut keep) = (SmallVec::<[Unit; 1]>::new(), Keep::default());
-        for Shared { unit, block } in filled.iter().filter(|filled| filled.unit.flow == flow) {
-            units.push(*unit);
+/// Copies blocks up that others read as well: one submission for each path.
+pub(crate) fn copy_up_shared(job: &Job, filled: &[SharedSegment]) -> Result<()> {
+    for path in 0..job.paths.len() {
+        let (mut segments, mut keep) = (SmallVec::<[Segment; 1]>::new(), SubmissionResources::default());
+        for SharedSegment { segment, block } in filled.iter().filter(|filled| filled.segment.path == path) {
+            segments.push(*segment);
             keep.shared_blocks.push(block.clone());
         }
-        copy_units_up(job, &units, keep)?;
+        copy_segments_up(job, &segments, keep)?;
     }
     Ok(())
 }
 
 /// One copy for each chunk that a block holds a part of.
-fn copy_up_one_flow(job: &Job, filled: SmallVec<[Filled; 1]>) -> Result<()> {
-    let mut units = SmallVec::<[Unit; 1]>::new();
-    let mut keep = Keep::default();
-    for Filled { unit, block } in filled {
-        job.completion.figures.count_staged(unit.bytes(), block.staging().is_pinned());
-        units.push(unit);
+fn copy_up_one_path(job: &Job, filled: SmallVec<[FilledSegment; 1]>) -> Result<()> {
+    let mut segments = SmallVec::<[Segment; 1]>::new();
+    let mut keep = SubmissionResources::default();
+    for FilledSegment { segment, block } in filled {
+        job.completion.metrics.count_staged(segment.bytes(), block.staging().is_pinned());
+        segments.push(segment);
         keep.blocks.push(block);
     }
-    copy_units_up(job, &units, keep)
+    copy_segments_up(job, &segments, keep)
 }
 
-/// Copies units of one flow up, each out of the block of its number.
-fn copy_units_up(job: &Job, units: &[Unit], mut keep: Keep) -> Result<()> {
-    let Some(last) = units.last() else { return Ok(()) };
-    let transfer = Transfer::of(job, last)?;
+/// Copies segments of one path up, each out of the block of its number.
+fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResources) -> Result<()> {
+    let Some(last) = segments.last() else { return Ok(()) };
+    let transfer = SegmentCopy::of(job, last)?;
     let mut pieces = SmallVec::<[BlockPiece; 2]>::new();
-    for (block, unit) in units.iter().enumerate() {
-        for piece in chunk_pieces(job, transfer.flow, unit) {
+    for (block, segment) in segments.iter().enumerate() {
+        for piece in chunk_pieces(job, transfer.path, segment) {
             let Some(to) = transfer.destinations.chunks.get(piece.chunk) else { continue };
             keep.storages.push(to.storage.clone());
             let to_offset = to.offset + piece.chunk_offset;
             let bytes = to.room_for(piece.chunk_offset, piece.bytes);
-            pieces.push(BlockPiece { block, offset: piece.linear - unit.start, to_offset, bytes });
+            pieces.push(BlockPiece { block, offset: piece.linear - segment.start, to_offset, bytes });
         }
     }
     // SAFETY: the pieces are cut out of chunks that the plan has sized, or that lie in memory of the caller which has room
-    // for them (`Held::check`), and each lies within its unit, which the block has room for (`Filled`); a block of another
+    // for them (`Preallocated::check`), and each lies within its segment, which the block has room for (`FilledSegment`); a block of another
     // device is one that this one reads (`Job::can_share_with`).
     let submission = unsafe {
-        transfer.submit(&transfer.flow.lane, keep, |keep| {
+        transfer.submit(&transfer.path.queue, keep, |keep| {
             let uploads = pieces.iter().zip(&keep.storages).filter_map(|(from, storage)| {
                 Some(CopyOp::Upload {
                     from: keep.staged(from.block)?.host_side(from.offset),

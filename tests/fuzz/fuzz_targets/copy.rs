@@ -177,8 +177,8 @@ impl Bench {
             mapped_staging: kind.mapped,
             // Devices with mapped staging that gather are refused.
             gather: (kind.gathers && !kind.mapped).then_some(24),
-            copy_granularity: Alignment::of(granularity).unwrap(),
-            bindable_alignment: Alignment::of(bindable).unwrap(),
+            copy_granularity: Alignment::new(granularity).unwrap(),
+            bindable_alignment: Alignment::new(bindable).unwrap(),
             ..LateConfig::new("late")
         });
         let late = late.unwrap();

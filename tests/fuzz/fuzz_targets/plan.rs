@@ -81,7 +81,7 @@ fn leaf(bytes: &mut Unstructured<'_>) -> Result<Leaf> {
 fn alignment(bytes: &mut Unstructured<'_>) -> Result<Alignment> {
     let largest = if bytes.ratio(1, 16)? { usize::BITS - 1 } else { 12 };
     let log = bytes.int_in_range(0..=largest)?;
-    Ok(Alignment::of(1 << log).unwrap())
+    Ok(Alignment::new(1 << log).unwrap())
 }
 
 /// A usual size, or one at an edge of what can be counted.

@@ -72,7 +72,7 @@ impl LateConfig {
             staging_memory: isize::MAX as usize,
             copy_granularity: Alignment::ONE,
             bindable_alignment: Alignment::ONE,
-            buffer_alignment: const { Alignment::of(256).unwrap() },
+            buffer_alignment: const { Alignment::new(256).unwrap() },
             largest_buffer: usize::MAX,
             host_writable: false,
             largest_open: 0,

@@ -94,7 +94,7 @@ impl Instance {
             next_address: 1 << 40,
         };
         Ok(Self {
-            devices: devices.collect::<Result<_>>()?,
+            devices: devices.collect::<Result<_, _>>()?,
             config,
             state: Mutex::new(state),
             changed: Condvar::new(),

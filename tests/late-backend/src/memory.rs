@@ -122,10 +122,11 @@ unsafe impl Buffer for LateBuffer {
         Ok(())
     }
 
-    fn release(mut self: Box<Self>, after: &[Ticket]) {
+    fn release_after(&mut self, after: &[Ticket]) -> bool {
         if let Some(life) = self.life.take() {
             self.instance.retire(life, after);
         }
+        true
     }
 }
 

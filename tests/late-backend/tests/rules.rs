@@ -214,7 +214,7 @@ fn use_of_memory_that_is_gone_is_a_violation_and_touches_nothing() {
 
     let bench = Bench::new();
     let position = bench.submit(&[bench.up()]).unwrap();
-    bench.buffer.release(&[]);
+    drop(bench.buffer);
     assert!(bench.stream.wait(position, None).unwrap());
     assert!(bench.late.violations()[0].contains("device memory that was released"));
     drop(buffer);
@@ -224,8 +224,9 @@ fn use_of_memory_that_is_gone_is_a_violation_and_touches_nothing() {
 fn released_memory_lives_until_its_tickets_are_reached() {
     let bench = Bench::new();
     let position = bench.submit(&[bench.up()]).unwrap();
-    let Bench { late, device, stream, buffer, block } = bench;
-    buffer.release(&[Ticket { stream: stream.clone(), position }]);
+    let Bench { late, device, stream, mut buffer, block } = bench;
+    assert!(buffer.release_after(&[Ticket { stream: stream.clone(), position }]));
+    drop(buffer);
     assert_eq!(device.counters().device_bytes, SIZE as u64);
     assert!(stream.wait(position, None).unwrap());
     assert_eq!(device.counters().device_bytes, 0);
@@ -303,8 +304,6 @@ unsafe impl Buffer for HostBytes {
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
         NonNull::new(self.0.as_ptr().cast::<u8>().cast_mut()).map(|start| (start, true))
     }
-
-    fn release(self: Box<Self>, _: &[Ticket]) {}
 }
 
 #[test]
@@ -432,9 +431,12 @@ fn wrapped_memory_is_that_of_its_owner() {
             Err(Error::InvalidMemory { .. })
         ));
     }
-    let wrapped = wrap(RawMemory { address: address + 4, bytes: 4, kind }, Box::new(bench.buffer)).unwrap();
+    let mut wrapped =
+        wrap(RawMemory { address: address + 4, bytes: 4, kind }, Box::new(bench.buffer)).unwrap();
     assert_eq!(wrapped.address(), Some(address + 4));
-    wrapped.release(&[Ticket { stream: bench.stream.clone(), position: bench.stream.record().unwrap() }]);
+    let used = Ticket { stream: bench.stream.clone(), position: bench.stream.record().unwrap() };
+    assert!(wrapped.release_after(&[used]));
+    drop(wrapped);
     assert_eq!(bench.device.counters().device_bytes, SIZE as u64);
     bench.device.synchronize().unwrap();
     assert_eq!(bench.device.counters().device_bytes, 0);
@@ -521,7 +523,7 @@ fn a_mapped_block_used_against_its_direction_is_noticed() {
 
 #[test]
 fn a_buffer_of_a_broken_granule_is_noticed() {
-    let granules = Alignment::of(4).unwrap();
+    let granules = Alignment::new(4).unwrap();
     let bench = Bench::with(LateConfig { copy_granularity: granules, ..LateConfig::new("late") });
     assert!(bench.device.allocate(5, &*bench.stream).is_err());
     assert_eq!(bench.late.violations().len(), 1);

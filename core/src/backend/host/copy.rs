@@ -7,14 +7,14 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 
 /// One copy with its ends found.
-pub(crate) struct Range {
+pub(crate) struct HostCopyOp {
     /// `None` is zeros.
     from: Option<NonNull<u8>>,
     to: NonNull<u8>,
     pub(crate) bytes: usize,
 }
 
-impl Range {
+impl HostCopyOp {
     pub(crate) fn of(op: &CopyOp<'_>) -> Result<Self> {
         let (from, to, bytes) = match *op {
             CopyOp::Upload { from, to, to_offset, bytes } => {

@@ -1,15 +1,16 @@
 //! Memory of the host as a [`Buffer`]: allocated here, or lent by an owner of any type.
 
-use std::alloc::{self, Layout as Block};
+use std::alloc;
+use std::alloc::Layout as Block;
 use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use crate::backend::{Buffer, MemoryKind, Ticket};
+use crate::backend::{Buffer, MemoryKind};
 use crate::device_id::DeviceId;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::in_flight::queue;
+use crate::runtime::huge_pages;
 
 /// How memory that is allocated here is aligned: as far as device memory is, so that options for one suit the other.
 const ALIGNMENT: usize = 256;
@@ -113,39 +114,6 @@ impl HostMemory {
     }
 }
 
-/// Fewer and cheaper page faults while new memory is written for the first time.
-pub(crate) mod huge_pages {
-    use std::ptr::NonNull;
-
-    /// What a huge page has on most machines, in bytes.
-    pub(crate) const SIZE: usize = 2 << 20;
-    /// For less than so many bytes a start that is aligned like this would waste too much.
-    pub(crate) const LEAST: usize = 4 * SIZE;
-
-    /// Asks for huge pages below memory that nobody has written yet, where the system waits to be asked.
-    #[cfg(all(target_os = "linux", not(miri)))]
-    pub(crate) fn advise(start: NonNull<u8>, bytes: usize) {
-        if bytes >= SIZE {
-            // SAFETY: the range is allocated, and the advice changes nothing that it holds. Refused, it is no error: then there
-            // are small pages.
-            unsafe { libc::madvise(start.as_ptr().cast(), bytes & !(SIZE - 1), libc::MADV_HUGEPAGE) };
-        }
-    }
-
-    #[cfg(not(all(target_os = "linux", not(miri))))]
-    pub(crate) fn advise(_: NonNull<u8>, _: usize) {}
-
-    /// The same for all of a list's room, as far as it is whole huge pages.
-    pub(crate) fn advise_list<T>(list: &Vec<T>) {
-        let start = list.as_ptr().cast::<u8>().cast_mut();
-        let lead = start.align_offset(SIZE);
-        let rest = list.capacity().saturating_mul(size_of::<T>()).checked_sub(lead);
-        if let (Some(rest), Some(start)) = (rest, NonNull::new(start.wrapping_add(lead))) {
-            advise(start, rest);
-        }
-    }
-}
-
 /// The error of host memory that could not be allocated.
 pub(crate) fn out_of_memory(bytes: usize) -> Error {
     Error::OutOfMemory { device: DeviceId::HOST, kind: "host", requested: bytes, free: 0, total: 0 }
@@ -168,13 +136,6 @@ unsafe impl Buffer for HostMemory {
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
         Some((self.start, self.writable))
-    }
-
-    fn release(self: Box<Self>, after: &[Ticket]) {
-        let reached = |ticket: &Ticket| matches!(ticket.is_reached(), Ok(true));
-        if !after.iter().all(reached) {
-            queue::keep_until(self, after);
-        }
     }
 }
 
@@ -249,7 +210,7 @@ mod tests {
         assert_eq!(unsafe { std::slice::from_raw_parts(start.0.as_ptr(), 3) }, [1, 2, 3]);
         assert!(!start.1, "lent memory is read-only");
         assert_eq!((asked.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed)), (1, 0));
-        boxed.release(&[]);
+        drop(boxed);
         assert_eq!((asked.load(Ordering::Relaxed), dropped.load(Ordering::Relaxed)), (1, 1));
     }
 

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use crate::alignment::Alignment;
-use crate::backend::host::copy::Range;
+use crate::backend::host::copy::HostCopyOp;
 use crate::backend::host::counts::{Counts, add};
 use crate::backend::host::memory::HostMemory;
-use crate::backend::host::wrapped::{Foreign, host_range};
+use crate::backend::host::wrapped::{WrappedMemory, host_range};
 use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, RawMemory, Staging,
     StreamPriority, Submission, TimeMark, WriteWindow,
@@ -69,7 +69,7 @@ impl HostBackend {
             limits: Limits {
                 copy_granularity: Alignment::ONE,
                 bindable_alignment: Alignment::ONE,
-                buffer_alignment: const { Alignment::of(256).unwrap() },
+                buffer_alignment: const { Alignment::new(256).unwrap() },
                 largest_buffer: isize::MAX as usize,
                 host_writable: true,
                 largest_open: 0,
@@ -82,7 +82,7 @@ impl HostBackend {
 }
 
 // SAFETY: promises 1 and 2: copies are done when `submit` returns, and a position is given out behind them;
-// 3: `HostMemory` never moves its block, and `Foreign` keeps its owner; 4: `keep_until` keeps an owner until its tickets are
+// 3: `HostMemory` never moves its block, and `WrappedMemory` keeps its owner; 4: memory is dropped when its tickets are
 // reached, and `HostMemory` keeps its own promise; 5: nothing here waits.
 unsafe impl Backend for HostBackend {
     fn device(&self) -> DeviceId {
@@ -121,7 +121,7 @@ unsafe impl Backend for HostBackend {
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         let start = host_range(memory)?;
         let RawMemory { bytes, kind, .. } = memory;
-        Ok(Box::new(Foreign { start, bytes, kind, _owner: owner }))
+        Ok(Box::new(WrappedMemory { start, bytes, kind, _owner: owner }))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
@@ -129,7 +129,8 @@ unsafe impl Backend for HostBackend {
             device: DeviceId::HOST,
             what: "copy on the stream of another device",
         })?;
-        let ranges = ops.iter().map(Range::of).collect::<Result<smallvec::SmallVec<[Range; 8]>>>()?;
+        let ranges =
+            ops.iter().map(HostCopyOp::of).collect::<Result<smallvec::SmallVec<[HostCopyOp; 8]>>>()?;
         let mut moved = 0;
         for range in &ranges {
             // SAFETY: the caller of `submit` promises that the ranges lie in their buffers, and that nobody else touches

@@ -2,7 +2,10 @@
 
 use super::*;
 
+use smallvec::smallvec;
+
 use crate::backend::{Direction, HostSide, MemoryKind, Ticket};
+use crate::in_flight::deferred::release;
 
 fn fill(block: &dyn Staging, bytes: &[u8]) {
     let to = block.window().unwrap().at(0, bytes.len()).unwrap();
@@ -91,7 +94,7 @@ fn the_owner_of_wrapped_memory_is_kept_until_the_last_ticket_is_reached() {
     let watch = Arc::downgrade(&owner);
     // SAFETY: the owner keeps the vector.
     let buffer = unsafe { host.wrap(memory, Box::new(owner)) }.unwrap();
-    buffer.release(&[Ticket { stream: stream.clone(), position: 1 }]);
+    release(buffer, smallvec![Ticket { stream: stream.clone(), position: 1 }], false);
     assert!(watch.upgrade().is_some(), "position 1 is not reached");
 
     stream.record().unwrap();

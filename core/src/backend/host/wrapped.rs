@@ -3,12 +3,11 @@
 use std::any::Any;
 use std::ptr::NonNull;
 
-use crate::backend::{Buffer, MemoryKind, RawMemory, Ticket};
+use crate::backend::{Buffer, MemoryKind, RawMemory};
 use crate::error::{Error, Result};
-use crate::in_flight::queue::keep_until;
 
 /// Host memory of somebody else. It may be read, not written: that is all that [`Backend::wrap`](crate::backend::Backend::wrap) is promised.
-pub(crate) struct Foreign {
+pub(crate) struct WrappedMemory {
     pub(crate) start: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) kind: MemoryKind,
@@ -17,12 +16,12 @@ pub(crate) struct Foreign {
 }
 
 // SAFETY: the range is only handed out as a pointer; whoever reads through it relies on the promises made to `wrap`.
-unsafe impl Send for Foreign {}
+unsafe impl Send for WrappedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Foreign {}
+unsafe impl Sync for WrappedMemory {}
 
 // SAFETY: `wrap` was promised that the range is valid until the owner is dropped.
-unsafe impl Buffer for Foreign {
+unsafe impl Buffer for WrappedMemory {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -37,12 +36,6 @@ unsafe impl Buffer for Foreign {
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
         Some((self.start, false))
-    }
-
-    fn release(self: Box<Self>, after: &[Ticket]) {
-        if !after.iter().all(|ticket| ticket.is_reached().unwrap_or(false)) {
-            keep_until(self, after);
-        }
     }
 }
 

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
-use crate::backend::stream_ordered::mem_pool::Pool;
-use crate::backend::stream_ordered::stream::{OrderedStream, Queue};
+use crate::backend::stream_ordered::mem_pool::MemPool;
+use crate::backend::stream_ordered::stream::{OrderedStream, StreamState};
 use crate::backend::{StreamPriority, Ticket};
 use crate::error::{Error, Result};
-use crate::in_flight::queue::count_leak;
+use crate::runtime::leaks::count_leak;
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};
 
 /// The memory of one device. Buffers hold it, and with it the context.
-pub(crate) struct Heap<A: Api> {
+pub(crate) struct DeviceAllocator<A: Api> {
     /// Waits, on the device, for uses of memory and frees it behind them.
     reclaim: OrderedStream<A>,
-    pool: Option<Pool<A>>,
+    pool: Option<MemPool<A>>,
     /// Bytes allocated where there is no pool.
     plain_bytes: AtomicU64,
     total: usize,
@@ -24,13 +24,13 @@ pub(crate) struct Heap<A: Api> {
 }
 
 /// What a buffer owns.
-pub(crate) enum Held<A: Api> {
+pub(crate) enum Allocation<A: Api> {
     /// Memory of the pool, allocated on a stream: at this position if the stream is not ours.
     Pooled {
         /// Where it lies.
         address: u64,
         /// Where it was allocated.
-        home: Arc<Queue<A>>,
+        home: Arc<StreamState<A>>,
         /// Behind what.
         position: Option<u64>,
     },
@@ -45,7 +45,7 @@ pub(crate) enum Held<A: Api> {
     Lent(Box<dyn Any + Send + Sync>),
 }
 
-impl<A: Api> Held<A> {
+impl<A: Api> Allocation<A> {
     /// Gives it up: nothing proves that the device is done with it.
     pub(crate) fn leak(self) {
         count_leak(if let Self::Plain { bytes, .. } = &self { *bytes } else { 0 });
@@ -53,13 +53,13 @@ impl<A: Api> Held<A> {
     }
 }
 
-impl<A: Api> Heap<A> {
+impl<A: Api> DeviceAllocator<A> {
     pub(crate) fn new(context: &Arc<Context<A>>) -> Result<Self> {
         // SAFETY: the device is current.
         let total = unsafe { context.enter()?.total_memory()? };
         Ok(Self {
             reclaim: OrderedStream::<A>::create(context, StreamPriority::Normal)?,
-            pool: Pool::create(context)?,
+            pool: MemPool::create(context)?,
             plain_bytes: AtomicU64::new(0),
             total,
             context: context.clone(),
@@ -70,13 +70,13 @@ impl<A: Api> Heap<A> {
         &self.context
     }
 
-    pub(crate) fn pool(&self) -> Option<&Pool<A>> {
+    pub(crate) fn pool(&self) -> Option<&MemPool<A>> {
         self.pool.as_ref()
     }
 
     /// A stream of the device's own.
-    pub(crate) fn queue(&self) -> &Queue<A> {
-        self.reclaim.queue()
+    pub(crate) fn state(&self) -> &StreamState<A> {
+        self.reclaim.state()
     }
 
     /// Bytes of the device.
@@ -91,14 +91,14 @@ impl<A: Api> Heap<A> {
     }
 
     /// Allocates memory, usable in stream order on `stream`; `bytes` is not 0.
-    pub(crate) fn allocate(&self, bytes: usize, stream: &OrderedStream<A>) -> Result<(u64, Held<A>)> {
+    pub(crate) fn allocate(&self, bytes: usize, stream: &OrderedStream<A>) -> Result<(u64, Allocation<A>)> {
         if bytes > self.total {
             let device = self.context.id();
             return Err(Error::TooLarge { device, kind: "device", requested: bytes, limit: self.total });
         }
         let driver = self.context.enter()?;
         let allocated = match &self.pool {
-            Some(pool) => Self::allocate_pooled(&driver, pool, bytes, stream.queue()),
+            Some(pool) => Self::allocate_pooled(&driver, pool, bytes, stream.state()),
             None => self.allocate_plain(&driver, bytes),
         };
         allocated.map_err(|error| match driver.is_out_of_memory(&error) {
@@ -109,32 +109,32 @@ impl<A: Api> Heap<A> {
 
     fn allocate_pooled(
         driver: &Current<'_, A>,
-        pool: &Pool<A>,
+        pool: &MemPool<A>,
         bytes: usize,
-        queue: &Arc<Queue<A>>,
-    ) -> Result<(u64, Held<A>)> {
-        queue.check_uncaptured(driver)?;
+        state: &Arc<StreamState<A>>,
+    ) -> Result<(u64, Allocation<A>)> {
+        state.check_uncaptured(driver)?;
         // SAFETY: pool and stream are alive and of this device, which is current.
-        let address = unsafe { driver.allocate_pooled(bytes, pool.handle(), queue.handle())? };
-        let position = match queue.is_own() {
+        let address = unsafe { driver.allocate_pooled(bytes, pool.handle(), state.handle())? };
+        let position = match state.is_own() {
             true => None,
-            false => match queue.record(driver) {
+            false => match state.record(driver) {
                 Ok(position) => Some(position),
                 Err(error) => {
                     // SAFETY: just allocated on this stream, and nobody knows of it.
-                    let _ = unsafe { driver.free_pooled(address, queue.handle()) };
+                    let _ = unsafe { driver.free_pooled(address, state.handle()) };
                     return Err(error);
                 }
             },
         };
-        Ok((address, Held::Pooled { address, home: queue.clone(), position }))
+        Ok((address, Allocation::Pooled { address, home: state.clone(), position }))
     }
 
-    fn allocate_plain(&self, driver: &Current<'_, A>, bytes: usize) -> Result<(u64, Held<A>)> {
+    fn allocate_plain(&self, driver: &Current<'_, A>, bytes: usize) -> Result<(u64, Allocation<A>)> {
         // SAFETY: the device is current.
         let address = unsafe { driver.allocate(bytes)? };
         self.plain_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok((address, Held::Plain { address, bytes }))
+        Ok((address, Allocation::Plain { address, bytes }))
     }
 
     fn out_of_memory(&self, driver: &Current<'_, A>, requested: usize) -> Error {
@@ -146,7 +146,7 @@ impl<A: Api> Heap<A> {
     /// Frees or drops `held` once every ticket of `after` is reached, if that can be said to the device; gives it back
     /// to be kept where it cannot. Never blocks where there is a pool; without one, the driver may synchronise the device
     /// when it frees. What can never be proved to be reached is leaked.
-    pub(crate) fn give_back(&self, held: Held<A>, after: &[Ticket]) -> Option<Held<A>> {
+    pub(crate) fn give_back(&self, held: Allocation<A>, after: &[Ticket]) -> Option<Allocation<A>> {
         let mut pending = Vec::new();
         for ticket in after {
             match ticket.is_reached() {
@@ -160,7 +160,7 @@ impl<A: Api> Heap<A> {
         }
         match held {
             held if pending.is_empty() => self.free(held),
-            Held::Pooled { address, home, position } if pending.iter().all(is_ours::<A>) => {
+            Allocation::Pooled { address, home, position } if pending.iter().all(is_ours::<A>) => {
                 self.reclaim(address, &home, position, &pending);
             }
             held => return Some(held),
@@ -179,19 +179,19 @@ impl<A: Api> Heap<A> {
     }
 
     /// Frees memory that nobody uses any more. What the driver refuses to free is leaked and counted.
-    fn free(&self, held: Held<A>) {
+    fn free(&self, held: Allocation<A>) {
         match held {
-            Held::Pooled { address, home, position: None } => {
+            Allocation::Pooled { address, home, position: None } => {
                 // SAFETY: allocated on this stream, which is ours and alive, and used by nobody any more.
                 let free = |driver: Current<'_, A>| unsafe { driver.free_pooled(address, home.handle()) };
                 if self.context.enter().and_then(free).is_err() {
                     count_leak(0);
                 }
             }
-            Held::Pooled { address, home, position } => {
+            Allocation::Pooled { address, home, position } => {
                 self.reclaim(address, &home, position, &[]);
             }
-            Held::Plain { address, bytes } => {
+            Allocation::Plain { address, bytes } => {
                 self.plain_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
                 // SAFETY: allocated by `allocate_plain` and used by nobody any more.
                 let free = |driver: Current<'_, A>| unsafe { driver.free(address) };
@@ -199,7 +199,7 @@ impl<A: Api> Heap<A> {
                     count_leak(bytes);
                 }
             }
-            Held::Lent(owner) => {
+            Allocation::Lent(owner) => {
                 // Owners that free device memory find the device current, and leave the caller's as it was.
                 let _current = self.context.enter();
                 drop(owner);
@@ -209,7 +209,7 @@ impl<A: Api> Heap<A> {
 
     /// Frees pooled memory on a stream of its own, behind its allocation and behind `after`, without blocking. An error
     /// leaks it.
-    fn reclaim(&self, address: u64, home: &Queue<A>, position: Option<u64>, after: &[Ticket]) {
+    fn reclaim(&self, address: u64, home: &StreamState<A>, position: Option<u64>, after: &[Ticket]) {
         if self.try_reclaim(address, home, position, after).is_err() {
             count_leak(0);
         }
@@ -218,24 +218,24 @@ impl<A: Api> Heap<A> {
     fn try_reclaim(
         &self,
         address: u64,
-        home: &Queue<A>,
+        home: &StreamState<A>,
         position: Option<u64>,
         after: &[Ticket],
     ) -> Result<()> {
-        let queue = self.reclaim.queue();
+        let state = self.reclaim.state();
         let allocated = match position {
             Some(position) => position,
             None => home.record(&self.context.enter()?)?,
         };
-        queue.wait_for(home, allocated)?;
+        state.wait_for(home, allocated)?;
         for ticket in after {
             if let Some(stream) = OrderedStream::<A>::of(&*ticket.stream) {
-                queue.wait_for(stream.queue(), ticket.position)?;
+                state.wait_for(stream.state(), ticket.position)?;
             }
         }
         let driver = self.context.enter()?;
         // SAFETY: allocated from the pool; this stream waits for the allocation and for every use.
-        unsafe { driver.free_pooled(address, queue.handle()) }
+        unsafe { driver.free_pooled(address, state.handle()) }
     }
 }
 

@@ -4,14 +4,14 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use crate::alignment::Alignment;
-use crate::backend::stream_ordered::allocator::Heap;
+use crate::backend::stream_ordered::allocator::DeviceAllocator;
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
 use crate::backend::stream_ordered::context::Context;
 use crate::backend::stream_ordered::gather_kernel::{Gather, GatherEntry};
 use crate::backend::stream_ordered::pinned::PinnedStaging;
 use crate::backend::stream_ordered::stream::OrderedStream;
-use crate::backend::stream_ordered::submit;
+use crate::backend::stream_ordered::{gather_kernel, submit};
 use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
     Submission,
@@ -26,7 +26,7 @@ const COPY_STREAMS: usize = 16;
 /// A device of a driver with streams, events and stream-ordered memory.
 pub struct OrderedBackend<A: Api> {
     gather: Option<Gather<A>>,
-    heap: Arc<Heap<A>>,
+    allocator: Arc<DeviceAllocator<A>>,
     limits: Limits,
     description: String,
     /// Which devices this one was asked about, and whether it reaches them.
@@ -35,7 +35,7 @@ pub struct OrderedBackend<A: Api> {
 }
 
 struct Peer<A: Api> {
-    heap: Weak<Heap<A>>,
+    allocator: Weak<DeviceAllocator<A>>,
     reached: bool,
 }
 
@@ -47,13 +47,13 @@ impl<A: Api> OrderedBackend<A> {
     /// What the driver says.
     pub fn new(api: A) -> Result<Self> {
         let context = Arc::new(Context::new(api));
-        let heap = Arc::new(Heap::new(&context)?);
-        let gather = Gather::load(&context, heap.queue())?;
+        let allocator = Arc::new(DeviceAllocator::new(&context)?);
+        let gather = Gather::load(&context, allocator.state())?;
         let limits = Limits {
             copy_granularity: Alignment::ONE,
             bindable_alignment: Alignment::ONE,
             buffer_alignment: A::BUFFER_ALIGNMENT,
-            largest_buffer: heap.total(),
+            largest_buffer: allocator.total(),
             host_writable: false,
             largest_open: 0,
             mapped_staging: false,
@@ -63,7 +63,7 @@ impl<A: Api> OrderedBackend<A> {
         let description = unsafe { context.enter()?.description()? };
         Ok(Self {
             gather,
-            heap,
+            allocator,
             limits,
             description,
             peers: Mutex::default(),
@@ -78,7 +78,7 @@ impl<A: Api> OrderedBackend<A> {
 
     /// The device, for calls of the driver.
     pub fn context(&self) -> &Arc<Context<A>> {
-        self.heap.context()
+        self.allocator.context()
     }
 
     /// What the backend's crate keeps beside the device.
@@ -103,7 +103,7 @@ impl<A: Api> OrderedBackend<A> {
         }
     }
 
-    fn open_peer(&self, other: &Heap<A>) -> Result<bool> {
+    fn open_peer(&self, other: &DeviceAllocator<A>) -> Result<bool> {
         let peer = other.context();
         let driver = self.context().enter()?;
         // SAFETY: the device is current; both are held open.
@@ -135,7 +135,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     }
 
     fn counters(&self) -> Counters {
-        let device_bytes = self.heap.reserved_bytes();
+        let device_bytes = self.allocator.reserved_bytes();
         self.context().counting().read(self.context().api().call_count(), device_bytes)
     }
 
@@ -144,7 +144,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     }
 
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
-        Ok(Box::new(OrderedBuffer::allocate(&self.heap, bytes, self.own(stream)?)?))
+        Ok(Box::new(OrderedBuffer::allocate(&self.allocator, bytes, self.own(stream)?)?))
     }
 
     fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
@@ -152,13 +152,13 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     }
 
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
-        Ok(Box::new(OrderedBuffer::wrap(&self.heap, memory, owner)?))
+        Ok(Box::new(OrderedBuffer::wrap(&self.allocator, memory, owner)?))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
         let stream = self.own(stream)?;
         // SAFETY: the caller's promises; the stream is of this device.
-        unsafe { submit::submit(self.context(), ops, stream.queue()) }
+        unsafe { submit::submit(self.context(), ops, stream.state()) }
     }
 
     unsafe fn submit_gathered(
@@ -171,10 +171,10 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         match &self.gather {
             // SAFETY: the caller's promises; the stream is of this device.
             Some(gather) => unsafe {
-                submit::submit_gathered(gather, self.context(), ops, table, stream.queue())
+                gather_kernel::submit_gathered(gather, self.context(), ops, table, stream.state())
             },
             // SAFETY: as above.
-            None => unsafe { submit::submit(self.context(), ops, stream.queue()) },
+            None => unsafe { submit::submit(self.context(), ops, stream.state()) },
         }
     }
 
@@ -188,11 +188,12 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
             return true;
         }
         let mut peers = self.peers.lock();
-        if let Some(peer) = peers.iter().find(|peer| std::ptr::eq(peer.heap.as_ptr(), &*other.heap)) {
+        if let Some(peer) = peers.iter().find(|peer| std::ptr::eq(peer.allocator.as_ptr(), &*other.allocator))
+        {
             return peer.reached;
         }
-        let reached = self.open_peer(&other.heap).unwrap_or(false);
-        peers.push(Peer { heap: Arc::downgrade(&other.heap), reached });
+        let reached = self.open_peer(&other.allocator).unwrap_or(false);
+        peers.push(Peer { allocator: Arc::downgrade(&other.allocator), reached });
         reached
     }
 
@@ -201,7 +202,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     }
 
     fn trim(&self) -> usize {
-        self.heap.trim()
+        self.allocator.trim()
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -4,50 +4,53 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::backend::stream_ordered::allocator::{Heap, Held};
+use crate::backend::stream_ordered::allocator::{Allocation, DeviceAllocator};
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::backend::{Buffer, MemoryKind, RawMemory, Ticket};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::in_flight::queue::keep_until;
 
 /// Memory that a device can use.
 pub struct OrderedBuffer<A: Api> {
     /// `None` once it was given back, and for no bytes at all.
-    held: Option<Held<A>>,
+    held: Option<Allocation<A>>,
     memory: RawMemory,
-    heap: Arc<Heap<A>>,
+    allocator: Arc<DeviceAllocator<A>>,
 }
 
 impl<A: Api> OrderedBuffer<A> {
-    pub(crate) fn allocate(heap: &Arc<Heap<A>>, bytes: usize, stream: &OrderedStream<A>) -> Result<Self> {
+    pub(crate) fn allocate(
+        allocator: &Arc<DeviceAllocator<A>>,
+        bytes: usize,
+        stream: &OrderedStream<A>,
+    ) -> Result<Self> {
         let (address, held) = match bytes {
             0 => (0, None),
-            _ => heap.allocate(bytes, stream).map(|(address, held)| (address, Some(held)))?,
+            _ => allocator.allocate(bytes, stream).map(|(address, held)| (address, Some(held)))?,
         };
         let memory = RawMemory { address, bytes, kind: MemoryKind::Device };
-        Ok(Self { held, memory, heap: heap.clone() })
+        Ok(Self { held, memory, allocator: allocator.clone() })
     }
 
     /// Describes memory of somebody else, which is let go of with the buffer.
     pub(crate) fn wrap(
-        heap: &Arc<Heap<A>>,
+        allocator: &Arc<DeviceAllocator<A>>,
         memory: RawMemory,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Self> {
-        if let Err(error) = check(heap.context(), &memory) {
+        if let Err(error) = check(allocator.context(), &memory) {
             // Owners that free device memory find the device current, also when they are refused.
-            let _current = heap.context().enter();
+            let _current = allocator.context().enter();
             drop(owner);
             return Err(error);
         }
-        Ok(Self { held: Some(Held::Lent(owner)), memory, heap: heap.clone() })
+        Ok(Self { held: Some(Allocation::Lent(owner)), memory, allocator: allocator.clone() })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context<A>> {
-        self.heap.context()
+        self.allocator.context()
     }
 }
 
@@ -77,12 +80,9 @@ unsafe impl<A: Api> Buffer for OrderedBuffer<A> {
         }
     }
 
-    fn release(mut self: Box<Self>, after: &[Ticket]) {
-        let Some(held) = self.held.take() else { return };
-        self.held = self.heap.give_back(held, after);
-        if self.held.is_some() {
-            keep_until(self, after);
-        }
+    fn release_after(&mut self, after: &[Ticket]) -> bool {
+        self.held = self.held.take().and_then(|held| self.allocator.give_back(held, after));
+        self.held.is_none()
     }
 }
 
@@ -90,7 +90,7 @@ impl<A: Api> Drop for OrderedBuffer<A> {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             // Nothing is left to wait for.
-            let _ = self.heap.give_back(held, &[]);
+            let _ = self.allocator.give_back(held, &[]);
         }
     }
 }

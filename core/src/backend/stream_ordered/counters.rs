@@ -1,6 +1,7 @@
 //! What one device was asked for.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::backend::{CopyOp, Counters};
 

@@ -12,7 +12,7 @@ use crate::runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Positions of a stream, each with an event until it is reached. In a steady state no event is created: reached ones
 /// are recorded again as soon as nobody else holds them.
-pub(crate) struct Ring<A: Api> {
+pub(crate) struct EventRing<A: Api> {
     /// The last position given out and the highest one known to be reached.
     recorded: AtomicU64,
     reached: AtomicU64,
@@ -31,7 +31,7 @@ struct Events<A: Api> {
     broken: Option<Error>,
 }
 
-impl<A: Api> Ring<A> {
+impl<A: Api> EventRing<A> {
     pub(crate) fn new() -> Self {
         let events = Events { pending: VecDeque::new(), idle: Vec::new(), broken: None };
         Self {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::counters::Moved;
-use crate::backend::stream_ordered::stream::Queue;
-use crate::backend::stream_ordered::submit::{bytes_of, places};
-use crate::backend::{CopyOp, Staging};
+use crate::backend::stream_ordered::stream::StreamState;
+use crate::backend::stream_ordered::submit::{places, submit_by};
+use crate::backend::{CopyOp, Staging, Submission};
 use crate::error::{Error, Result};
-use crate::in_flight::queue::count_leak;
+use crate::runtime::leaks::count_leak;
 
 /// A copy, as the kernel's table has it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,7 +36,7 @@ pub(crate) struct Gather<A: Api> {
 
 impl<A: Api> Gather<A> {
     /// Loads the kernel and runs it once: the driver may load code at the first launch, which would wait for the device.
-    pub(crate) fn load(context: &Arc<Context<A>>, queue: &Queue<A>) -> Result<Option<Self>> {
+    pub(crate) fn load(context: &Arc<Context<A>>, state: &StreamState<A>) -> Result<Option<Self>> {
         let driver = context.enter()?;
         // SAFETY: the device is current.
         let Some(kernel) = (unsafe { driver.load_gather()? }) else { return Ok(None) };
@@ -48,8 +48,8 @@ impl<A: Api> Gather<A> {
         // freed behind the launch, or not at all.
         let freed = unsafe {
             table.cast::<GatherEntry>().write(GatherEntry::default());
-            let launched = driver.launch_gather(gather.kernel, table, 1, queue.handle());
-            let ran = launched.and_then(|()| driver.synchronize_stream(queue.handle()));
+            let launched = driver.launch_gather(gather.kernel, table, 1, state.handle());
+            let ran = launched.and_then(|()| driver.synchronize_stream(state.handle()));
             ran.and_then(|()| driver.free_host(table))
         };
         if let Err(error) = freed {
@@ -69,7 +69,7 @@ impl<A: Api> Gather<A> {
         driver: &Current<'_, A>,
         ops: &[CopyOp<'_>],
         table: &dyn Staging,
-        queue: &Queue<A>,
+        state: &StreamState<A>,
         moved: &mut Moved,
     ) -> Result<()> {
         let device = self.context.id();
@@ -81,13 +81,13 @@ impl<A: Api> Gather<A> {
             let (from, to) = places(&self.context, op)?;
             // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for all entries; it is the
             // caller's until the position is reached.
-            unsafe { entries.add(index).write(GatherEntry { from, to, bytes: bytes_of(op) as u64 }) };
+            unsafe { entries.add(index).write(GatherEntry { from, to, bytes: op.bytes() as u64 }) };
             moved.count(op);
         }
         let count = u32::try_from(ops.len());
         let count = count.map_err(|_| Error::Unsupported { device, what: "make so many copies at once" })?;
         // SAFETY: the ranges are the caller's promise; the table has been written.
-        unsafe { driver.launch_gather(self.kernel, start, count, queue.handle())? };
+        unsafe { driver.launch_gather(self.kernel, start, count, state.handle())? };
         // The kernel is one thing to the driver, whatever it copies.
         moved.copies = 1;
         Ok(())
@@ -101,4 +101,27 @@ impl<A: Api> Drop for Gather<A> {
             let _ = unsafe { driver.unload_gather(self.kernel) };
         }
     }
+}
+
+/// As [`submit`], by one kernel.
+///
+/// # Safety
+///
+/// As [`Backend::submit_gathered`](crate::backend::Backend::submit_gathered).
+///
+/// # Errors
+///
+/// As [`submit`].
+pub(crate) unsafe fn submit_gathered<A: Api>(
+    gather: &Gather<A>,
+    context: &Arc<Context<A>>,
+    ops: &[CopyOp<'_>],
+    table: &dyn Staging,
+    state: &StreamState<A>,
+) -> Result<Submission> {
+    // SAFETY: the caller's promises.
+    let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
+        gather.submit(driver, ops, table, state, moved)
+    };
+    submit_by(context, state, all)
 }

@@ -7,17 +7,17 @@ use crate::backend::stream_ordered::context::Context;
 use crate::error::Result;
 
 /// A pool that keeps its memory: allocating from it in a steady state costs no system call.
-pub(crate) struct Pool<A: Api> {
+pub(crate) struct MemPool<A: Api> {
     context: Arc<Context<A>>,
     handle: A::Pool,
 }
 
 // SAFETY: a pool handle may be used by every thread (`Api`, promise 1).
-unsafe impl<A: Api> Send for Pool<A> {}
+unsafe impl<A: Api> Send for MemPool<A> {}
 // SAFETY: as above.
-unsafe impl<A: Api> Sync for Pool<A> {}
+unsafe impl<A: Api> Sync for MemPool<A> {}
 
-impl<A: Api> Pool<A> {
+impl<A: Api> MemPool<A> {
     /// A pool on the device of `context`; `None` if the device has no pools.
     pub(crate) fn create(context: &Arc<Context<A>>) -> Result<Option<Self>> {
         let driver = context.enter()?;
@@ -55,7 +55,7 @@ impl<A: Api> Pool<A> {
     }
 }
 
-impl<A: Api> Drop for Pool<A> {
+impl<A: Api> Drop for MemPool<A> {
     fn drop(&mut self) {
         if let Ok(driver) = self.context.enter() {
             // SAFETY: created by `create` and not used again. The driver keeps what is not freed yet until it is.

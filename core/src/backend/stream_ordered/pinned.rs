@@ -7,7 +7,7 @@ use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::{Staging, WriteWindow};
 use crate::error::{Error, Result};
-use crate::in_flight::queue::count_leak;
+use crate::runtime::leaks::count_leak;
 
 /// Page-locked host memory, cached by the processor (never write-combined), known to every device of the driver.
 pub(crate) struct PinnedStaging<A: Api> {

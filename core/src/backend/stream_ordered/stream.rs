@@ -7,12 +7,13 @@ use std::time::Duration;
 use crate::backend::stream_ordered::api::{Api, EventKind};
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::event::Event;
-use crate::backend::stream_ordered::event_ring::Ring;
+use crate::backend::stream_ordered::event_ring::EventRing;
 use crate::backend::stream_ordered::time_mark::Mark;
 use crate::backend::{BackendStream, StreamPriority, TimeMark};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::runtime::backoff::Naps;
+use crate::runtime::backoff::Backoff;
+use crate::runtime::lent;
 use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
 use crate::runtime::sync::{Instant, hint, statics, thread};
 
@@ -30,18 +31,18 @@ statics! {
 /// A stream of a device.
 ///
 /// Positions count the events recorded through this object; two objects over one driver stream count apart.
-pub struct OrderedStream<A: Api>(Arc<Queue<A>>);
+pub struct OrderedStream<A: Api>(Arc<StreamState<A>>);
 
 /// What a stream and the memory allocated on it share.
-pub(crate) struct Queue<A: Api> {
-    ring: Ring<A>,
-    origin: Origin,
+pub(crate) struct StreamState<A: Api> {
+    events: EventRing<A>,
+    origin: StreamOwner,
     handle: A::Stream,
     context: Arc<Context<A>>,
 }
 
 /// Who destroys the stream.
-enum Origin {
+enum StreamOwner {
     Own,
     /// The caller of [`OrderedStream::lent`].
     Lent,
@@ -50,9 +51,9 @@ enum Origin {
 }
 
 // SAFETY: a stream handle may be used by every thread (`Api`, promise 1); the ring orders events and positions.
-unsafe impl<A: Api> Send for Queue<A> {}
+unsafe impl<A: Api> Send for StreamState<A> {}
 // SAFETY: as above.
-unsafe impl<A: Api> Sync for Queue<A> {}
+unsafe impl<A: Api> Sync for StreamState<A> {}
 
 impl<A: Api> OrderedStream<A> {
     /// Creates a stream that does not order itself against the default stream.
@@ -60,7 +61,7 @@ impl<A: Api> OrderedStream<A> {
         // SAFETY: the device is current.
         let handle = unsafe { context.enter()?.create_stream(priority)? };
         context.counting().stream_created();
-        Ok(Self::over(context, handle, Origin::Own))
+        Ok(Self::over(context, handle, StreamOwner::Own))
     }
 
     /// Wraps a stream of somebody else. The default stream is a stream like others here.
@@ -71,7 +72,7 @@ impl<A: Api> OrderedStream<A> {
     /// memory allocated on it are gone, and no memory that was handed to it waits for the end of a capture (see
     /// [`Stream::synchronize`](crate::Stream::synchronize)).
     pub unsafe fn lent(context: &Arc<Context<A>>, handle: A::Stream) -> Self {
-        Self::over(context, handle, Origin::Lent)
+        Self::over(context, handle, StreamOwner::Lent)
     }
 
     /// Wraps a stream that `owner` keeps alive, which is let go of with this object and all memory allocated on it; the
@@ -85,11 +86,11 @@ impl<A: Api> OrderedStream<A> {
         handle: A::Stream,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        Self::over(context, handle, Origin::Kept(owner))
+        Self::over(context, handle, StreamOwner::Kept(owner))
     }
 
-    fn over(context: &Arc<Context<A>>, handle: A::Stream, origin: Origin) -> Self {
-        Self(Arc::new(Queue { ring: Ring::new(), origin, handle, context: context.clone() }))
+    fn over(context: &Arc<Context<A>>, handle: A::Stream, origin: StreamOwner) -> Self {
+        Self(Arc::new(StreamState { events: EventRing::new(), origin, handle, context: context.clone() }))
     }
 
     /// This kind of stream behind the seam, if it is one.
@@ -107,7 +108,7 @@ impl<A: Api> OrderedStream<A> {
         self.0.context.id()
     }
 
-    pub(crate) fn queue(&self) -> &Arc<Queue<A>> {
+    pub(crate) fn state(&self) -> &Arc<StreamState<A>> {
         &self.0
     }
 
@@ -131,14 +132,14 @@ pub fn refuse_per_thread<T>(device: DeviceId, handle: *const T) -> Result<()> {
     Ok(())
 }
 
-impl<A: Api> Queue<A> {
+impl<A: Api> StreamState<A> {
     pub(crate) fn handle(&self) -> A::Stream {
         self.handle
     }
 
     /// Whether the stream is ours, which means that nobody captures it and that it lives as long as this.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.origin, Origin::Own)
+        matches!(self.origin, StreamOwner::Own)
     }
 
     /// Fails while somebody captures the stream: his graph would copy out of memory that is in use by others when it is
@@ -156,19 +157,19 @@ impl<A: Api> Queue<A> {
 
     /// Nothing proves any more what the stream has done.
     pub(crate) fn distrust(&self, error: Error) {
-        self.ring.distrust(error);
+        self.events.distrust(error);
     }
 
     pub(crate) fn record(&self, driver: &Current<'_, A>) -> Result<u64> {
         self.check_uncaptured(driver)?;
         // SAFETY: a stream of this device, which is current.
-        unsafe { self.ring.record(&self.context, driver, self.handle) }
+        unsafe { self.events.record(&self.context, driver, self.handle) }
     }
 
     pub(crate) fn reached(&self) -> Result<u64> {
-        match self.ring.known() {
+        match self.events.known() {
             (reached, true) => Ok(reached),
-            _ => self.ring.ask(&self.context.enter()?),
+            _ => self.events.ask(&self.context.enter()?),
         }
     }
 
@@ -177,7 +178,7 @@ impl<A: Api> Queue<A> {
         if other.reached()? >= position {
             return Ok(());
         }
-        let Some(event) = other.ring.event_behind(position) else { return Ok(()) };
+        let Some(event) = other.events.event_behind(position) else { return Ok(()) };
         let driver = self.context.enter()?;
         self.check_uncaptured(&driver)?;
         // SAFETY: the stream and the event are alive; the event is not recorded again while we hold it, and the
@@ -202,12 +203,12 @@ impl<A: Api> Queue<A> {
 
     /// Asks until it is so or `until` has come, once at the least.
     fn spin(&self, position: u64, until: Instant) -> Result<bool> {
-        if self.ring.known().0 >= position {
+        if self.events.known().0 >= position {
             return Ok(true);
         }
         let driver = self.context.enter()?;
         loop {
-            if self.ring.poll(&driver)? >= position {
+            if self.events.poll(&driver)? >= position {
                 return Ok(true);
             }
             if Instant::now() >= until {
@@ -224,13 +225,13 @@ impl<A: Api> Queue<A> {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(self.reached()? >= position);
             }
-            let nap = Naps::FOR_A_STREAM.next(since);
+            let nap = Backoff::FOR_A_STREAM.next(since);
             thread::sleep(left.map_or(nap, |left| nap.min(left)));
             if self.reached()? >= position {
                 return Ok(true);
             }
             // Nothing is pending there: either another thread has just seen it reached, or it was never recorded.
-            if self.ring.event_behind(position).is_none() && self.ring.known().0 < position {
+            if self.events.event_behind(position).is_none() && self.events.known().0 < position {
                 return Err(Error::NotReady);
             }
         }
@@ -258,30 +259,30 @@ impl Drop for Spinning {
     }
 }
 
-impl<A: Api> Drop for Queue<A> {
+impl<A: Api> Drop for StreamState<A> {
     fn drop(&mut self) {
         let Ok(driver) = self.context.enter() else { return };
-        match std::mem::replace(&mut self.origin, Origin::Lent) {
-            Origin::Lent => {}
-            Origin::Own => {
+        match std::mem::replace(&mut self.origin, StreamOwner::Lent) {
+            StreamOwner::Lent => {}
+            StreamOwner::Own => {
                 // SAFETY: created by `create` and not used again. The driver finishes what was submitted.
                 let _ = unsafe { driver.destroy_stream(self.handle) };
             }
-            Origin::Kept(owner) => {
-                let kept = Kept { owner: Some(owner), context: self.context.clone() };
-                crate::runtime::foreign::let_go_owner(Box::new(kept));
+            StreamOwner::Kept(owner) => {
+                let kept = OwnerInContext { owner: Some(owner), context: self.context.clone() };
+                lent::let_go(Box::new(kept));
             }
         }
     }
 }
 
 /// The owner of a stream that is gone. It finds the device current, on whatever thread.
-struct Kept<A: Api> {
+struct OwnerInContext<A: Api> {
     owner: Option<Box<dyn Any + Send + Sync>>,
     context: Arc<Context<A>>,
 }
 
-impl<A: Api> Drop for Kept<A> {
+impl<A: Api> Drop for OwnerInContext<A> {
     fn drop(&mut self) {
         // Owners may make a device current and leave it so: the guard takes that back.
         let _current = self.context.enter();
@@ -298,8 +299,8 @@ unsafe impl<A: Api> BackendStream for OrderedStream<A> {
 
     fn twin(&self) -> Option<Arc<dyn BackendStream>> {
         match self.0.origin {
-            Origin::Own | Origin::Kept(_) => Some(Arc::new(Self(self.0.clone()))),
-            Origin::Lent => None,
+            StreamOwner::Own | StreamOwner::Kept(_) => Some(Arc::new(Self(self.0.clone()))),
+            StreamOwner::Lent => None,
         }
     }
 

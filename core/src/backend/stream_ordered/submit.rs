@@ -8,12 +8,11 @@ use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::counters::Moved;
-use crate::backend::stream_ordered::gather_kernel::Gather;
-use crate::backend::stream_ordered::stream::Queue;
-use crate::backend::{Buffer, CopyOp, HostSide, Staging, Submission};
+use crate::backend::stream_ordered::stream::StreamState;
+use crate::backend::{Buffer, CopyOp, HostSide, Submission};
 use crate::error::{Error, Result};
 
-/// Submits `ops` to `queue`, a stream of the device of `context`, and records a position behind them.
+/// Submits `ops` to `state`, a stream of the device of `context`, and records a position behind them.
 ///
 /// # Safety
 ///
@@ -25,49 +24,26 @@ use crate::error::{Error, Result};
 pub(crate) unsafe fn submit<A: Api>(
     context: &Arc<Context<A>>,
     ops: &[CopyOp<'_>],
-    queue: &Queue<A>,
+    state: &StreamState<A>,
 ) -> Result<Submission> {
     // SAFETY: the caller's promises.
     let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
-        submit_all(driver, context, ops, queue, moved)
+        submit_all(driver, context, ops, state, moved)
     };
-    submit_by(context, queue, all)
-}
-
-/// As [`submit`], by one kernel.
-///
-/// # Safety
-///
-/// As [`Backend::submit_gathered`](crate::backend::Backend::submit_gathered).
-///
-/// # Errors
-///
-/// As [`submit`].
-pub(crate) unsafe fn submit_gathered<A: Api>(
-    gather: &Gather<A>,
-    context: &Arc<Context<A>>,
-    ops: &[CopyOp<'_>],
-    table: &dyn Staging,
-    queue: &Queue<A>,
-) -> Result<Submission> {
-    // SAFETY: the caller's promises.
-    let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
-        gather.submit(driver, ops, table, queue, moved)
-    };
-    submit_by(context, queue, all)
+    submit_by(context, state, all)
 }
 
 /// Runs `submit_all`, and records a position behind what it has submitted and counted.
-fn submit_by<A: Api>(
+pub(crate) fn submit_by<A: Api>(
     context: &Arc<Context<A>>,
-    queue: &Queue<A>,
+    state: &StreamState<A>,
     submit_all: impl FnOnce(&Current<'_, A>, &mut Moved) -> Result<()>,
 ) -> Result<Submission> {
     let driver = context.enter()?;
-    queue.check_uncaptured(&driver)?;
+    state.check_uncaptured(&driver)?;
     let mut moved = Moved::default();
     let submitted = submit_all(&driver, &mut moved);
-    match submitted.and_then(|()| queue.record(&driver)) {
+    match submitted.and_then(|()| state.record(&driver)) {
         Ok(position) => {
             context.counting().submitted(&moved);
             Ok(Submission { position, copies: moved.copies, bytes: moved.bytes() })
@@ -75,8 +51,8 @@ fn submit_by<A: Api>(
         Err(error) => {
             if moved.copies > 0 {
                 // SAFETY: the stream is alive and of this device, which is current.
-                if let Err(unknown) = unsafe { driver.synchronize_stream(queue.handle()) } {
-                    queue.distrust(unknown);
+                if let Err(unknown) = unsafe { driver.synchronize_stream(state.handle()) } {
+                    state.distrust(unknown);
                 }
             }
             Err(error)
@@ -91,24 +67,15 @@ unsafe fn submit_all<A: Api>(
     driver: &Current<'_, A>,
     context: &Context<A>,
     ops: &[CopyOp<'_>],
-    queue: &Queue<A>,
+    state: &StreamState<A>,
     moved: &mut Moved,
 ) -> Result<()> {
-    for op in ops.iter().filter(|op| bytes_of(op) > 0) {
+    for op in ops.iter().filter(|op| op.bytes() > 0) {
         // SAFETY: the caller's promises hold for each of the operations.
-        unsafe { submit_one(driver, context, op, queue.handle())? };
+        unsafe { submit_one(driver, context, op, state.handle())? };
         moved.count(op);
     }
     Ok(())
-}
-
-pub(crate) fn bytes_of(op: &CopyOp<'_>) -> usize {
-    match op {
-        CopyOp::Upload { bytes, .. }
-        | CopyOp::Download { bytes, .. }
-        | CopyOp::Between { bytes, .. }
-        | CopyOp::Clear { bytes, .. } => *bytes,
-    }
 }
 
 /// # Safety

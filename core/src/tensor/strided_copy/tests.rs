@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 
 use crate::dtype::DType;
-use crate::tensor::host_copy::Writer;
+use crate::tensor::host_copy::HostCopy;
 use crate::tensor::layout::Layout;
 use crate::tensor::strided_copy::gather;
 
@@ -31,7 +31,7 @@ fn gathered(layout: &Layout, source: &[u8], from: usize, bytes: usize) -> Vec<u8
     const GUARD: usize = 32;
     assert!(source.len() >= layout.span() && from + bytes <= layout.bytes());
     let mut buffer = vec![0xEE; bytes + 2 * GUARD];
-    let writer = Writer::past_caches(true);
+    let writer = HostCopy::past_caches(true);
     // SAFETY: the source holds the span, the range is within the payload (both asserted), the buffer holds it.
     unsafe { gather(layout, source.as_ptr(), from, buffer.as_mut_ptr().add(GUARD), bytes, &writer) };
     drop(writer);

@@ -9,11 +9,12 @@ use smallvec::SmallVec;
 
 use crate::backend::{BackendStream, Buffer, Ticket};
 use crate::error::{Error, Result};
-use crate::in_flight::queue::count_leak;
-use crate::runtime::reactor::Watch;
+use crate::in_flight::deferred;
+use crate::runtime::leaks::count_leak;
+use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::Ordering;
-use crate::runtime::{foreign, reactor, workers};
+use crate::runtime::{reactor, workers};
 
 /// So many uses are noted before somebody looks which of them are over.
 const FEW: usize = 4;
@@ -143,7 +144,7 @@ impl Use {
     }
 }
 
-/// A stream that memory was handed to; what was handed to it through the same lane shares one of these.
+/// A stream that memory was handed to; what was handed to it through the same queue shares one of these.
 ///
 /// It does not count as holding the stream. When nobody holds it any more, nothing can be submitted to it: the position behind
 /// all work is known then, and once that is reached the stream goes, however long the memory stays.
@@ -250,13 +251,13 @@ impl Handed {
         }
     }
 
-    /// Its lane goes, which has held `stream`: perhaps nobody does now.
-    pub(crate) fn lane_goes(self: &Arc<Self>, stream: &Arc<dyn BackendStream>) {
+    /// Its queue goes, which has held `stream`: perhaps nobody does now.
+    pub(crate) fn queue_goes(self: &Arc<Self>, stream: &Arc<dyn BackendStream>) {
         let is_used = Arc::strong_count(self) > 1;
         let is_last = Arc::strong_count(stream) == 1;
         if is_used && is_last && !self.is_endless && self.find_end().is_ok() && self.take_ended().is_none() {
             // Without a reactor it goes with the memory, or when other streams are handed the same.
-            let _ = reactor::watch(Watch::Stream(self.clone()));
+            let _ = reactor::watch(self.clone());
         }
     }
 
@@ -266,15 +267,15 @@ impl Handed {
         deferred.push(leaving);
         let is_first = deferred.len() == 1;
         drop(deferred);
-        if is_first && reactor::watch(Watch::Stream(self.clone())).is_err() {
+        if is_first && reactor::watch(self.clone()).is_err() {
             // Nobody looks after it: the drop of what has not gone on leaks it.
             let unwatched = mem::take(&mut *self.deferred.lock());
             drop(unwatched);
         }
     }
 
-    /// For the reactor: whether there is nothing to look after any more. What goes runs code of its owners, on a worker.
-    pub(crate) fn is_settled(&self) -> bool {
+    /// Whether there is nothing to look after any more. What goes runs code of its owners, on a worker.
+    fn is_settled(&self) -> bool {
         let Some(ready) = self.take_ready() else { return false };
         if !ready.leaving.is_empty() {
             workers::dispose(ready);
@@ -314,6 +315,12 @@ impl Handed {
     }
 }
 
+impl Pollable for Arc<Handed> {
+    fn is_finished(&mut self, _: &mut Asked) -> bool {
+        self.is_settled()
+    }
+}
+
 /// Memory that waits for a position in the place of a capture's end; it goes on when this is dropped.
 struct Ready {
     leaving: Vec<Leaving>,
@@ -350,10 +357,7 @@ impl Leaving {
             }
         }
         if let Some(buffer) = self.buffer.take() {
-            match self.lent {
-                true => foreign::let_go(buffer, mem::take(&mut self.behind)),
-                false => buffer.release(&self.behind),
-            }
+            deferred::release(buffer, mem::take(&mut self.behind), self.lent);
         }
     }
 }

@@ -3,12 +3,14 @@
 
 use smallvec::SmallVec;
 
-use crate::plan::plan::{Chunk, Counts, Leaf, Place, Plan, RangeKey, Route, Rules};
-use crate::runtime::scratch::{List, Room};
+use crate::plan::leaf::{Leaf, Place, RangeKey};
+use crate::plan::plan::{Chunk, Counts, Plan, Route};
+use crate::plan::rules::Rules;
+use crate::runtime::scratch::{Scratch, ScratchVec};
 
 thread_local! {
     /// For [`Seen`].
-    static SLOTS: Room<u32> = const { Room::new() };
+    static SLOTS: Scratch<u32> = const { Scratch::new() };
 }
 
 /// The plan that the general way would come to; `None` if that must be asked.
@@ -95,7 +97,7 @@ impl Packing {
 /// The ranges that were met, by number of their leaf and one; 0 is free. Neighbours in memory lie next to each other here:
 /// a batch is mostly visited in the order in which it was allocated.
 struct Seen {
-    slots: List<u32>,
+    slots: ScratchVec<u32>,
     mask: usize,
 }
 
@@ -110,7 +112,7 @@ impl Seen {
             true => leaves.len().saturating_mul(2).checked_next_power_of_two().unwrap_or(1),
             false => 1,
         };
-        let mut slots = List::new(&SLOTS);
+        let mut slots = ScratchVec::new(&SLOTS);
         slots.resize(count, 0);
         Self { slots, mask: count.saturating_sub(1) }
     }
@@ -157,10 +159,10 @@ mod tests {
     use crate::alignment::Alignment;
 
     fn rules(granularity: usize, alignment: usize, largest: usize) -> Rules {
-        let granularity = Alignment::of(granularity).unwrap();
+        let granularity = Alignment::new(granularity).unwrap();
         Rules {
             granularity,
-            alignment: Alignment::of(alignment).unwrap().max(granularity),
+            alignment: Alignment::new(alignment).unwrap().max(granularity),
             largest_packed: largest & !(granularity.bytes() - 1),
             largest_shared: largest & !(granularity.bytes() - 1),
             largest_buffer: 1 << 40,
@@ -175,7 +177,7 @@ mod tests {
         });
         (1_usize..300, proptest::option::of(key)).prop_map(|(bytes, range)| Leaf {
             bytes,
-            alignment: Alignment::of(4).unwrap(),
+            alignment: Alignment::new(4).unwrap(),
             skew: 0,
             place: Place::From(1),
             range,
@@ -197,7 +199,7 @@ mod tests {
             let rules = rules(1 << granularity, 16, largest);
             let general = Plan::generally(&leaves, &rules).unwrap();
             match plan(&leaves, &rules) {
-                Some(straight) => prop_assert_eq!(straight, general),
+                Some(plan) => prop_assert_eq!(plan, general),
                 // Only leaves over the same memory need the general way here, or look as if they did.
                 None => prop_assert!(leaves.iter().filter(|leaf| leaf.range.is_some()).count() > 1),
             }

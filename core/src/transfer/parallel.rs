@@ -9,41 +9,41 @@ use crate::error::{Error, Result};
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::runtime::workers;
-use crate::staging::pool::Pool;
-use crate::transfer::group::{Completions, Group, caught, conclude};
-use crate::transfer::segment::Unit;
-use crate::transfer::segment_copy::Supply;
-use crate::transfer::upload::Filled;
+use crate::staging::pool::StagingPool;
+use crate::transfer::blocks::BlockSource;
+use crate::transfer::filled::FilledSegment;
+use crate::transfer::group::{Completions, JobGroup, caught, conclude};
+use crate::transfer::segment::Segment;
 
-/// The units of copies, shared by the threads that carry them out.
+/// The segments of copies, shared by the threads that carry them out.
 ///
 /// Blocks are filled by all, and submitted by one at a time, who takes all that are full by then: eight threads that
 /// submit a block each wait for each other's locks (64 blocks of 256 KiB: 106 us each instead of 4, on an H200 machine).
-pub(crate) struct Crew {
-    units: SmallVec<[Unit; 1]>,
+pub(crate) struct ParallelCopy {
+    segments: SmallVec<[Segment; 1]>,
     next: AtomicUsize,
-    /// Units that are not carried, and blocks that are filled and not submitted.
+    /// Segments that are not carried, and blocks that are filled and not submitted.
     left: AtomicUsize,
-    filled: Mutex<SmallVec<[Filled; 1]>>,
+    filled: Mutex<SmallVec<[FilledSegment; 1]>>,
     submitting: Mutex<()>,
-    /// How many threads carry units.
+    /// How many threads carry segments.
     busy: AtomicUsize,
     /// What they take blocks from, if the copy has a share of that.
-    staging: Option<Arc<Pool>>,
+    staging: Option<Arc<StagingPool>>,
     stopped: AtomicBool,
     error: Mutex<Option<Error>>,
     completions: Completions,
     /// Let go of before its copies count as submitted: it owns the sources.
-    group: Mutex<Option<Arc<Group>>>,
+    group: Mutex<Option<Arc<JobGroup>>>,
 }
 
-impl Crew {
-    /// The crew for `units`, of which there are some.
-    pub(crate) fn new(group: Group, units: SmallVec<[Unit; 1]>) -> Self {
+impl ParallelCopy {
+    /// For `segments`, of which there are some.
+    pub(crate) fn new(group: JobGroup, segments: SmallVec<[Segment; 1]>) -> Self {
         Self {
             next: AtomicUsize::new(0),
-            left: AtomicUsize::new(units.len()),
-            units,
+            left: AtomicUsize::new(segments.len()),
+            segments,
             filled: Mutex::default(),
             submitting: Mutex::new(()),
             busy: AtomicUsize::new(0),
@@ -55,10 +55,10 @@ impl Crew {
         }
     }
 
-    /// Carries units as long as there are some. Whoever ends the last one concludes the copies.
+    /// Carries segments as long as there are some. Whoever ends the last one concludes the copies.
     pub(crate) fn work(&self) {
         self.busy.fetch_add(1, Ordering::Relaxed);
-        self.carry_units(|| false);
+        self.carry_segments(|| false);
     }
 
     /// The same for a worker, which leaves while there are threads enough: where many copies run, each is best carried by the
@@ -66,7 +66,7 @@ impl Crew {
     pub(crate) fn help(&self) {
         self.busy.fetch_add(1, Ordering::Relaxed);
         if !self.has_enough() {
-            self.carry_units(|| self.has_enough());
+            self.carry_segments(|| self.has_enough());
         }
     }
 
@@ -77,14 +77,14 @@ impl Crew {
         self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_ok()
     }
 
-    /// Carries units as long as there are some and this thread has not left.
-    fn carry_units(&self, has_left: impl Fn() -> bool) {
-        let mut unit = self.take();
-        let mut group = unit.and_then(|_| self.group.lock().clone());
-        while let Some(current) = unit {
+    /// Carries segments as long as there are some and this thread has not left.
+    fn carry_segments(&self, has_left: impl Fn() -> bool) {
+        let mut segment = self.take();
+        let mut group = segment.and_then(|_| self.group.lock().clone());
+        while let Some(current) = segment {
             let submitted = group.as_ref().map_or(0, |group| self.carry(group, current));
-            unit = if has_left() { None } else { self.take() };
-            if unit.is_none() {
+            segment = if has_left() { None } else { self.take() };
+            if segment.is_none() {
                 group = None;
             }
             let ended = submitted + 1;
@@ -94,12 +94,12 @@ impl Crew {
         }
     }
 
-    fn take(&self) -> Option<&Unit> {
-        self.units.get(self.next.fetch_add(1, Ordering::Relaxed))
+    fn take(&self) -> Option<&Segment> {
+        self.segments.get(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Carries a unit; returns how many blocks it has submitted on the way, of whichever units.
-    fn carry(&self, group: &Group, unit: &Unit) -> usize {
+    /// Carries a segment; returns how many blocks it has submitted on the way, of whichever segments.
+    fn carry(&self, group: &JobGroup, segment: &Segment) -> usize {
         let mut submitted = 0;
         let outlet = &mut |filled| {
             self.left.fetch_add(1, Ordering::Relaxed);
@@ -107,12 +107,12 @@ impl Crew {
             submitted += self.submit_filled(group);
             Ok(())
         };
-        self.attempt(group, || group.carry(unit, Supply::Now(group.leased()), outlet));
+        self.attempt(group, || group.carry(segment, BlockSource::Now(group.leased()), outlet));
         submitted
     }
 
     /// Submits what is filled, unless another thread is at it: that one looks again before it leaves.
-    fn submit_filled(&self, group: &Group) -> usize {
+    fn submit_filled(&self, group: &JobGroup) -> usize {
         let mut submitted = 0;
         while !self.filled.lock().is_empty() {
             let Some(_submitting) = self.submitting.try_lock() else { break };
@@ -123,7 +123,7 @@ impl Crew {
         submitted
     }
 
-    fn attempt(&self, group: &Group, step: impl FnOnce() -> Result<()>) {
+    fn attempt(&self, group: &JobGroup, step: impl FnOnce() -> Result<()>) {
         if self.stopped.load(Ordering::Relaxed) || !group.is_wanted() {
             return;
         }
@@ -136,7 +136,7 @@ impl Crew {
     fn conclude(&self) {
         let group = self.group.lock().take();
         if let Some(group) = &group {
-            // SAFETY: this is called when the last unit has ended (`left`).
+            // SAFETY: this is called when the last segment has ended (`left`).
             self.attempt(group, || group.each(|job| unsafe { job.close() }));
         }
         drop(group);
@@ -145,6 +145,6 @@ impl Crew {
 }
 
 /// How many threads fill blocks of one copy: all together as many as fill the link, whatever the number of copies.
-pub(crate) fn most_fillers(staging: &Pool) -> usize {
+pub(crate) fn most_fillers(staging: &StagingPool) -> usize {
     (workers::most_threads() / staging.leases().max(1)).max(1)
 }

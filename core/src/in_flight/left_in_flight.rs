@@ -70,14 +70,14 @@ impl fmt::Debug for InFlight {
 
 /// The last field of a job: when it goes, workers and handle have let go of all memory of the copy, and what is in flight is what
 /// was submitted by then.
-pub(crate) struct Departure(OnceLock<Watched>);
+pub(crate) struct LeftInFlight(OnceLock<Watched>);
 
 struct Watched {
     copy: Arc<Completion>,
     over: Arc<Completion>,
 }
 
-impl Departure {
+impl LeftInFlight {
     pub(crate) fn new() -> Self {
         Self(OnceLock::new())
     }
@@ -88,7 +88,7 @@ impl Departure {
     }
 }
 
-impl Drop for Departure {
+impl Drop for LeftInFlight {
     fn drop(&mut self) {
         if let Some(Watched { copy, over }) = self.0.get() {
             reach(over, copy);
@@ -98,8 +98,8 @@ impl Drop for Departure {
 
 /// `over` is done when all is that `copy` has submitted.
 fn reach(over: &Arc<Completion>, copy: &Completion) {
-    for (lane, position) in copy.positions_in_flight() {
-        over.reach(&lane, position);
+    for (queue, position) in copy.positions_in_flight() {
+        over.reach(&queue, position);
     }
     over.submitted();
 }

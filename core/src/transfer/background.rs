@@ -8,53 +8,47 @@ use std::sync::{Arc, Weak};
 use crate::error::{Error, Result};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::workers;
-use crate::transfer::crew::{Crew, most_fillers};
-use crate::transfer::group::{Completions, Group, caught, conclude};
-use crate::transfer::segment::{units, units_of_many};
+use crate::transfer::group::{Completions, JobGroup, caught, conclude};
+use crate::transfer::parallel::{ParallelCopy, most_fillers};
+use crate::transfer::segment::{segments, segments_of_many};
 
 /// Copies that are to be carried out by several threads.
-pub(crate) struct Muster {
+pub(crate) struct BackgroundCopy {
     state: Mutex<State>,
-    /// Told when the crew is there.
+    /// Told when they have begun.
     begun: Condvar,
     completions: Completions,
 }
 
 enum State {
-    /// Nobody has begun. A single job knows of this; whoever begins, or calls it off, ends the circle.
-    Called(Group),
-    /// Somebody puts the crew together, and may wait for devices.
+    /// Nobody has begun.
+    Called(JobGroup),
+    /// Somebody begins, and may wait for devices.
     Beginning,
-    Begun(Weak<Crew>),
+    Begun(Weak<ParallelCopy>),
 }
 
-impl Muster {
+impl BackgroundCopy {
     /// Calls one worker; whoever begins calls the others.
-    pub(crate) fn call(group: Group) -> Result<()> {
-        let (team, completions, known) = (group.team(), group.completions(), group.clone());
+    pub(crate) fn call(group: JobGroup) -> Result<Arc<Self>> {
+        let (team, completions) = (group.team(), group.completions());
         let state = Mutex::new(State::Called(group));
-        let muster = Arc::new(Self { state, begun: Condvar::new(), completions });
-        // Who waits for one of several copies is not to wait for the devices of the others, nor carry on for those alone.
-        if let [only] = known.jobs() {
-            only.muster.get_or_init(|| muster.clone());
-        }
-        // The jobs are let go of before their copies count as submitted.
-        drop(known);
-        let called = muster.clone();
+        let background = Arc::new(Self { state, begun: Condvar::new(), completions });
+        let called = background.clone();
         let result = workers::run(team, move || {
-            if let Some(crew) = called.answer() {
-                crew.help();
+            if let Some(copy) = called.answer() {
+                copy.help();
             }
         });
         if result.is_err() {
-            let called_off = mem::replace(&mut *muster.state.lock(), State::Begun(Weak::new()));
+            let called_off = mem::replace(&mut *background.state.lock(), State::Begun(Weak::new()));
             drop(called_off);
         }
-        result
+        result.map(|()| background)
     }
 
     /// Begins the copies, unless somebody has; who carries them out, with destinations that are allocated. May wait for devices.
-    pub(crate) fn join(&self) -> Option<Arc<Crew>> {
+    pub(crate) fn join(&self) -> Option<Arc<ParallelCopy>> {
         let mut state = self.state.lock();
         while let State::Beginning = &*state {
             self.begun.wait(&mut state);
@@ -63,7 +57,7 @@ impl Muster {
     }
 
     /// The same for a worker: it leaves where it is not needed, since somebody is just beginning who will call others.
-    fn answer(&self) -> Option<Arc<Crew>> {
+    fn answer(&self) -> Option<Arc<ParallelCopy>> {
         let state = self.state.lock();
         match &*state {
             State::Beginning => None,
@@ -71,18 +65,18 @@ impl Muster {
         }
     }
 
-    fn enter(&self, mut state: MutexGuard<'_, State>) -> Option<Arc<Crew>> {
-        if let State::Begun(crew) = &*state {
-            return crew.upgrade();
+    fn enter(&self, mut state: MutexGuard<'_, State>) -> Option<Arc<ParallelCopy>> {
+        if let State::Begun(copy) = &*state {
+            return copy.upgrade();
         }
         let State::Called(group) = mem::replace(&mut *state, State::Beginning) else { return None };
         drop(state);
-        let crew = caught(|| begin(group));
-        let known = crew.as_ref().ok().and_then(Option::as_ref).map_or_else(Weak::new, Arc::downgrade);
+        let copy = caught(|| begin(group));
+        let known = copy.as_ref().ok().and_then(Option::as_ref).map_or_else(Weak::new, Arc::downgrade);
         *self.state.lock() = State::Begun(known);
         self.begun.notify_all();
-        match crew {
-            Ok(Some(crew)) => return Some(crew),
+        match copy {
+            Ok(Some(copy)) => return Some(copy),
             Ok(None) => conclude(&self.completions, None),
             Err(error) => conclude(&self.completions, Some(error)),
         }
@@ -90,31 +84,31 @@ impl Muster {
     }
 }
 
-/// Puts the crew together; `None` if there is nothing to copy.
-fn begin(mut group: Group) -> Result<Option<Arc<Crew>>> {
+/// Begins the copies; `None` if there is nothing to copy.
+fn begin(mut group: JobGroup) -> Result<Option<Arc<ParallelCopy>>> {
     group.prepare()?;
     group.lease();
     let Some(lead) = group.lead() else {
         return if group.is_wanted() { Err(Error::NotReady) } else { Ok(None) };
     };
     let many = lead.pace.is_none() && group.leased().is_some_and(|lease| lease.pool().is_shared_by_many());
-    let units = if many { units_of_many(lead) } else { units(lead) };
-    if units.is_empty() {
+    let segments = if many { segments_of_many(lead) } else { segments(lead) };
+    if segments.is_empty() {
         return Ok(None);
     }
-    let helpers = if lead.pace.is_some() { 0 } else { units.len().min(most_fillers_of(&group)) - 1 };
+    let helpers = if lead.pace.is_some() { 0 } else { segments.len().min(most_fillers_of(&group)) - 1 };
     let team = group.team();
-    let crew = Arc::new(Crew::new(group, units));
+    let copy = Arc::new(ParallelCopy::new(group, segments));
     let helper = || {
-        let crew = crew.clone();
-        move || crew.help()
+        let copy = copy.clone();
+        move || copy.help()
     };
     // Without another thread this one does all of it.
     let _ = workers::run_all(team, (0..helpers).map(|_| helper()));
-    Ok(Some(crew))
+    Ok(Some(copy))
 }
 
 /// How many threads are to carry it.
-fn most_fillers_of(group: &Group) -> usize {
+fn most_fillers_of(group: &JobGroup) -> usize {
     group.leased().map_or_else(workers::most_threads, |lease| most_fillers(lease.pool()))
 }

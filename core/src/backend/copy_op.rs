@@ -1,0 +1,120 @@
+//! The copies that a backend is given.
+
+use std::ptr::NonNull;
+
+use crate::backend::{Buffer, Staging};
+
+/// One copy of a contiguous range.
+#[derive(Clone, Copy)]
+pub enum CopyOp<'a> {
+    /// Host to device.
+    Upload {
+        /// The source.
+        from: HostSide<'a>,
+        /// The destination, a buffer of the device that runs the copy.
+        to: &'a dyn Buffer,
+        /// Where in `to`, in bytes.
+        to_offset: usize,
+        /// How much.
+        bytes: usize,
+    },
+    /// Device to host.
+    Download {
+        /// The source, a buffer of the device that runs the copy.
+        from: &'a dyn Buffer,
+        /// Where in `from`, in bytes.
+        from_offset: usize,
+        /// The destination.
+        to: HostSide<'a>,
+        /// How much.
+        bytes: usize,
+    },
+    /// Device to device; the device of `to` runs it.
+    Between {
+        /// The source, a buffer of a device that the other one [reaches](Backend::reaches).
+        from: &'a dyn Buffer,
+        /// Where in `from`, in bytes.
+        from_offset: usize,
+        /// The destination.
+        to: &'a dyn Buffer,
+        /// Where in `to`, in bytes.
+        to_offset: usize,
+        /// How much.
+        bytes: usize,
+    },
+    /// Zeros.
+    Clear {
+        /// The destination.
+        to: &'a dyn Buffer,
+        /// Where in `to`, in bytes.
+        to_offset: usize,
+        /// How much.
+        bytes: usize,
+    },
+}
+
+impl CopyOp<'_> {
+    /// How many bytes it writes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Upload { bytes, .. }
+            | Self::Download { bytes, .. }
+            | Self::Between { bytes, .. }
+            | Self::Clear { bytes, .. } => *bytes,
+        }
+    }
+}
+
+/// The end of a copy that lies in host memory.
+#[derive(Clone, Copy)]
+pub enum HostSide<'a> {
+    /// In a staging block, at an offset in bytes: of the device that runs the copy, or for uploads of one whose blocks
+    /// it [reads](Backend::reads_staging_of).
+    Staging(&'a dyn Staging, usize),
+    /// In a buffer with a host pointer, at an offset in bytes.
+    Buffer(&'a dyn Buffer, usize),
+}
+
+impl HostSide<'_> {
+    /// The same memory, at another offset.
+    #[inline]
+    pub(crate) fn at(&self, offset: usize) -> Self {
+        match *self {
+            Self::Staging(block, _) => Self::Staging(block, offset),
+            Self::Buffer(buffer, _) => Self::Buffer(buffer, offset),
+        }
+    }
+
+    /// The address, if it can be read.
+    pub fn source(&self) -> Option<NonNull<u8>> {
+        let (start, offset) = match self {
+            Self::Staging(block, offset) => (block.window()?.at(0, 0)?, offset),
+            Self::Buffer(buffer, offset) => (buffer.host_pointer()?.0, offset),
+        };
+        // SAFETY: `submit` requires that the range lies within the block or buffer.
+        Some(unsafe { start.add(*offset) })
+    }
+
+    /// The address, if it can be written.
+    pub fn destination(&self) -> Option<NonNull<u8>> {
+        let (start, offset) = match self {
+            Self::Staging(block, offset) => (block.contents()?, offset),
+            Self::Buffer(buffer, offset) => {
+                (buffer.host_pointer().filter(|(_, writable)| *writable)?.0, offset)
+            }
+        };
+        // SAFETY: as in `source`.
+        Some(unsafe { start.add(*offset) })
+    }
+}
+
+/// What one call of [`Backend::submit`] did.
+#[derive(Debug, Clone, Copy)]
+pub struct Submission {
+    /// The position behind it.
+    pub position: u64,
+    /// How many copies the driver was given.
+    pub copies: usize,
+    /// How many bytes they move.
+    pub bytes: usize,
+}

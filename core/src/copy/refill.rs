@@ -1,0 +1,45 @@
+//! Putting memory of the caller into the structure that a copy fills it for, or back where it was.
+
+use crate::copy::take::{put_all, visit};
+use crate::error::Result;
+use crate::job::preallocated::Preallocated;
+use crate::tensor::storage::Storage;
+use crate::tensor::tensor::Tensor;
+use crate::tree::visitor::TensorTree;
+
+/// Puts the memory back into the structure that copy number `copy` has taken it out of.
+pub(crate) fn give_back<S: TensorTree>(held: &Preallocated, into: &mut S, copy: u32) -> Result<()> {
+    put(held, into, copy, Tensor::put_back)
+}
+
+/// Puts back what copy number `copy` has taken out of `into`, which may be a part of it: a pairing that was refused has taken
+/// tensors in the order of the other structure.
+pub(crate) fn restore<S: TensorTree>(held: &Preallocated, into: &mut S, copy: u32) {
+    let storages = held.storages();
+    // It stops where the structure does.
+    let _ = visit(into, |tensor| {
+        let mark = tensor.mark().filter(|mark| mark.copy == copy);
+        if let Some((storage, offset)) = mark.and_then(|mark| held.find(mark.leaf as usize, &storages)) {
+            tensor.put_back(storage.clone(), offset);
+        }
+        Ok(())
+    });
+}
+
+/// Puts the memory into the structure whose tensors copy number `copy` has taken, to fill it with them.
+pub(crate) fn place<S: TensorTree>(held: &Preallocated, value: &mut S, copy: u32) -> Result<()> {
+    put(held, value, copy, |tensor, storage, offset| tensor.put_copy(storage, offset, true))
+}
+
+fn put<S: TensorTree>(
+    held: &Preallocated,
+    structure: &mut S,
+    copy: u32,
+    put: impl Fn(&mut Tensor, Storage, usize) -> bool,
+) -> Result<()> {
+    // The visit is a program's code: no lock is held meanwhile.
+    let storages = held.storages();
+    put_all(structure, copy, held.len(), |index, tensor| {
+        held.find(index, &storages).is_some_and(|(storage, offset)| put(tensor, storage.clone(), offset))
+    })
+}

@@ -1,0 +1,114 @@
+//! Memory of a device: pinned blocks, budgets, buffers.
+
+use std::sync::Arc;
+
+use crate::backend::{Buffer, Direction};
+use crate::device::block_size;
+use crate::device::device::Device;
+use crate::error::{Error, Result};
+use crate::in_flight::queue::SubmissionQueue;
+use crate::runtime::fork;
+use crate::staging::free_list::PoolStatistics;
+use crate::staging::pool::StagingPool;
+
+impl Device {
+    /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
+    /// copy is as fast as the later ones. May block for milliseconds. Nothing is page-locked for what the device has no room
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device.
+    pub fn prepare(&self, bytes: usize) -> Result<()> {
+        fork::check()?;
+        drop(self.allocate(bytes, self.up())?);
+        if !self.is_host() {
+            let (staging, results) = (self.staging(), self.results());
+            let block = block_size::staging_block_up(bytes, self);
+            staging.prepare(bytes, block, Direction::Upload)?;
+            // Where staging is mapped, results come down through it into memory of their own.
+            match self.limits().mapped_staging {
+                true => staging.prepare(bytes, block, Direction::Download)?,
+                false => results.prepare(bytes, usize::MAX, Direction::Download)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees idle staging memory, and gives idle device memory back to the driver; returns how many bytes. May block for
+    /// milliseconds.
+    pub fn trim(&self) -> usize {
+        if fork::is_child() {
+            return 0;
+        }
+        self.staging().trim() + self.results().trim() + self.backend().trim()
+    }
+
+    /// The most pinned memory that staging may hold, in bytes (default: 64 MiB).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] below 64 KiB, the smallest block.
+    pub fn set_staging_budget(&self, bytes: usize) -> Result<()> {
+        set_budget(self.staging(), "staging_budget", bytes)
+    }
+
+    /// The most pinned memory that results on the host may hold, in bytes (default: 256 MiB). Results above it are
+    /// ordinary memory, and the report says so.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] below 64 KiB, the smallest block.
+    pub fn set_result_budget(&self, bytes: usize) -> Result<()> {
+        set_budget(self.results(), "result_budget", bytes)
+    }
+
+    /// What staging holds.
+    pub fn staging_statistics(&self) -> PoolStatistics {
+        statistics(self.staging())
+    }
+
+    /// What pinned results on the host hold.
+    pub fn result_statistics(&self) -> PoolStatistics {
+        statistics(self.results())
+    }
+
+    /// Allocates memory of the device in stream order of `queue`: at least `bytes` bytes, in whole granules. If there is
+    /// none left, idle memory is given back to the driver first, and that once.
+    pub(crate) fn allocate(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Box<dyn Buffer>> {
+        self.allocate_by(bytes, |bytes| self.backend().allocate(bytes, &**queue.stream()))
+    }
+
+    /// The same, of memory that the host writes first, where there is some.
+    pub(crate) fn allocate_open(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Box<dyn Buffer>> {
+        self.allocate_by(bytes, |bytes| self.backend().allocate_open(bytes, &**queue.stream()))
+    }
+
+    fn allocate_by(
+        &self,
+        bytes: usize,
+        allocate: impl Fn(usize) -> Result<Box<dyn Buffer>>,
+    ) -> Result<Box<dyn Buffer>> {
+        let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
+        let rounded = self.limits().copy_granularity.round_up(bytes).filter(|rounded| *rounded <= limit);
+        let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
+        match allocate(rounded) {
+            Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => allocate(rounded),
+            other => other,
+        }
+    }
+}
+
+fn statistics(pool: &StagingPool) -> PoolStatistics {
+    if fork::is_child() { PoolStatistics::default() } else { pool.statistics() }
+}
+
+fn set_budget(pool: &Arc<StagingPool>, name: &'static str, bytes: usize) -> Result<()> {
+    if bytes < crate::staging::size_class::SMALLEST_BLOCK {
+        let reason = "it must be at least 65536, the smallest block";
+        return Err(Error::InvalidOption { name, value: bytes.to_string(), reason });
+    }
+    fork::check()?;
+    pool.set_budget(bytes);
+    Ok(())
+}

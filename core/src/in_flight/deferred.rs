@@ -1,0 +1,67 @@
+//! Memory that waits for streams before it goes.
+
+use std::mem::ManuallyDrop;
+
+use smallvec::SmallVec;
+
+use crate::backend::{Buffer, Ticket};
+use crate::runtime::leaks::count_leak;
+use crate::runtime::reactor::{Asked, Pollable};
+use crate::runtime::{lent, reactor};
+
+/// Gives `memory` back once every ticket of `after` is reached, without blocking. What a broken stream may still use is leaked and
+/// counted. `lent`: by the program, whose code its destructor is.
+pub(crate) fn release(mut memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>, lent: bool) {
+    let is_reached = |ticket: &Ticket| matches!(ticket.is_reached(), Ok(true));
+    if (!lent && memory.release_after(&after)) || after.iter().all(is_reached) {
+        return drop_unused(memory, lent);
+    }
+    let deferred = DeferredRelease { memory: ManuallyDrop::new(memory), after, reached: false, lent };
+    // Without a reactor nobody looks after it: the drop of what was not watched leaks it.
+    let _ = reactor::watch(deferred);
+}
+
+/// Gives memory back that nobody uses any more.
+pub(crate) fn drop_unused(memory: Box<dyn Buffer>, lent: bool) {
+    match lent {
+        true => lent::let_go(memory),
+        false => drop(memory),
+    }
+}
+
+/// Memory that waits for uses of it on streams; leaked if it is dropped before they are known to be done.
+struct DeferredRelease {
+    memory: ManuallyDrop<Box<dyn Buffer>>,
+    after: SmallVec<[Ticket; 1]>,
+    reached: bool,
+    /// Its destructor is the program's code.
+    lent: bool,
+}
+
+impl Pollable for DeferredRelease {
+    /// Whether it can go: every use is done, or a broken stream will never tell.
+    fn is_finished(&mut self, _: &mut Asked) -> bool {
+        let mut broken = false;
+        self.after.retain(|ticket| match ticket.is_reached() {
+            Ok(reached) => !reached,
+            Err(_) => {
+                broken = true;
+                true
+            }
+        });
+        self.reached = self.after.is_empty();
+        self.reached || broken
+    }
+}
+
+impl Drop for DeferredRelease {
+    fn drop(&mut self) {
+        if self.reached {
+            // SAFETY: the field is not touched again.
+            let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+            drop_unused(memory, self.lent);
+        } else {
+            count_leak(self.memory.bytes());
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Allocates what a copy fills.
+
+use smallvec::SmallVec;
+
+use crate::backend::host::memory::HostMemory;
+use crate::backend::{Buffer, Direction};
+use crate::device::device::Device;
+use crate::error::Result;
+use crate::in_flight::metrics::Phase;
+use crate::job::destination::{Destination, Destinations};
+use crate::job::job::Job;
+use crate::job::path::{PathKind, TransferPath};
+use crate::plan::plan::Route;
+use crate::tensor::storage::Storage;
+
+/// How hard to try for pinned results.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HostResults {
+    /// Idle blocks of the pool; never the driver.
+    IdleOnly,
+    /// New ones within the budget.
+    Grow,
+}
+
+type Buffers = SmallVec<[Box<dyn Buffer>; 1]>;
+
+fn are_open(buffers: &Buffers) -> bool {
+    !buffers.is_empty() && buffers.iter().all(|buffer| buffer.window().is_some())
+}
+
+enum HostBlocks {
+    Pinned(Vec<Box<dyn Buffer>>),
+    Pageable,
+    Missing,
+}
+
+impl Job {
+    /// Allocates what the copy fills, unless that is done. `allocate_chunk` makes the results on the host.
+    pub(crate) fn allocate(&self, host_results: HostResults) -> Result<Option<&Destinations>> {
+        if let Some(known) = self.destinations.get() {
+            return Ok(Some(known));
+        }
+        let made = self.completion.metrics.time(Phase::Allocate, || self.make_destinations(host_results))?;
+        Ok(made.map(|made| self.destinations.get_or_init(|| made)))
+    }
+
+    fn make_destinations(&self, host_results: HostResults) -> Result<Option<Destinations>> {
+        if let Some(held) = &self.held {
+            return self.begin_to_fill(held).map(Some);
+        }
+        let fill = || self.completion.clone();
+        let target = || (!self.target.is_host()).then(|| self.target.clone());
+        let mut chunks = SmallVec::new();
+        let mut pageable = false;
+        let mut open = SmallVec::new();
+        if let Some(blocks) = self.host_blocks(host_results)? {
+            match blocks {
+                HostBlocks::Pinned(blocks) => {
+                    let all = blocks.into_iter().zip(self.plan.chunks());
+                    let storages = all.map(|(block, chunk)| Storage::planned(block, None, fill(), chunk));
+                    chunks.extend(storages.map(Destination::whole));
+                }
+                HostBlocks::Missing => return Ok(None),
+                HostBlocks::Pageable => {
+                    pageable = true;
+                    for chunk in self.plan.chunks() {
+                        let memory = Box::new(HostMemory::uninit(chunk.bytes)?);
+                        self.completion.metrics.count_pageable_result(chunk.bytes);
+                        chunks.push(Destination::whole(Storage::planned(memory, None, fill(), chunk)));
+                    }
+                }
+            }
+        } else {
+            for path in &self.paths {
+                let buffers = self.device_buffers(path)?;
+                if are_open(&buffers) {
+                    open.push(path.source);
+                }
+                for (buffer, chunk) in buffers.into_iter().zip(self.plan.chunks_of(path.source)) {
+                    let storage = Storage::planned(buffer, target(), fill(), chunk);
+                    if path.on_callers_stream {
+                        storage.hand_to(path.queue.handed());
+                    }
+                    chunks.push(Destination::whole(storage));
+                }
+            }
+        }
+        let empty = if self.plan.routes().contains(&Route::Empty) {
+            // Workers have no queues.
+            let queue = self.paths.first().map_or_else(|| self.target.up(), |path| &path.queue);
+            let nothing = self.target.allocate(0, queue)?;
+            Some(Storage::new(nothing, target(), None))
+        } else {
+            None
+        };
+        Ok(Some(Destinations { chunks, empty, pageable, open, uses: SmallVec::new() }))
+    }
+
+    /// Memory for the chunks of `path`; all of it is open if the host is to write it where it lies, else none.
+    fn device_buffers(&self, path: &TransferPath) -> Result<Buffers> {
+        let target = &self.target;
+        let may_open = self.plan.source_span(path.source) <= target.limits().largest_open;
+        let chunks = self.plan.chunks_of(path.source).iter().map(|chunk| chunk.bytes);
+        if !(may_open && matches!(path.kind, PathKind::Staged)) {
+            return chunks.map(|bytes| target.allocate(bytes, &path.queue)).collect();
+        }
+        let buffers: Buffers =
+            chunks.map(|bytes| target.allocate_open(bytes, &path.queue)).collect::<Result<_>>()?;
+        if !are_open(&buffers) {
+            // SAFETY: they are new, and nobody has asked for a window.
+            buffers.iter().try_for_each(|buffer| unsafe { buffer.close() })?;
+        }
+        Ok(buffers)
+    }
+
+    /// Pinned blocks for results that come down from devices; `None` if the copy is of another kind.
+    fn host_blocks(&self, host_results: HostResults) -> Result<Option<HostBlocks>> {
+        if !self.paths.iter().any(|path| matches!(path.kind, PathKind::Download)) {
+            return Ok(None);
+        }
+        // Mapped memory goes with its device, whoever reads it; and a block is filled at once, whatever the pace.
+        let unmapped = !self.mapped_results || self.pace.is_some();
+        let pinned = self.pinned && !(unmapped && self.paths.iter().any(TransferPath::fills_at_once));
+        if !pinned || self.paths.iter().any(|path| !matches!(path.kind, PathKind::Download)) {
+            return Ok(Some(HostBlocks::Pageable));
+        }
+        let mut blocks = Vec::with_capacity(self.plan.chunks().len());
+        for chunk in self.plan.chunks() {
+            let Some(path) = self.paths.iter().find(|path| path.source == chunk.source) else { continue };
+            let Some(pool) = path.from.device().map(Device::results) else { continue };
+            if chunk.bytes > pool.budget() {
+                pool.note_fallback();
+                return Ok(Some(HostBlocks::Pageable));
+            }
+            let block = match host_results {
+                HostResults::IdleOnly => match pool.try_take(chunk.bytes, Direction::Download) {
+                    None => return Ok(Some(HostBlocks::Missing)),
+                    block => block,
+                },
+                // Results that cannot be pinned are ordinary memory, and the report says so.
+                HostResults::Grow => pool.take_or_grow(chunk.bytes, Direction::Download).unwrap_or(None),
+            };
+            match block {
+                Some(block) => blocks.push(block.into_buffer(chunk.bytes)),
+                None => {
+                    pool.note_fallback();
+                    return Ok(Some(HostBlocks::Pageable));
+                }
+            }
+        }
+        Ok(Some(HostBlocks::Pinned(blocks)))
+    }
+}

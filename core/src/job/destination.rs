@@ -1,0 +1,51 @@
+//! The memory that a copy fills.
+
+use smallvec::SmallVec;
+
+use crate::in_flight::uses::StreamUses;
+use crate::job::path::TransferPath;
+use crate::tensor::storage::Storage;
+
+/// The memory that the copy fills.
+pub(crate) struct Destinations {
+    /// One for each chunk of the plan.
+    pub(crate) chunks: SmallVec<[Destination; 1]>,
+    /// For tensors without elements, if there are any.
+    pub(crate) empty: Option<Storage>,
+    /// Results on the host are in ordinary memory, which devices cannot write asynchronously.
+    pub(crate) pageable: bool,
+    /// The sources whose chunks the host writes itself, on a device that would need staging otherwise.
+    pub(crate) open: SmallVec<[u16; 1]>,
+    /// Streams that memory of the caller was handed to.
+    pub(crate) uses: StreamUses,
+}
+
+/// The memory of one chunk.
+#[derive(Clone)]
+pub(crate) struct Destination {
+    pub(crate) storage: Storage,
+    /// Where the chunk begins there, in bytes.
+    pub(crate) offset: usize,
+    /// How many of its bytes there is room for.
+    pub(crate) bytes: usize,
+}
+
+impl Destination {
+    /// Memory for a chunk alone.
+    pub(crate) fn whole(storage: Storage) -> Self {
+        Self { offset: 0, bytes: storage.bytes(), storage }
+    }
+
+    /// How many of `bytes` bytes at `offset` in the chunk there is room for: that ends with a whole granule of either end, the
+    /// memory of the caller with one of the target.
+    pub(crate) fn room_for(&self, offset: usize, bytes: usize) -> usize {
+        bytes.min(self.bytes.saturating_sub(offset))
+    }
+}
+
+impl Destinations {
+    /// Whether the host writes the chunks of `path` where they lie, instead of staging them.
+    pub(crate) fn are_open(&self, path: &TransferPath) -> bool {
+        self.open.contains(&path.source)
+    }
+}

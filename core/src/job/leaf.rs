@@ -1,0 +1,60 @@
+//! One tensor that a copy has taken.
+
+use std::ptr::NonNull;
+
+use crate::tensor::layout::Layout;
+use crate::tensor::storage::Storage;
+
+/// What a copy must know of one tensor.
+pub(crate) struct Leaf {
+    pub(crate) storage: Storage,
+    /// Where the first element lies in the storage, in bytes.
+    pub(crate) offset: usize,
+    /// Where the first element lies on the host, if it lies there.
+    pub(crate) host: Option<HostAddress>,
+    /// Bytes of the elements.
+    pub(crate) payload: usize,
+    /// Present where the elements do not lie in one run.
+    pub(crate) strided: Option<Box<Layout>>,
+}
+
+/// An address that may be sent to the thread that reads there.
+#[derive(Clone, Copy)]
+pub(crate) struct HostAddress(pub(crate) NonNull<u8>);
+
+// SAFETY: an address alone does nothing; whoever reads there says why he may (`Transfer::read`).
+unsafe impl Send for HostAddress {}
+
+// SAFETY: as above.
+unsafe impl Sync for HostAddress {}
+
+impl Leaf {
+    /// Bytes from the first element to behind the last.
+    #[inline]
+    pub(crate) fn span(&self) -> usize {
+        self.strided.as_ref().map_or(self.payload, |layout| layout.span())
+    }
+
+    /// Where the first element lies on the host. What a copy fills may be mapped only since the leaf was taken.
+    #[inline]
+    pub(crate) fn host_pointer(&self) -> Option<NonNull<u8>> {
+        match self.host {
+            Some(address) => Some(address.0),
+            None => self.storage.host_address(self.offset),
+        }
+    }
+
+    /// How many bytes are copied: the elements where they are gathered, else all that lies between the first and the last as
+    /// well.
+    #[inline]
+    pub(crate) fn copied_bytes(&self) -> usize {
+        if self.is_gathered() { self.payload } else { self.span() }
+    }
+
+    /// Whether the elements lie in one run where they are copied to. Strided sources on the host are gathered; on a device
+    /// they keep their strides.
+    #[inline]
+    pub(crate) fn is_gathered(&self) -> bool {
+        self.strided.is_none() || self.storage.device().is_none()
+    }
+}

@@ -1,0 +1,45 @@
+//! Options and limits, joined.
+
+use crate::alignment::Alignment;
+use crate::backend::Limits;
+use crate::plan::leaf::PlanOptions;
+
+/// Options and limits, brought together.
+pub(crate) struct Rules {
+    /// Sizes of chunks are multiples of this, and skews less.
+    pub(crate) granularity: Alignment,
+    /// The least alignment in a shared chunk, the granularity included.
+    pub(crate) alignment: Alignment,
+    /// The largest leaf that is packed.
+    pub(crate) largest_packed: usize,
+    /// The largest shared chunk: a multiple of the granularity that fits into a buffer.
+    pub(crate) largest_shared: usize,
+    pub(crate) largest_buffer: usize,
+}
+
+impl Rules {
+    /// Every chunk starts at a multiple of this in its linear space, and of the granularity, as all sizes are.
+    pub(crate) const BASE: Alignment = match Alignment::new(256) {
+        Some(alignment) => alignment,
+        None => unreachable!(),
+    };
+
+    pub(crate) fn new(options: &PlanOptions, limits: &Limits) -> Self {
+        let granularity = limits.copy_granularity.max(options.granularity);
+        let largest_shared =
+            options.largest_chunk.min(limits.largest_buffer) & !granularity.bytes().wrapping_sub(1);
+        Self {
+            granularity,
+            alignment: options.alignment.max(granularity),
+            largest_packed: if options.pack { options.largest_packed.min(largest_shared) } else { 0 },
+            largest_shared,
+            largest_buffer: limits.largest_buffer,
+        }
+    }
+}
+
+/// What tensors in shared memory are aligned to unless the options say otherwise.
+pub(crate) const DEFAULT_ALIGNMENT: Alignment = match Alignment::new(16) {
+    Some(alignment) => alignment,
+    None => unreachable!(),
+};

@@ -1,0 +1,99 @@
+//! New blocks within the budget.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::runtime::sync::atomic::AtomicBool;
+use crate::staging::block::Block;
+use crate::staging::pool::{StagingPool, free};
+use crate::staging::size_class::SizeClass;
+use crate::staging::waiting_line::Asker;
+
+impl StagingPool {
+    /// One more block of a class that there was too little of. The first ones are allocated as always.
+    pub(crate) fn end_shortage(self: &Arc<Self>, class: SizeClass) -> Result<Option<Block>> {
+        let mut state = self.state.lock();
+        let short = state.short_of.take_if(|short| *short == class).is_some();
+        let grown = short
+            && state.may_serve(class, Asker::default())
+            && state.free_list.has(class)
+            && state.free_list.grow(class);
+        drop(state);
+        grown.then(|| self.allocate(class)).transpose()
+    }
+
+    /// Fails if a block of `class` bytes will never be within the budget.
+    pub(crate) fn check_hope(&self, class: usize) -> Result<()> {
+        let (budget, free) = {
+            let state = self.state.lock();
+            (state.free_list.budget(), state.free_list.hope())
+        };
+        if class > budget {
+            return Err(Error::TooLarge {
+                device: self.device(),
+                kind: "staging",
+                requested: class,
+                limit: budget,
+            });
+        }
+        if class > free {
+            return Err(Error::OutOfMemory {
+                device: self.device(),
+                kind: "staging",
+                requested: class,
+                free,
+                total: budget,
+            });
+        }
+        Ok(())
+    }
+
+    /// Allocates one block within the budget, if need be in the place of idle ones.
+    pub(crate) fn grow(self: &Arc<Self>, class: SizeClass) -> Result<Option<Block>> {
+        let fits = self.state.lock().free_list.grow(class);
+        match fits || self.make_room(class) {
+            true => self.allocate(class).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Frees idle blocks in whose place there is room for one of `class`, and counts that.
+    fn make_room(&self, class: SizeClass) -> bool {
+        let Some(victims) = self.state.lock().free_list.make_room(class) else { return false };
+        let freed = free(victims);
+        let mut state = self.state.lock();
+        state.free_list.freed(freed);
+        state.free_list.grow(class)
+    }
+
+    /// Allocates a block that is counted already.
+    pub(crate) fn allocate(self: &Arc<Self>, class: SizeClass) -> Result<Block> {
+        let reserved = Reservation { pool: self, class };
+        let allocate = || self.backend.allocate_staging(class.bytes, class.direction);
+        let staging = match allocate() {
+            // What lies idle may be what is missing.
+            Err(Error::OutOfMemory { .. }) if self.trim() > 0 => allocate()?,
+            result => result?,
+        };
+        std::mem::forget(reserved);
+        Ok(Block {
+            staging: ManuallyDrop::new(staging),
+            class,
+            pool: Some(self.clone()),
+            lease: None,
+            given_up: AtomicBool::new(false),
+        })
+    }
+}
+
+struct Reservation<'a> {
+    pool: &'a StagingPool,
+    class: SizeClass,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.pool.state.lock().free_list.cancel(self.class);
+    }
+}

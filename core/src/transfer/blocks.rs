@@ -1,0 +1,145 @@
+//! Staging blocks for segments, taken before the first copy or while they are carried.
+
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+use crate::backend::Direction;
+use crate::device::device::Device;
+use crate::device::limits;
+use crate::error::{Error, Result};
+use crate::job::job::Job;
+use crate::job::path::{PathKind, TransferPath};
+use crate::staging::block::Block;
+use crate::staging::lease::Lease;
+use crate::transfer::coalesce;
+use crate::transfer::effort::{Effort, MOST_INLINE_COPIES, NotInline};
+use crate::transfer::segment::Segment;
+
+/// Where the blocks of a segment come from.
+#[cfg_attr(shuttle, expect(clippy::large_enum_variant, reason = "the locks of the model are larger"))]
+pub(crate) enum BlockSource<'a> {
+    /// They were taken before, as far as they are needed; nothing may be waited for.
+    SegmentBlocks(SegmentBlocks),
+    /// They are taken now, which may wait: those that go up within the share that the copy has.
+    Now(Option<&'a Arc<Lease>>),
+}
+
+impl<'a> BlockSource<'a> {
+    /// The share of staging that the copy has.
+    pub(crate) fn lease(&self) -> Option<&'a Arc<Lease>> {
+        match self {
+            Self::SegmentBlocks(_) => None,
+            Self::Now(lease) => *lease,
+        }
+    }
+}
+
+/// Blocks for one segment.
+#[derive(Default)]
+pub(crate) struct SegmentBlocks {
+    /// For the bytes.
+    pub(crate) block: Option<Block>,
+    /// For the table of a kernel.
+    pub(crate) table: Option<Block>,
+}
+
+/// How many bytes the table of a kernel for a path without staging needs; `None` if there is none to make.
+pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
+    let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
+    let entry = path.gather(&job.target).filter(|_| job.pinned || !pageable)?;
+    (coalesce::count(job, path, limits::FEWEST_GATHERED) >= limits::FEWEST_GATHERED)
+        .then(|| coalesce::most(job, path).saturating_mul(entry))
+}
+
+/// Up to so many places the caller's thread puts into the table of a kernel.
+const MOST_GATHERED_INLINE: usize = 4096;
+
+/// Beside which there may be so many copies of their own, of at least 64 KiB each.
+const MOST_GATHERED_INLINE_BYTES: usize = 4 << 20;
+
+pub(crate) fn take_blocks(
+    job: &Job,
+    segments: &[Segment],
+    effort: Effort,
+) -> Result<SmallVec<[SegmentBlocks; 1]>, NotInline> {
+    let take = |segment: &Segment| {
+        let (Some(path), Some(destinations)) = (job.paths.get(segment.path), job.destinations.get()) else {
+            return Ok(SegmentBlocks::default());
+        };
+        let block = match path.kind {
+            PathKind::Staged if destinations.are_open(path) => None,
+            PathKind::Staged if !job.pinned => Some(Block::pageable(segment.bytes())?),
+            PathKind::Staged => {
+                let block = staging_block(&job.target, segment, Direction::Upload, effort);
+                Some(match block {
+                    // Nothing can be pinned: copies from ordinary memory block, which nobody else may do here.
+                    Err(NotInline::Failed(Error::OutOfMemory { .. } | Error::TooLarge { .. })) => {
+                        job.target.staging().fall_back(segment.bytes())?
+                    }
+                    block => block?,
+                })
+            }
+            PathKind::Download if destinations.pageable => {
+                let source = path.read_by(&job.target);
+                Some(staging_block(source, segment, Direction::Download, effort)?)
+            }
+            _ => None,
+        };
+        Ok(SegmentBlocks { block, table: table(job, path, effort)? })
+    };
+    segments.iter().map(take).collect()
+}
+
+fn staging_block(
+    device: &Device,
+    segment: &Segment,
+    direction: Direction,
+    effort: Effort,
+) -> Result<Block, NotInline> {
+    let block = take_block(device, segment.block, direction, effort)?;
+    block.ok_or(NotInline::NeedsWorker("no staging block is free within the budget"))
+}
+
+/// A block for the table of a kernel, where one pays.
+fn table(job: &Job, path: &TransferPath, effort: Effort) -> Result<Option<Block>, NotInline> {
+    let bytes = match path.kind {
+        PathKind::Direct | PathKind::Download => table_inline(job, path),
+        _ => None,
+    };
+    let Some(bytes) = bytes else { return Ok(None) };
+    let block = take_block(path.read_by(&job.target), bytes, Direction::Upload, effort)?;
+    // A worker grows one, which the next copy finds.
+    let hands_over =
+        || effort == Effort::Quick || coalesce::count(job, path, MOST_INLINE_COPIES) > MOST_INLINE_COPIES;
+    match block.is_none() && hands_over() {
+        true => Err(NotInline::NeedsWorker("no block is free for the table of a kernel")),
+        false => Ok(block),
+    }
+}
+
+fn take_block(device: &Device, bytes: usize, direction: Direction, effort: Effort) -> Result<Option<Block>> {
+    let pool = device.staging();
+    match effort {
+        // Blocks whose copies are done may not have been given back yet.
+        Effort::Quick => match pool.try_take(bytes, direction) {
+            None => {
+                pool.settle_queues()?;
+                let block = pool.try_take(bytes, direction);
+                if block.is_none() {
+                    pool.note_shortage(bytes, direction);
+                }
+                Ok(block)
+            }
+            block => Ok(block),
+        },
+        Effort::Thorough => pool.take_or_grow(bytes, direction),
+    }
+}
+
+/// How many bytes the table of a kernel needs that makes the copies of `path`, if there are enough and not too many of
+/// them for the caller's thread.
+pub(crate) fn table_inline(job: &Job, path: &TransferPath) -> Option<usize> {
+    let span = job.plan.source_span(path.source);
+    let small = span <= MOST_GATHERED_INLINE_BYTES && coalesce::most(job, path) <= MOST_GATHERED_INLINE;
+    table_bytes(job, path).filter(|_| small)
+}

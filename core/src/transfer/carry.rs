@@ -1,0 +1,33 @@
+//! Picks the way of a segment, and cuts it where its blocks cannot be had.
+
+use crate::error::{Error, Result};
+use crate::job::job::Job;
+use crate::job::path::PathKind;
+use crate::transfer::blocks::BlockSource;
+use crate::transfer::filled::Outlet;
+use crate::transfer::segment::Segment;
+use crate::transfer::segment_copy::{Carried, SegmentCopy};
+
+/// Carries one segment, as far as `outlet` if it goes up through a staging block.
+pub(crate) fn carry(job: &Job, segment: &Segment, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<()> {
+    let lease = blocks.lease();
+    let transfer = SegmentCopy::of(job, segment)?;
+    let carried = match &transfer.path.kind {
+        PathKind::HostWrite => transfer.fill(),
+        PathKind::Staged if transfer.destinations.are_open(transfer.path) => transfer.fill(),
+        PathKind::Staged => transfer.stage(blocks, outlet),
+        PathKind::Download if transfer.destinations.pageable && job.lands() => transfer.drain(blocks),
+        PathKind::Direct | PathKind::Download => transfer.direct(blocks),
+        PathKind::ViaHost { down } => transfer.via_host(down, outlet),
+    };
+    match carried? {
+        Carried::Whole => Ok(()),
+        Carried::InBlocksOf(largest) if segment.bytes() <= largest => {
+            carry(job, &segment.in_block(largest), BlockSource::Now(lease), outlet)
+        }
+        Carried::InBlocksOf(_) | Carried::InHalves => {
+            let halves = segment.halves(job.granularity).ok_or(Error::NotReady)?;
+            halves.iter().try_for_each(|half| carry(job, half, BlockSource::Now(lease), outlet))
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Blocks that are filled and not submitted yet.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::job::job::Job;
+use crate::staging::block::Block;
+use crate::transfer::segment::Segment;
+
+/// A segment that lies in a block, which has room for it, and is to be copied up.
+pub(crate) struct FilledSegment {
+    pub(crate) segment: Segment,
+    pub(crate) block: Block,
+}
+
+/// A [`FilledSegment`] that several copies read, of jobs with the same plan.
+pub(crate) struct SharedSegment {
+    pub(crate) segment: Segment,
+    pub(crate) block: Arc<Block>,
+}
+
+impl FilledSegment {
+    /// For copies with the plan of `job`, which has filled it.
+    pub(crate) fn share(self, job: &Job) -> SharedSegment {
+        let Self { segment, block } = self;
+        job.completion.metrics.count_staged(segment.bytes(), block.staging().is_pinned());
+        SharedSegment { segment, block: Arc::new(block) }
+    }
+}
+
+/// Takes blocks that are filled, to copy them up.
+pub(crate) type Outlet<'a> = &'a mut dyn FnMut(FilledSegment) -> Result<()>;

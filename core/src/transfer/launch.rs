@@ -1,0 +1,62 @@
+//! Carries copies out at once or by workers, as their options and their size say.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::job::job::Job;
+use crate::job::options::BackgroundWork;
+use crate::transfer::background::BackgroundCopy;
+use crate::transfer::effort::{Effort, NotInline};
+use crate::transfer::group::JobGroup;
+use crate::transfer::inline;
+
+/// Carries a copy out, at once or by workers, who are returned: a thread that waits can help them.
+pub(crate) fn launch(job: &Arc<Job>) -> Result<Option<Arc<BackgroundCopy>>> {
+    let inline = |effort| inline::inline(job, effort);
+    launch_by(job, inline, || in_background(JobGroup::of(job.clone())).map(Some))
+}
+
+/// Carries the copies of `group` out, at once or by workers. Fails, and with it each of them, if none can be. Who waits for one of
+/// several copies is not to wait for the devices of the others, nor carry on for those alone: workers are returned for a single one.
+pub(crate) fn launch_all(group: &JobGroup) -> Result<Option<Arc<BackgroundCopy>>> {
+    let first = match group.jobs() {
+        [] => return Ok(None),
+        [only] => return launch(only).inspect_err(|error| only.completion.fail(error.clone())),
+        [first, ..] => first,
+    };
+    let inline = |effort| group.inline(effort);
+    launch_by(first, inline, || in_background(group.clone()).map(|_| None))
+        .inspect_err(|error| group.jobs().iter().for_each(|job| job.completion.fail(error.clone())))
+}
+
+fn launch_by(
+    job: &Job,
+    inline: impl FnOnce(Effort) -> Result<(), NotInline>,
+    in_background: impl FnOnce() -> Result<Option<Arc<BackgroundCopy>>>,
+) -> Result<Option<Arc<BackgroundCopy>>> {
+    let effort = match job.background {
+        BackgroundWork::Always if !job.is_trivial() => return in_background(),
+        BackgroundWork::Never => Effort::Thorough,
+        _ => Effort::Quick,
+    };
+    match inline(effort) {
+        Ok(()) => Ok(None),
+        Err(NotInline::Failed(error)) => Err(error),
+        Err(NotInline::NeedsWorker(reason)) if job.background == BackgroundWork::Never => {
+            let requested = job.plan.chunks().iter().map(|chunk| chunk.bytes).sum();
+            Err(Error::Busy { device: job.target.id(), requested, reason })
+        }
+        Err(NotInline::NeedsWorker(_)) => in_background(),
+    }
+}
+
+/// Hands the copies to workers.
+fn in_background(group: JobGroup) -> Result<Arc<BackgroundCopy>> {
+    for job in group.jobs() {
+        job.completion.metrics.note_background();
+        for device in [&job.target].into_iter().chain(job.source_devices()) {
+            device.note_background(&job.completion);
+        }
+    }
+    BackgroundCopy::call(group)
+}

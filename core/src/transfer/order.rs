@@ -1,0 +1,118 @@
+//! Putting a copy behind what it must come behind.
+
+use std::sync::Arc;
+
+use crate::backend::BackendStream;
+use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
+use crate::in_flight::uses::StreamUses;
+use crate::job::job::Job;
+use crate::job::path::{PathKind, TransferPath};
+use crate::tensor::storage::poisoned;
+
+/// Lets the copy run behind what it must come behind. `false` if that would block and may not.
+pub(crate) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bool> {
+    for copy in &job.before.of_residents {
+        if !may_block && !copy.is_submitted() {
+            return Ok(false);
+        }
+        copy.wait_submitted(None).map_err(poisoned)?;
+        // Tensors that stay where they are belong to the copy as well.
+        copy.positions().iter().for_each(|(queue, position)| job.completion.reach(queue, *position));
+        copy.is_done().map_err(poisoned)?;
+    }
+    for copy in &job.before.of_sources {
+        if !order_behind_copy(job, copy, may_block)? {
+            return Ok(false);
+        }
+    }
+    for (stream, position) in &job.before.uses {
+        let position = position.map_or_else(|| stream.record(), Ok)?;
+        if !all_wait(job, TransferPath::reading_stream, wait_unless_same(stream, position))? {
+            if !may_block {
+                return Ok(false);
+            }
+            stream.wait(position, None)?;
+        }
+    }
+    Ok(true)
+}
+
+/// The same for what has filled and used the memory of the caller that it is to fill.
+pub(crate) fn order_behind_destinations(job: &Job, may_block: bool) -> Result<bool> {
+    for copy in &job.before.of_destinations {
+        // Nobody may hold the memory any more, not even in flight. Whether it was filled is all the same now.
+        if matches!(copy.is_done(), Ok(false)) {
+            if !may_block {
+                return Ok(false);
+            }
+            let _ = copy.wait(None);
+        }
+    }
+    Ok(true)
+}
+
+/// The same for the streams that this memory was handed to, which are known once it is the copy's alone.
+pub(crate) fn order_behind_uses(job: &Job, uses: &StreamUses, may_block: bool) -> Result<bool> {
+    let host_writes = job.paths.iter().any(|path| matches!(path.kind, PathKind::HostWrite));
+    for (stream, position) in uses {
+        let position = position.map_or_else(|| stream.record(), Ok)?;
+        let device_waits =
+            !host_writes && all_wait(job, TransferPath::writing_stream, wait_unless_same(stream, position))?;
+        if !device_waits && stream.reached()? < position {
+            if !may_block {
+                return Ok(false);
+            }
+            stream.wait(position, None)?;
+        }
+    }
+    Ok(true)
+}
+
+fn order_behind_copy(job: &Job, copy: &Completion, may_block: bool) -> Result<bool> {
+    if copy.is_done().map_err(poisoned)? {
+        return Ok(true);
+    }
+    let host_reads = job.paths.iter().any(|path| matches!(path.kind, PathKind::HostWrite | PathKind::Staged));
+    if !host_reads && (may_block || copy.is_submitted()) {
+        copy.wait_submitted(None).map_err(poisoned)?;
+        let mut device_waits = true;
+        for (queue, position) in copy.positions() {
+            device_waits &=
+                all_wait(job, TransferPath::reading_stream, |stream| queue.precede(stream, position))?;
+        }
+        // A failure takes the positions away: look again.
+        copy.is_done().map_err(poisoned)?;
+        if device_waits {
+            return Ok(true);
+        }
+    }
+    if may_block {
+        copy.wait(None).map_err(poisoned)?;
+    }
+    Ok(may_block)
+}
+
+/// Has the streams that a path of the job reads or writes on `wait`; `false` where one cannot.
+fn all_wait(
+    job: &Job,
+    stream_of: fn(&TransferPath) -> &Arc<dyn BackendStream>,
+    wait: impl Fn(&Arc<dyn BackendStream>) -> Result<()>,
+) -> Result<bool> {
+    for path in &job.paths {
+        match wait(stream_of(path)) {
+            Ok(()) => {}
+            Err(Error::Unsupported { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// A wait for `position` of `other`, which a stream need not do for itself.
+fn wait_unless_same(
+    other: &Arc<dyn BackendStream>,
+    position: u64,
+) -> impl Fn(&Arc<dyn BackendStream>) -> Result<()> {
+    move |stream| if Arc::ptr_eq(stream, other) { Ok(()) } else { stream.wait_for(&**other, position) }
+}

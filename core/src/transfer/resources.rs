@@ -1,0 +1,59 @@
+//! What one submission of a copy uses.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::backend::Staging;
+use crate::in_flight::resources::Retained;
+use crate::job::leaf::Leaf;
+use crate::job::leaves::Leaves;
+use crate::staging::block::Block;
+use crate::tensor::storage::Storage;
+
+/// What one submission uses.
+#[derive(Default)]
+pub(crate) struct SubmissionResources {
+    pub(crate) blocks: SmallVec<[Block; 1]>,
+    /// Blocks that others use as well: who reads them after the copy, or copies of the same bytes to other devices.
+    pub(crate) shared_blocks: SmallVec<[Arc<Block>; 1]>,
+    /// Room for the table of a kernel that makes all of the copies.
+    pub(crate) table: Option<Block>,
+    /// What the copies read, all sources of their job at once.
+    pub(crate) sources: Option<Arc<Leaves>>,
+    /// What they write.
+    pub(crate) storages: Storages,
+}
+
+/// The memory of tensors.
+pub(crate) type Storages = SmallVec<[Storage; 2]>;
+
+impl SubmissionResources {
+    /// The leaves whose memory the copies read.
+    pub(crate) fn sources(&self) -> &[Leaf] {
+        self.sources.as_ref().map_or(&[], |leaves| leaves)
+    }
+
+    /// The block of this number that the copies read: all are theirs alone, or all shared with others.
+    pub(crate) fn staged(&self, number: usize) -> Option<&Block> {
+        self.blocks.get(number).or_else(|| self.shared_blocks.get(number).map(|block| &**block))
+    }
+}
+
+impl Retained for SubmissionResources {
+    fn table(&self) -> Option<&dyn Staging> {
+        self.table.as_ref().map(Block::staging)
+    }
+
+    fn give_up(&self) -> usize {
+        let shared = self.shared_blocks.iter().map(|block| &**block);
+        let sources = self.sources().iter().map(|leaf| &leaf.storage);
+        let mut bytes = self.storages.iter().chain(sources).map(Storage::bytes).sum::<usize>();
+        for block in self.blocks.iter().chain(shared).chain(&self.table) {
+            if block.give_up() {
+                bytes += block.bytes();
+            }
+        }
+        bytes
+    }
+}

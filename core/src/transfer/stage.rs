@@ -1,0 +1,143 @@
+//! Gathers sources on the host, into a staging block or where they belong.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::backend::Direction;
+use crate::error::{Error, Result};
+use crate::in_flight::metrics::Phase;
+use crate::job::leaf::Leaf;
+use crate::staging::block::Block;
+use crate::staging::lease::Lease;
+use crate::staging::pool::StagingPool;
+use crate::tensor::host_copy::HostCopy;
+use crate::tensor::strided_copy::gather;
+use crate::transfer::blocks::BlockSource;
+use crate::transfer::filled::{FilledSegment, Outlet};
+use crate::transfer::segment::{Piece, pieces};
+use crate::transfer::segment_copy::{Carried, SegmentCopy};
+
+impl<'a> SegmentCopy<'a> {
+    /// Writes the destination.
+    pub(crate) fn fill(&self) -> Result<Carried> {
+        self.job.completion.metrics.time(Phase::Stage, || {
+            let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
+            let mut written = 0;
+            let writer = HostCopy::ordinary();
+            for (piece, leaf) in pieces(self.job, self.path, self.segment) {
+                if chunk != piece.chunk {
+                    chunk = piece.chunk;
+                    let to = self.destinations.chunks.get(chunk);
+                    window = to.and_then(|to| to.storage.window());
+                    base = to.map_or(0, |to| to.offset);
+                }
+                let to = window.and_then(|window| window.at(base + piece.chunk_offset, piece.bytes));
+                let Some(to) = to else { return Err(Error::NotReady) };
+                // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
+                // done: the storage says `NotReady` until then, and no device uses it (`Job::close`,
+                // `order_behind_uses`).
+                unsafe { read(leaf, &piece, to, &writer) }?;
+                written += piece.bytes;
+            }
+            self.job.completion.metrics.count_written(written);
+            Ok(Carried::Whole)
+        })
+    }
+
+    /// Gathers into a staging block.
+    pub(crate) fn stage(&self, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<Carried> {
+        if let BlockSource::Now(Some(lease)) = blocks
+            && let Some(largest) = self.smaller_block(lease)
+        {
+            return Ok(Carried::InBlocksOf(largest));
+        }
+        let block = match blocks {
+            BlockSource::SegmentBlocks(taken) => taken.block.ok_or(Error::NotReady)?,
+            BlockSource::Now(lease) if self.job.pinned => {
+                match self.take(self.job.target.staging(), Direction::Upload, lease)? {
+                    Some(block) => block,
+                    None => return Ok(Carried::InHalves),
+                }
+            }
+            BlockSource::Now(_) => Block::pageable(self.segment.bytes())?,
+        };
+        self.job.completion.metrics.time(Phase::Stage, || self.write_block(&block, None))?;
+        outlet(FilledSegment { segment: *self.segment, block }).map(|()| Carried::Whole)
+    }
+
+    /// A block for the segment; `None` if no block of this size can be pinned, but smaller ones perhaps. At the end of the ladder it
+    /// is ordinary memory, and the report says so.
+    pub(crate) fn take(
+        &self,
+        pool: &Arc<StagingPool>,
+        direction: Direction,
+        lease: Option<&Arc<Lease>>,
+    ) -> Result<Option<Block>> {
+        match pool.take(self.segment.block, direction, lease) {
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
+                if self.segment.halves(self.job.granularity).is_some() =>
+            {
+                Ok(None)
+            }
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
+                // A small segment at the end of a copy asks for a block as large as those of the others.
+                let bytes = self.segment.bytes();
+                match bytes < self.segment.block {
+                    true => pool.take(bytes, direction, lease).or_else(|_| pool.fall_back(bytes)).map(Some),
+                    false => pool.fall_back(bytes).map(Some),
+                }
+            }
+            block => block.map(Some),
+        }
+    }
+
+    /// How large a block the segment should have instead, if too few of its own size are within the share of the copy, and it may go
+    /// through blocks of any size.
+    fn smaller_block(&self, lease: &Lease) -> Option<usize> {
+        let largest = lease.largest_block();
+        let fits = || self.segment.bytes() <= largest || self.segment.halves(self.job.granularity).is_some();
+        (self.segment.block > largest && self.path.is_filled_by_many() && fits()).then_some(largest)
+    }
+
+    /// Writes the segment into `block`: out of the leaves, or out of another block that holds the same segment.
+    pub(crate) fn write_block(&self, block: &Block, other: Option<&Block>) -> Result<()> {
+        let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
+        let writer = self.path.writer(self.segment.bytes(), block);
+        for (piece, leaf) in pieces(self.job, self.path, self.segment) {
+            let offset = piece.linear - self.segment.start;
+            let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
+            match other {
+                // SAFETY: `at` has checked that the window has room; the block is ours alone until it is submitted, and
+                // `writer` goes before.
+                None => unsafe { read(leaf, &piece, to, &writer) }?,
+                Some(other) => {
+                    let from = other.staging().contents().ok_or_else(|| other.why_no_access())?;
+                    // SAFETY: as above; `other` holds the same segment, and the copies into it are done (`copy_down`).
+                    unsafe { to.copy_from_nonoverlapping(from.add(offset), piece.bytes) };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies a piece of a leaf on the host to `to`.
+///
+/// # Safety
+///
+/// `to` has room for the piece and is not used by anybody else, before `writer` is dropped.
+#[inline]
+unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &HostCopy) -> Result<()> {
+    let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
+    match &leaf.strided {
+        // SAFETY: the piece lies within the leaf, and the leaf within its storage (`Scan::look_at`), which the job holds;
+        // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
+        // since nobody else has it.
+        None => unsafe { writer.copy(first.as_ptr().add(piece.leaf_offset), to.as_ptr(), piece.bytes) },
+        // SAFETY: as above; the layout is that of the leaf.
+        Some(layout) => unsafe {
+            gather(layout, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
+        },
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Copies down to the host, and from there up.
+
+use std::sync::Arc;
+
+use crate::backend::Direction;
+use crate::device::device::Device;
+use crate::error::{Error, Result};
+use crate::in_flight::metrics::Phase;
+use crate::in_flight::queue::SubmissionQueue;
+use crate::staging::block::Block;
+use crate::staging::pool::StagingPool;
+use crate::transfer::filled::{FilledSegment, Outlet};
+use crate::transfer::segment_copy::{Carried, SegmentCopy};
+
+impl<'a> SegmentCopy<'a> {
+    /// Copies down into a block of the source, and over into one of the target.
+    pub(crate) fn via_host(&self, down: &Arc<SubmissionQueue>, outlet: Outlet<'_>) -> Result<Carried> {
+        let source = self.path.from.device().ok_or(Error::NotReady)?;
+        let pair = take_pair(source.staging(), self.job.target.staging(), self.segment.block);
+        let (below, above) = match pair {
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
+                if self.segment.halves(self.job.granularity).is_some() =>
+            {
+                return Ok(Carried::InHalves);
+            }
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => {
+                let fall_back = |device: &Device| device.staging().fall_back(self.segment.bytes());
+                (fall_back(source)?, fall_back(&self.job.target)?)
+            }
+            pair => pair?,
+        };
+        let below = self.copy_down(down, below)?;
+        self.job.completion.metrics.time(Phase::Stage, || self.write_block(&above, Some(&below)))?;
+        drop(below);
+        outlet(FilledSegment { segment: *self.segment, block: above }).map(|()| Carried::Whole)
+    }
+}
+
+/// A block of each pool, always taken in the same order: two copies in opposite directions, each with the block that the
+/// other waits for, would wait for ever.
+fn take_pair(source: &Arc<StagingPool>, target: &Arc<StagingPool>, bytes: usize) -> Result<(Block, Block)> {
+    if Arc::as_ptr(source) < Arc::as_ptr(target) {
+        let below = source.take(bytes, Direction::Download, None)?;
+        Ok((below, target.take(bytes, Direction::Upload, None)?))
+    } else {
+        let above = target.take(bytes, Direction::Upload, None)?;
+        Ok((source.take(bytes, Direction::Download, None)?, above))
+    }
+}
