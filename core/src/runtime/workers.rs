@@ -195,7 +195,7 @@ fn next_task(team: Team) -> Option<Task> {
     loop {
         let queue = queues.get_mut(&team)?;
         let stopped = STOPPED.load(Ordering::Acquire);
-        if let Some(task) = queue.tasks.pop_front_if(|_| !stopped) {
+        if !stopped && let Some(task) = queue.tasks.pop_front() {
             queue.tell_spinning();
             // Without another thread this one does the rest.
             let _ = add_thread(queue, team);
