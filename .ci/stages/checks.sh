@@ -18,6 +18,7 @@ stage_lint() {
 
     RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps --all-features
     step python3 .ci/licences
+    step python3 .ci/rust-versions
     step python3 .ci/mutants --check
     step python3 .ci/layers
     check_advisories
