@@ -23,6 +23,15 @@ ensure_component() {
     "${@:2}" >/dev/null 2>&1 || rustup component add "$component"
 }
 
+# A toolchain of this version, and the standard library for another system, installed when missing.
+ensure_toolchain() {
+    rustc "+$1" --version >/dev/null 2>&1 || timeout 300 rustup toolchain install "$1" --profile minimal --no-self-update
+}
+
+ensure_target() {
+    rustup target list --installed | grep -qx "$1" || timeout 300 rustup target add "$1"
+}
+
 # A nightly toolchain with these components, which are installed when missing; the toolchain itself is not.
 ensure_nightly() {
     nightly_has "$@" || timeout 120 rustup component add "$@" --toolchain nightly || true

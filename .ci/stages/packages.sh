@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# What others build, elsewhere.
+
+# Systems that nothing here runs on, and what only exists on some of them: the stand-ins for drivers.
+other_targets=(aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-pc-windows-gnu)
+only_unix='driver-sim*'
+
+# Each package that is to be published builds from its own files, its library with the oldest Rust that it promises.
+stage_package() {
+    step python3 .ci/packages "$target/packages" | tee "$scratch/packages"
+    local oldest from_files
+    oldest=$(tail -n 1 "$scratch/packages")
+    from_files=(check --manifest-path "$target/packages/unpacked/Cargo.toml" --target-dir "$target" --workspace --all-features)
+    step cargo "${from_files[@]}" --lib --examples
+    if ensure_toolchain "$oldest"; then
+        step cargo "+$oldest" "${from_files[@]}" --lib
+    else
+        not_run "with Rust $oldest, which cannot be installed"
+    fi
+}
+
+# It compiles for other systems, without a warning.
+stage_targets() {
+    ensure_component clippy cargo clippy --version
+    local system excluded missing=()
+    for system in "${other_targets[@]}"; do
+        if ! ensure_target "$system"; then
+            missing+=("$system")
+            continue
+        fi
+        excluded=()
+        [[ $system != *windows* ]] || excluded=(--exclude "$only_unix")
+        # Dependencies build C code, which is never linked here: no compiler for that system is needed.
+        TARGET_CC=true TARGET_AR=true step cargo clippy --locked --target "$system" --workspace "${excluded[@]}" \
+            --all-targets --all-features -- -D warnings
+    done
+    ((${#missing[@]} == 0)) || not_run "no standard library for ${missing[*]}"
+}
