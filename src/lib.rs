@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Everything with a decision in it is in `transship-core`, whose items are all here; each backend is a cargo feature
-//! and a module of its name.
+//! and a module of its name. The recipes of the book, `docs/book` in the repository, begin where this example ends.
 
 pub use transship_core::*;
 
@@ -45,6 +45,33 @@ pub mod prelude {
     };
 }
 
+/// The examples of the README and of the book, run as tests. A page that is not named here is not tested.
 #[cfg(all(doctest, feature = "derive"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod book {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../docs/book/structures.md")]
+    struct Structures;
+
+    #[doc = include_str!("../docs/book/waiting.md")]
+    struct Waiting;
+
+    #[doc = include_str!("../docs/book/memory.md")]
+    struct Memory;
+
+    #[doc = include_str!("../docs/book/streams.md")]
+    struct Streams;
+
+    #[doc = include_str!("../docs/book/devices.md")]
+    struct Devices;
+
+    #[doc = include_str!("../docs/book/errors.md")]
+    struct Errors;
+
+    #[doc = include_str!("../docs/book/measuring.md")]
+    struct Measuring;
+
+    #[doc = include_str!("../docs/book/hip.md")]
+    struct Hip;
+}
