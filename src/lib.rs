@@ -57,6 +57,9 @@ mod book {
     #[doc = include_str!("../docs/book/waiting.md")]
     struct Waiting;
 
+    #[doc = include_str!("../docs/book/tokio.md")]
+    struct Tokio;
+
     #[doc = include_str!("../docs/book/memory.md")]
     struct Memory;
 
