@@ -55,7 +55,7 @@ fn leaves_of_all_kinds(count: usize) -> Vec<Leaf> {
     let mut batch = detection::batch(0).unwrap();
     let tensors = detection::leaves(&mut batch).unwrap();
     let leaf = |tensor: &Tensor| Leaf {
-        bytes: tensor.bytes(),
+        bytes: tensor.nbytes(),
         alignment: tensor.dtype().alignment(),
         skew: 0,
         place: Place::From(0),

@@ -108,7 +108,7 @@ fn compute(device: &Device, cameras: &[Camera]) -> Result<Tensor, Box<dyn Error>
     for camera in cameras {
         let (boxes, weights) =
             (transship::wgpu::wgpu_view(&camera.boxes)?, transship::wgpu::wgpu_view(&camera.weights)?);
-        let count = camera.weights.elements() as u64;
+        let count = camera.weights.numel() as u64;
         for number in [boxes.offset / 4, weights.offset / 4, count] {
             table.extend_from_slice(&u32::try_from(number)?.to_le_bytes());
         }

@@ -50,9 +50,9 @@ fn every_tensor_of_the_file_is_loaded_in_order_and_without_a_copy() {
         let tensor = value.as_tensor().unwrap();
         assert_eq!(key.as_str(), Some(name));
         assert_eq!(tensor.shape(), shape, "{name}");
-        assert_eq!(tensor.bytes() * 8, shape.iter().product::<usize>() * dtype.bitsize(), "{name}");
+        assert_eq!(tensor.nbytes() * 8, shape.iter().product::<usize>() * dtype.bitsize(), "{name}");
         assert_eq!(tensor.as_bytes().unwrap(), tiny::data(index), "{name}");
-        bytes += tensor.bytes();
+        bytes += tensor.nbytes();
     }
     assert_eq!(loaded.bytes, bytes);
     assert_eq!(loaded.tensors.get("mask").and_then(Value::as_tensor).map(Tensor::dtype), Some(DType::Bool));

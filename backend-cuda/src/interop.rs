@@ -151,7 +151,7 @@ pub fn tensor_from_cuda_slice<T: Element + DeviceRepr>(
 /// The layout of a tensor of this shape; fails unless it needs the whole slice.
 fn layout_of<T: Element>(slice: &CudaSlice<T>, shape: &[usize]) -> Result<Layout> {
     let layout = Layout::contiguous(T::DTYPE, shape)?;
-    let (expected, actual) = (layout.bytes(), slice.num_bytes());
+    let (expected, actual) = (layout.nbytes(), slice.num_bytes());
     match expected == actual {
         true => Ok(layout),
         false => Err(Error::ShapeMismatch { shape: shape.to_vec(), dtype: T::DTYPE, expected, actual }),

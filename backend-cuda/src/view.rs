@@ -55,7 +55,7 @@ pub fn cuda_view<T: Element + DeviceRepr>(
     tensor.record_backend_stream(&adopted)?;
     // SAFETY: the tensor's memory at this address has so many elements. The view has a share of it (`memory`), and
     // `record_backend_stream` keeps it for what `adopted` does. `Drop` leaks the slice.
-    let slice = unsafe { lend(backend, stream, address, tensor.elements())? };
+    let slice = unsafe { lend(backend, stream, address, tensor.numel())? };
     Ok(CudaTensorView {
         slice: ManuallyDrop::new(slice),
         context: backend.context().clone(),

@@ -71,11 +71,11 @@ impl<T> HipTensorView<T> {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.memory.elements()
+        self.memory.numel()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.memory.elements() == 0
+        self.memory.numel() == 0
     }
 }

@@ -87,7 +87,7 @@ pub unsafe fn wgpu_device(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)
 /// use transship_core::DType;
 ///
 /// let tensor = transship_wgpu::wrap_buffer(gpu, buffer, 0, &[256, 4], DType::F32)?;
-/// assert_eq!(tensor.bytes(), 4096);
+/// assert_eq!(tensor.nbytes(), 4096);
 /// # Ok(())
 /// # }
 /// ```

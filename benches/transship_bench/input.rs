@@ -79,7 +79,7 @@ pub(crate) fn many(seed: u64, count: usize, bytes: usize) -> Result<Vec<Input<Ve
     }
     let first = make(seed * VARIANTS)?;
     let reshaped = |rows: usize| -> Result<_> {
-        let view = |tensor: &Tensor| tensor.reshape(&[rows, tensor.elements() / rows]);
+        let view = |tensor: &Tensor| tensor.reshape(&[rows, tensor.numel() / rows]);
         Input::new(seed * VARIANTS, first.iter().map(view).collect::<transship::Result<_>>()?)
     };
     [1, 2, 4, 8].map(reshaped).into_iter().collect()

@@ -48,7 +48,7 @@ pub use crate::error::{CopyError, Error, Result};
 pub use crate::in_flight::left_in_flight::InFlight;
 pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
-pub use crate::runtime::stats::{Statistics, statistics};
+pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 pub use crate::staging::free_list::PoolStatistics;
 pub use crate::tensor::layout::Layout;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};

@@ -176,7 +176,7 @@ impl Trip {
         late.hold(calls);
         let mut copies = match way {
             Way::Up | Way::LargeUp => vec![start_copy(tree, &one, options).unwrap()],
-            Way::PacedUp => vec![start_copy(tree, &one, options.paced(4096)).unwrap()],
+            Way::PacedUp => vec![start_copy(tree, &one, options.max_bytes_in_flight(4096)).unwrap()],
             Way::Down | Way::LargeDown => vec![start_copy(tree, &Device::host(), options).unwrap()],
             Way::Peer | Way::OverHost => vec![start_copy(tree, &other, options).unwrap()],
             Way::ToBoth => start_copy_to_all(tree, &[one.clone(), other.clone()], options).unwrap(),

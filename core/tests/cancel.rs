@@ -20,7 +20,7 @@ fn options() -> CopyOptions {
 
 /// In pieces of a page, by a worker.
 fn paced() -> CopyOptions {
-    options().paced(4096)
+    options().max_bytes_in_flight(4096)
 }
 
 fn source() -> Tensor {

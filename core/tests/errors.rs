@@ -141,7 +141,11 @@ fn options_say_what_they_forbid() {
     assert!(back.to_string().contains("from late:0 to host"), "{back}");
     let alignment = options().packed_alignment(12).validate().unwrap_err();
     says(&alignment, "InvalidOption", &["packed_alignment", "12", "a power of two"]);
-    says(&copy(bytes(8), &device, options().paced(1)), "InvalidOption", &["paced", "1", "at least 4096"]);
+    says(
+        &copy(bytes(8), &device, options().max_bytes_in_flight(1)),
+        "InvalidOption",
+        &["max_bytes_in_flight", "1", "at least 4096"],
+    );
     let coarse = copy(bytes(8), &device, options().packed_alignment(512));
     says(&coarse, "InvalidOption", &["packed_alignment", "512", "aligned less", "Device::limits"]);
 

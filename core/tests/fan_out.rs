@@ -278,7 +278,8 @@ fn a_dropped_handle_does_not_stop_the_others() {
         late.stall();
         let to = [one.clone(), other.clone()];
         // In pieces of a page, by a worker.
-        let mut copies = start_copy_to_all(vec![source.clone()], &to, options().paced(4096)).unwrap();
+        let mut copies =
+            start_copy_to_all(vec![source.clone()], &to, options().max_bytes_in_flight(4096)).unwrap();
         drop(copies.remove(dropped));
         late.release();
         let (tree, report) = wait(copies.pop().unwrap());
@@ -294,7 +295,8 @@ fn what_nobody_wants_any_more_is_not_submitted() {
     let (late, one, other) = pair();
     late.stall();
     let to = [one.clone(), other.clone()];
-    let copies = start_copy_to_all(vec![numbers(5 * 2048, 0)], &to, options().paced(4096)).unwrap();
+    let copies =
+        start_copy_to_all(vec![numbers(5 * 2048, 0)], &to, options().max_bytes_in_flight(4096)).unwrap();
     let submissions = || late.calls().iter().filter(|record| record.call == Call::Submit).count();
     eventually("a piece is submitted", || submissions() == 1);
     drop(copies);
@@ -500,7 +502,7 @@ impl Random {
         let options = options().packing(self.below(4) > 0).background(MODES[self.below(2)]);
         match self.below(4) {
             0 => options.max_chunk_bytes(64),
-            1 => options.paced(4096),
+            1 => options.max_bytes_in_flight(4096),
             _ => options,
         }
     }

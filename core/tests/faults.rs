@@ -17,7 +17,7 @@ use support::{Drops, bytes_of, eventually, in_time, late, no_violations, on, wit
 use transship_core::backend::{StreamPriority, Ticket};
 use transship_core::{
     BackgroundWork, CopyError, CopyOptions, DType, Device, Error, Stop, Tensor, TensorTree, TimedWait,
-    Visitor, start_copy, statistics,
+    Visitor, runtime_stats, start_copy,
 };
 
 const MODES: [BackgroundWork; 3] = [BackgroundWork::Auto, BackgroundWork::Always, BackgroundWork::Never];
@@ -172,14 +172,14 @@ fn a_broken_device_leaks_what_is_in_flight_and_counts_it() {
     let drops = Drops::default();
     late.stall();
     let copy = start_copy(drops.tensor(vec![1; 8]), &device, CopyOptions::default()).unwrap();
-    let before = statistics();
+    let before = runtime_stats();
     late.break_device();
     assert!(matches!(copy.is_ready(), Err(Error::Driver { .. })));
     let failed = in_time(move || copy.wait()).unwrap_err();
     assert!(matches!(failed.error(), Error::Driver { .. }), "{failed}");
     assert_eq!(bytes_of(&failed.into_value().unwrap()), [1; 8]);
 
-    let leaked = statistics();
+    let leaked = runtime_stats();
     assert_eq!(leaked.leaks - before.leaks, 1);
     assert!(leaked.leaked_bytes - before.leaked_bytes >= 8);
     assert!(device.staging_statistics().in_use > 0, "the block may still be read");
@@ -215,14 +215,14 @@ fn a_submission_on_a_device_that_breaks_is_leaked_and_gives_the_structure_back()
     let backend = Hooked::new(late.backend(0));
     let device = Device::from_backend(backend.clone()).unwrap();
     device.prepare(64).unwrap();
-    let before = statistics();
+    let before = runtime_stats();
     let breaking = late.clone();
     backend.before_next_submit(move || breaking.break_device());
     let failed = copy(sources(), &device, options(BackgroundWork::Auto)).unwrap_err();
     assert!(matches!(failed.error(), Error::Driver { .. }), "{failed}");
     assert_eq!(bytes(&failed.into_value().unwrap()), [vec![1; 8], vec![2; 24]]);
 
-    let leaked = statistics();
+    let leaked = runtime_stats();
     assert_eq!(leaked.leaks - before.leaks, 1);
     assert!(leaked.leaked_bytes - before.leaked_bytes >= 8 + 24, "the results, and the block");
     assert!(device.staging_statistics().in_use > 0, "the block may still be read");
@@ -238,9 +238,9 @@ fn memory_in_use_on_a_stream_that_broke_is_leaked_and_counted() {
     let tensor = on(&device, &[7; 48]);
     tensor.record_stream(&stream).unwrap();
     late.break_device();
-    let before = statistics();
+    let before = runtime_stats();
     drop(tensor);
-    let leaked = statistics();
+    let leaked = runtime_stats();
     assert_eq!((leaked.leaks - before.leaks, leaked.leaked_bytes - before.leaked_bytes), (1, 48));
     assert_eq!(device.counters().device_bytes, 48, "a kernel may still read it");
 }
@@ -257,12 +257,12 @@ fn memory_behind_a_ticket_is_given_back_when_it_is_reached_and_leaked_where_it_n
         late.stall();
         let copy = start_copy(sources(), &device, CopyOptions::default().stream(&stream)).unwrap();
         lent.record_use(Ticket { stream: backend.clone(), position: backend.record().unwrap() }).unwrap();
-        let before = statistics();
+        let before = runtime_stats();
         drop(lent);
         assert_eq!(drops.count(), 0, "the stream has not come there");
         if breaks {
             late.break_device();
-            eventually("it is leaked", || statistics().leaked_bytes - before.leaked_bytes >= 48);
+            eventually("it is leaked", || runtime_stats().leaked_bytes - before.leaked_bytes >= 48);
             assert_eq!(drops.count(), 0);
         } else {
             late.release();
@@ -270,7 +270,7 @@ fn memory_behind_a_ticket_is_given_back_when_it_is_reached_and_leaked_where_it_n
             // The simulated device moves when it is asked.
             let asked = || backend.reached().is_ok();
             eventually("it is given back", || asked() && drops.count() == 1);
-            assert_eq!(statistics().leaks, before.leaks);
+            assert_eq!(runtime_stats().leaks, before.leaks);
             no_violations(&late);
         }
     }
@@ -388,10 +388,10 @@ fn a_panic_in_start_copy_leaves_the_device_usable() {
     let device = Device::from_backend(backend.clone()).unwrap();
     device.prepare(64).unwrap();
     backend.before_next_submit(|| panic!("told to panic in submit"));
-    let before = statistics().leaks;
+    let before = runtime_stats().leaks;
     let start = || drop(start_copy(sources(), &device, options(BackgroundWork::Auto)));
     assert!(catch_unwind(AssertUnwindSafe(start)).is_err());
-    assert_eq!(statistics().leaks - before, 1, "nobody knows what was submitted");
+    assert_eq!(runtime_stats().leaks - before, 1, "nobody knows what was submitted");
     let done = copy(sources(), &device, options(BackgroundWork::Auto)).unwrap();
     assert_eq!(bytes(&done), [vec![1; 8], vec![2; 24]]);
     no_violations(&late);

@@ -62,7 +62,7 @@ fn an_owner_may_lock_what_is_held_by_somebody_who_waits() {
             let held = pool.lock().unwrap();
             let other = start_copy(Tensor::from(vec![9_u8; 8]), &device, CopyOptions::default()).unwrap();
             late.release();
-            assert_eq!(if how < 2 { other.wait() } else { block_on(other) }.unwrap().bytes(), 8);
+            assert_eq!(if how < 2 { other.wait() } else { block_on(other) }.unwrap().nbytes(), 8);
             device.synchronize().unwrap();
             drop(held);
             awaits.join().unwrap().unwrap();
@@ -263,7 +263,7 @@ fn a_waker_that_panics_twice_takes_nobody_with_it() {
         assert!(Pin::new(&mut copy).poll(&mut Context::from_waker(&panics)).is_pending());
         let other = start_copy(Tensor::from(vec![2_u8; 8]), &device, options()).unwrap();
         let (sender, woken) = mpsc::channel();
-        thread::spawn(move || sender.send(block_on(other).map(|tensor| tensor.bytes())));
+        thread::spawn(move || sender.send(block_on(other).map(|tensor| tensor.nbytes())));
         thread::sleep(Duration::from_millis(2));
         late.release();
         assert_eq!(woken.recv_timeout(support::PATIENCE).expect("the other is woken").unwrap(), 8);
@@ -410,8 +410,8 @@ fn what_a_device_has_read_is_dropped_under_no_lock_at_the_end_of_a_thread() {
             let copy = start_copy(source, &Device::host(), options()).unwrap();
             // It lets go of the source here: the device alone uses it.
             let _ = self.1.send(match copy.wait_timeout(Duration::ZERO).unwrap() {
-                TimedWait::Done(there) => there.bytes(),
-                TimedWait::Pending(copy) => copy.wait().unwrap().bytes(),
+                TimedWait::Done(there) => there.nbytes(),
+                TimedWait::Pending(copy) => copy.wait().unwrap().nbytes(),
             });
         }
     }

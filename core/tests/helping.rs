@@ -75,8 +75,13 @@ fn sources_are_free_when_wait_returns_though_no_worker_has_come() {
     let stream = device.create_stream(StreamPriority::Normal).unwrap();
     late.stall_stream(&**stream.backend_stream());
     // Each holds a worker up, and there are no more.
-    let paced =
-        || start_copy(Tensor::from(vec![1_u8; 16 << 10]), &device, options().paced(4096).stream(&stream));
+    let paced = || {
+        start_copy(
+            Tensor::from(vec![1_u8; 16 << 10]),
+            &device,
+            options().max_bytes_in_flight(4096).stream(&stream),
+        )
+    };
     let held_up: Vec<_> = (0..MOST_WORKERS + 1).map(|_| paced().unwrap()).collect();
 
     let drops = Drops::default();

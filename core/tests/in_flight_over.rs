@@ -25,7 +25,7 @@ fn memory_can_be_copied_into_again_as_soon_as_nothing_is_in_flight() {
     }) {
         let (late, device) = late();
         device.prepare(1 << 16).unwrap();
-        let options = if paced { options().paced(4096) } else { options().background(mode) };
+        let options = if paced { options().max_bytes_in_flight(4096) } else { options().background(mode) };
         for round in 0..20 {
             let (source, there) = match to_host {
                 true => (up(batch(3), &device), ordinary(&batch(1))),

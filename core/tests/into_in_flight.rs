@@ -26,7 +26,7 @@ fn tensors_are_not_ready_while_they_are_filled_and_owned_by_the_copy_alone() {
     let filling = start_copy_into(batch(2), there, options()).unwrap();
     assert!(!filling.is_ready().unwrap());
     let there = filling.wait_on(&stream).unwrap();
-    assert!(there.iter().filter(|tensor| tensor.bytes() > 0).all(|tensor| !tensor.is_ready().unwrap()));
+    assert!(there.iter().filter(|tensor| tensor.nbytes() > 0).all(|tensor| !tensor.is_ready().unwrap()));
     assert!(matches!(there[0].to_bytes(), Err(Error::NotReady)));
     let kernel = Kernel::launch(&there[3], &stream);
     drop(there);
@@ -66,7 +66,7 @@ fn a_handle_that_is_dropped_or_forgotten_frees_nothing_in_flight() {
 fn fills_once_more(device: &Device, (value, destination): (Option<Vec<Tensor>>, Option<Vec<Tensor>>)) {
     let (value, mut destination) =
         (value.expect("the value comes back"), destination.expect("so does the other"));
-    let filled = destination.iter().filter(|tensor| tensor.bytes() > 0);
+    let filled = destination.iter().filter(|tensor| tensor.nbytes() > 0);
     filled.for_each(|tensor| assert!(matches!(tensor.is_ready(), Err(Error::CopyFailed(_))), "{tensor:?}"));
     let expected = bytes(&value);
     device.synchronize().unwrap();

@@ -53,16 +53,16 @@ fn batch(largest: usize) -> Vec<Tensor> {
     tensors.push(Tensor::from_vec(vec![0.5_f64; 3], &[3]).unwrap());
     tensors.push(Tensor::empty(&[0], DType::U8, &Device::host()).unwrap());
     tensors.extend([65_536, 65_537, 200_000].map(|len| Tensor::from(bytes(len))));
-    tensors.retain(|tensor| tensor.bytes() <= largest);
+    tensors.retain(|tensor| tensor.nbytes() <= largest);
     tensors
 }
 
 /// Parts that begin and end in the middle of granules.
 fn parts(tensors: &[Tensor]) -> Vec<Tensor> {
     let part = |tensor: &Tensor, from: usize, len| tensor.narrow(0, from, len).unwrap();
-    let long = tensors.iter().filter(|tensor| tensor.dtype() == DType::U8 && tensor.bytes() > 2);
+    let long = tensors.iter().filter(|tensor| tensor.dtype() == DType::U8 && tensor.nbytes() > 2);
     long.flat_map(|tensor| {
-        let last = tensor.bytes() - 1;
+        let last = tensor.nbytes() - 1;
         [part(tensor, 1, last - 1), part(tensor, last, 1), part(tensor, last.min(65_535), 1)]
     })
     .collect()

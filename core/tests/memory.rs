@@ -13,8 +13,8 @@ use late_backend::LateConfig;
 use support::{Kernel, bytes_of, eventually, late, no_violations, on, with};
 use transship_core::backend::StreamPriority;
 use transship_core::{
-    BackgroundWork, CopyOptions, Device, Error, Stop, Stream, Tensor, TensorTree, Visitor, start_copy,
-    statistics,
+    BackgroundWork, CopyOptions, Device, Error, Stop, Stream, Tensor, TensorTree, Visitor, runtime_stats,
+    start_copy,
 };
 
 const REQUESTS: usize = 2000;
@@ -93,7 +93,7 @@ fn memory_that_goes_during_a_capture_comes_back_behind_it() {
     let _turn = one_at_a_time();
     let (late, device) = late();
     let both = [stream_of(&device), stream_of(&device)];
-    let before = (statistics().leaks, device.counters().device_bytes);
+    let before = (runtime_stats().leaks, device.counters().device_bytes);
     for round in 0..50_u8 {
         let streams = &both[usize::from(round % 2)..];
         let tensor = on(&device, &[round; 48]);
@@ -115,7 +115,7 @@ fn memory_that_goes_during_a_capture_comes_back_behind_it() {
         }
         eventually("the memory comes back", || held(&device) == before.1);
     }
-    assert_eq!(statistics().leaks, before.0);
+    assert_eq!(runtime_stats().leaks, before.0);
     no_violations(&late);
 }
 
@@ -125,7 +125,7 @@ fn whoever_synchronizes_a_stream_behind_its_capture_has_the_memory_back() {
     let _turn = one_at_a_time();
     let (late, device) = late();
     let stream = stream_of(&device);
-    let before = (statistics().leaks, device.counters().device_bytes);
+    let before = (runtime_stats().leaks, device.counters().device_bytes);
     for _ in 0..50 {
         let tensors = [on(&device, &[1; 48]), on(&device, &[2; 48])];
         tensors.iter().for_each(|tensor| tensor.record_stream(&stream).unwrap());
@@ -141,7 +141,7 @@ fn whoever_synchronizes_a_stream_behind_its_capture_has_the_memory_back() {
         eventually("the memory comes back", || held(&device) == before.1);
         late.capture(&**stream.backend_stream(), false);
     }
-    assert_eq!(statistics().leaks, before.0);
+    assert_eq!(runtime_stats().leaks, before.0);
     no_violations(&late);
 }
 
@@ -150,14 +150,14 @@ fn memory_that_waits_for_a_capture_on_a_device_that_breaks_is_leaked() {
     let _turn = one_at_a_time();
     let (late, device) = late();
     let stream = stream_of(&device);
-    let before = statistics();
+    let before = runtime_stats();
     let tensor = on(&device, &[1; 48]);
     tensor.record_stream(&stream).unwrap();
     late.capture(&**stream.backend_stream(), true);
     drop(tensor);
     late.break_device();
-    eventually("it is counted", || statistics().leaks == before.leaks + 1);
-    assert_eq!(statistics().leaked_bytes - before.leaked_bytes, 48);
+    eventually("it is counted", || runtime_stats().leaks == before.leaks + 1);
+    assert_eq!(runtime_stats().leaked_bytes - before.leaked_bytes, 48);
 }
 
 /// Mutants: streams that are gone stay in the list of a memory's uses; a use holds its stream.

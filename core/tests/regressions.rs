@@ -237,7 +237,7 @@ fn the_pace_is_that_of_the_whole_copy() {
     other.prepare(4096).unwrap();
     late.stall();
     late.clear_calls();
-    let copy = start_copy(tree, &Device::host(), options().paced(4096)).unwrap();
+    let copy = start_copy(tree, &Device::host(), options().max_bytes_in_flight(4096)).unwrap();
     let waits = || late.calls().iter().any(|record| record.call == Call::Wait);
     eventually("it waits, or everything is submitted", || waits() || copy.report().submitted_after.is_some());
     assert_eq!(copy.report().copied_bytes, 4096);

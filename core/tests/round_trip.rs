@@ -100,7 +100,7 @@ fn options() -> impl Strategy<Value = CopyOptions> {
                 .max_chunk_bytes(chunk)
                 .max_packed_bytes(packed)
                 .background(background);
-            pace.map_or(options.clone(), |pace| options.paced(pace))
+            pace.map_or(options.clone(), |pace| options.max_bytes_in_flight(pace))
         },
     )
 }

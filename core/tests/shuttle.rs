@@ -21,7 +21,7 @@ use transship_core::backend::StreamPriority;
 use transship_core::runtime::sync::{Condvar, Mutex, is_idle};
 use transship_core::{
     BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, Error, Tensor, TimedWait,
-    start_copy, start_copy_to_all, statistics,
+    runtime_stats, start_copy, start_copy_to_all,
 };
 
 /// The smallest staging block.
@@ -130,7 +130,7 @@ fn nothing_is_left<const N: usize>(late: &LateHandle, devices: [Device; N]) {
     }
     drop(devices);
     eventually(is_idle);
-    assert_eq!(statistics().leaks, 0);
+    assert_eq!(runtime_stats().leaks, 0);
     assert!(late.violations().is_empty(), "{:?}", late.violations());
 }
 

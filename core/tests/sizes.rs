@@ -94,7 +94,8 @@ fn views_and_options_of_any_size_are_errors_or_mean_no_limit() {
     for bytes in sizes() {
         assert!(tensor.narrow(0, bytes, 1).is_err() && tensor.narrow(0, 1, bytes).is_err());
         assert!(tensor.reshape(&[bytes]).is_err() && tensor.reshape(&[bytes, bytes]).is_err());
-        let options = CopyOptions::default().max_chunk_bytes(bytes).paced(bytes).max_packed_bytes(bytes);
+        let options =
+            CopyOptions::default().max_chunk_bytes(bytes).max_bytes_in_flight(bytes).max_packed_bytes(bytes);
         let copied = start_copy(vec![tensor.clone(), Tensor::from(vec![5_u8])], &Device::host(), options);
         let copied = copied.unwrap().wait().unwrap();
         assert_eq!(

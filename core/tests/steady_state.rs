@@ -9,7 +9,7 @@ mod support;
 use futures::executor::block_on;
 use support::{in_time, late, no_violations};
 use transship_core::backend::Counters;
-use transship_core::{CopyOptions, Device, Statistics, Tensor, start_copy, statistics};
+use transship_core::{CopyOptions, Device, RuntimeStats, Tensor, runtime_stats, start_copy};
 
 const COPIES: u64 = 100;
 
@@ -31,15 +31,15 @@ fn down(device: &Device, tensors: &[Tensor]) {
 }
 
 /// What so many copies cost.
-fn cost(device: &Device, copy: impl Fn()) -> (Counters, Counters, Statistics, Statistics) {
-    let before = (device.counters(), statistics());
+fn cost(device: &Device, copy: impl Fn()) -> (Counters, Counters, RuntimeStats, RuntimeStats) {
+    let before = (device.counters(), runtime_stats());
     (0..COPIES).for_each(|_| copy());
-    (before.0, device.counters(), before.1, statistics())
+    (before.0, device.counters(), before.1, runtime_stats())
 }
 
 #[track_caller]
 fn is_one_submission_each(
-    (before, after, program_before, program): (Counters, Counters, Statistics, Statistics),
+    (before, after, program_before, program): (Counters, Counters, RuntimeStats, RuntimeStats),
 ) {
     assert_eq!(after.submissions - before.submissions, COPIES, "submissions");
     assert_eq!(after.copies - before.copies, COPIES, "copies");
@@ -68,11 +68,11 @@ fn a_small_copy_is_one_submission_and_nothing_else() {
         is_one_submission_each(cost(&device, || up(&device, true)));
         is_one_submission_each(cost(&device, || down(&device, &resident)));
 
-        let before = statistics().worker_handovers;
+        let before = runtime_stats().worker_handovers;
         let shared =
             || (0..40).map(|_| Tensor::from_arc([0.5_f32; 3].into(), &[3]).unwrap()).collect::<Vec<_>>();
         block_on(start_copy(shared(), &device, CopyOptions::default()).unwrap()).unwrap();
-        assert_eq!(statistics().worker_handovers, before, "elements have no destructor to be afraid of");
+        assert_eq!(runtime_stats().worker_handovers, before, "elements have no destructor to be afraid of");
         no_violations(&late);
     });
 }

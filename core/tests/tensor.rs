@@ -34,7 +34,7 @@ fn a_vector_becomes_a_tensor_in_place() {
     let address = data.as_ptr().addr() as u64;
     let tensor = Tensor::from_vec(data, &[2, 3]).unwrap();
     assert_eq!((tensor.dtype(), tensor.shape(), tensor.rank()), (DType::F32, &[2, 3][..], 2));
-    assert_eq!((tensor.strides().as_slice(), tensor.elements(), tensor.bytes()), (&[3, 1][..], 6, 24));
+    assert_eq!((tensor.strides().as_slice(), tensor.numel(), tensor.nbytes()), (&[3, 1][..], 6, 24));
     assert_eq!((tensor.offset(), tensor.retained_bytes()), (0, 24));
     assert_eq!(tensor.address().unwrap(), Some(address));
     assert_eq!(tensor.device_id().unwrap(), DeviceId::HOST);
@@ -50,7 +50,7 @@ fn every_element_type_comes_back_as_it_went_in() {
         assert_eq!((tensor.dtype(), tensor.shape()), (dtype, &[2][..]));
         assert_eq!(tensor.as_slice::<T>().unwrap(), values);
         assert_eq!(
-            tensor.strided(&[2, 2], &[0, 1], 0).unwrap().to_vec::<T>().unwrap(),
+            tensor.as_strided(&[2, 2], &[0, 1], 0).unwrap().to_vec::<T>().unwrap(),
             [values, values].concat()
         );
         assert_eq!(Tensor::scalar(values[1]).item::<T>().unwrap(), values[1]);
@@ -128,7 +128,7 @@ fn invalid_bools_are_found_when_they_are_read() {
     assert!(matches!(tensor.to_vec::<bool>(), Err(Error::InvalidBits { dtype: DType::Bool })));
     assert_eq!(tensor.to_bytes().unwrap(), [0, 1, 2, 1]);
     assert!(tensor.slice(0, 0..4, 2).unwrap().to_vec::<bool>().is_err());
-    assert_eq!(tensor.strided(&[2], &[3], 0).unwrap().to_vec::<bool>().unwrap(), [false, true]);
+    assert_eq!(tensor.as_strided(&[2], &[3], 0).unwrap().to_vec::<bool>().unwrap(), [false, true]);
 
     tensor = Tensor::from(vec![true, false]);
     tensor.as_mut_bytes().unwrap()[0] = 3;
@@ -179,7 +179,7 @@ fn strided_tensors_are_gathered_or_refused() {
 #[test]
 fn tensors_without_elements_are_read_and_viewed_like_others() {
     let mut tensor = Tensor::from_vec(Vec::<f64>::new(), &[3, 0, 2]).unwrap();
-    assert_eq!((tensor.elements(), tensor.bytes(), tensor.retained_bytes()), (0, 0, 0));
+    assert_eq!((tensor.numel(), tensor.nbytes(), tensor.retained_bytes()), (0, 0, 0));
     assert_eq!(tensor.as_slice::<f64>().unwrap(), []);
     assert_eq!(tensor.as_mut_slice::<f64>().unwrap(), []);
     assert_eq!(tensor.to_vec::<f64>().unwrap(), []);
@@ -192,7 +192,7 @@ fn tensors_without_elements_are_read_and_viewed_like_others() {
 #[test]
 fn only_one_element_is_an_item() {
     assert_eq!(Tensor::scalar(7_i64).shape(), []);
-    assert_eq!(matrix().strided(&[1, 1], &[0, 9], 11).unwrap().item::<i32>().unwrap(), 11);
+    assert_eq!(matrix().as_strided(&[1, 1], &[0, 9], 11).unwrap().item::<i32>().unwrap(), 11);
     assert!(matches!(matrix().item::<i32>(), Err(Error::ShapeMismatch { expected: 4, actual: 48, .. })));
 }
 
@@ -229,7 +229,7 @@ fn views_outside_of_the_tensor_are_refused() {
 #[test]
 fn strided_views_stay_within_their_tensor() {
     let row = matrix().narrow(0, 1, 1).unwrap();
-    assert_eq!(row.strided(&[2], &[2], 1).unwrap().to_vec::<i32>().unwrap(), [5, 7]);
+    assert_eq!(row.as_strided(&[2], &[2], 1).unwrap().to_vec::<i32>().unwrap(), [5, 7]);
     for (shape, strides, offset) in [
         ([5], [1], 0),
         ([2], [4], 0),
@@ -238,17 +238,17 @@ fn strided_views_stay_within_their_tensor() {
         ([1], [0], usize::MAX),
         ([2], [1 << 40], 0),
     ] {
-        let view = row.strided(&shape, &strides, offset);
+        let view = row.as_strided(&shape, &strides, offset);
         assert!(matches!(view, Err(Error::OutOfRange { .. })), "{shape:?} {strides:?} {offset}");
     }
-    assert!(matches!(row.strided(&[2], &[usize::MAX], 0), Err(Error::SizeOverflow { .. })));
-    assert!(matches!(row.strided(&[2], &[1, 1], 0), Err(Error::InvalidOption { .. })));
+    assert!(matches!(row.as_strided(&[2], &[usize::MAX], 0), Err(Error::SizeOverflow { .. })));
+    assert!(matches!(row.as_strided(&[2], &[1, 1], 0), Err(Error::InvalidOption { .. })));
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri ends where memory does")]
 fn a_copy_that_is_larger_than_memory_is_an_error() {
-    let tensor = Tensor::from(vec![1_u8]).strided(&[isize::MAX as usize - 1000, 1], &[0, 1], 0).unwrap();
+    let tensor = Tensor::from(vec![1_u8]).as_strided(&[isize::MAX as usize - 1000, 1], &[0, 1], 0).unwrap();
     assert!(matches!(tensor.to_bytes(), Err(Error::OutOfMemory { device: DeviceId::HOST, .. })));
     assert!(matches!(tensor.to_vec::<u8>(), Err(Error::OutOfMemory { .. })));
     assert!(matches!(tensor.contiguous(), Err(Error::OutOfMemory { .. })));
@@ -364,7 +364,7 @@ proptest! {
         for (kind, a, b, c) in steps {
             (tensor, model) = step(&tensor, &model, kind, a, b, c);
             prop_assert_eq!(tensor.shape(), model.shape.as_slice());
-            prop_assert_eq!(tensor.elements(), model.elements.len());
+            prop_assert_eq!(tensor.numel(), model.elements.len());
             prop_assert_eq!(tensor.to_vec::<u16>().unwrap(), model.elements.as_slice());
             if tensor.is_contiguous() {
                 prop_assert_eq!(tensor.as_slice::<u16>().unwrap(), model.elements.as_slice());
@@ -382,11 +382,11 @@ proptest! {
         let [a, b, c, d] = arguments.try_into().unwrap();
         let views = [
             tensor.narrow(a, b, c), tensor.slice(a, b..c, d), tensor.transpose(a, b), tensor.permute(&other),
-            tensor.reshape(&other), tensor.squeeze(a), tensor.unsqueeze(a), tensor.strided(&other, &other, a),
-            tensor.strided(&[a, b], &[c, d], a),
+            tensor.reshape(&other), tensor.squeeze(a), tensor.unsqueeze(a), tensor.as_strided(&other, &other, a),
+            tensor.as_strided(&[a, b], &[c, d], a),
         ];
-        for view in views.into_iter().flatten().filter(|view| view.bytes() < 10_000) {
-            prop_assert_eq!(view.to_bytes().unwrap().len(), view.bytes());
+        for view in views.into_iter().flatten().filter(|view| view.nbytes() < 10_000) {
+            prop_assert_eq!(view.to_bytes().unwrap().len(), view.nbytes());
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn batch(seed: usize) -> Result<Vec<Sample>> {
     let mut batch = scenes.map(|scene| sample(scene, &mut random)).collect::<Result<Vec<_>>>()?;
     let leaves = leaves(&mut batch)?;
     assert_eq!(leaves.len(), LEAVES);
-    assert_eq!(leaves.iter().map(Tensor::bytes).sum::<usize>(), BYTES);
+    assert_eq!(leaves.iter().map(Tensor::nbytes).sum::<usize>(), BYTES);
     Ok(batch)
 }
 

@@ -76,7 +76,7 @@ fn read(map: &Arc<Mmap>) -> Result<Loaded, Problem> {
     let mut tensors = Vec::new();
     for (name, info) in in_file_order(&metadata) {
         let tensor = tensor(map, LENGTH_BYTES + header, &name, info, &mut loaded.realigned)?;
-        loaded.bytes += tensor.bytes();
+        loaded.bytes += tensor.nbytes();
         tensors.push((name, Value::from(tensor)));
     }
     loaded.tensors = Value::dict(tensors);

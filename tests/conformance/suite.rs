@@ -256,7 +256,7 @@ impl Results {
 }
 
 fn no_leaks() -> bool {
-    let statistics = transship::statistics();
+    let statistics = transship::runtime_stats();
     if statistics.leaks > 0 {
         println!("{} times memory in flight was given up", statistics.leaks);
     }

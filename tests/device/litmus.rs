@@ -205,7 +205,7 @@ impl Reader {
             from: tensor.buffer()?,
             from_offset: tensor.offset(),
             to: HostSide::Staging(&*block, 0),
-            bytes: tensor.bytes(),
+            bytes: tensor.nbytes(),
         };
         // SAFETY: the range is that of the tensor; the block is kept until the position is reached (`Drop`); that the memory of
         // the tensor stays is what the cases are about.

@@ -89,7 +89,7 @@ pub(crate) fn memory_that_goes_during_a_capture_comes_back_behind_it() -> Outcom
     let stream = unsafe { stream_from_raw(&device, raw.handle)? };
     let freed = Arc::new(AtomicUsize::new(0));
     let count = || freed.load(Ordering::SeqCst);
-    let leaks = transship_core::statistics().leaks;
+    let leaks = transship_core::runtime_stats().leaks;
     for round in 0..20 {
         let tensors = [lent(&device, &[1; 5000], &freed)?, lent(&device, &[2; 5000], &freed)?];
         tensors.iter().try_for_each(|tensor| tensor.record_stream(&stream))?;
@@ -107,7 +107,7 @@ pub(crate) fn memory_that_goes_during_a_capture_comes_back_behind_it() -> Outcom
         stream.synchronize()?;
         assert!(bed::eventually(|| count() == 2 * round + 2), "the memory did not come back");
     }
-    assert_eq!(transship_core::statistics().leaks, leaks);
+    assert_eq!(transship_core::runtime_stats().leaks, leaks);
     Ok(())
 }
 

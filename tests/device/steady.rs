@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use transship_core::backend::Counters;
-use transship_core::{CopyOptions, Device, Statistics, start_copy, statistics};
+use transship_core::{CopyOptions, Device, RuntimeStats, runtime_stats, start_copy};
 
 use crate::bed::{self, bytes, down};
 use crate::detection::{self, BYTES, LEAVES, Sample};
@@ -28,7 +28,7 @@ pub(crate) fn a_copy_up_in_a_steady_state() -> Outcome {
     let own = difference(device.counters(), device.counters()).driver_calls;
 
     // Waiting asks the driver again and again: the calls are counted where the copy is done by then.
-    let (before, programs) = (device.counters(), statistics());
+    let (before, programs) = (device.counters(), runtime_stats());
     run(settled)?;
     let spent = difference(before, device.counters());
     check_threads(programs);
@@ -84,8 +84,8 @@ fn check(spent: &Counters) {
     assert_eq!(*spent, idle, "something was allocated, created or copied beside");
 }
 
-fn check_threads(before: Statistics) {
-    let after = statistics();
+fn check_threads(before: RuntimeStats) {
+    let after = runtime_stats();
     assert_eq!(after.worker_handovers - before.worker_handovers, 0, "hand-overs to workers");
     assert_eq!(after.reactor_wakes - before.reactor_wakes, 0, "wakes of the reactor");
 }

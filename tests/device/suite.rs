@@ -63,11 +63,11 @@ fn trial(driver: &dyn Driver, case: Case, arguments: &Arguments) -> Trial {
 
 /// Runs the case on a thread of its own, which has no current context yet.
 fn run_case(case: &Case) -> Result<(), Failed> {
-    let leaks = transship_core::statistics().leaks;
+    let leaks = transship_core::runtime_stats().leaks;
     let body = case.body;
     let outcome = std::thread::spawn(body).join();
     outcome.map_err(|panic| message(&*panic))??;
-    match transship_core::statistics().leaks - leaks {
+    match transship_core::runtime_stats().leaks - leaks {
         0 => Ok(()),
         given_up if case.may_leak => {
             println!("{}: memory in flight was given up {given_up} times", case.name);

@@ -89,13 +89,13 @@ impl Sweep {
     fn fail(self, number: u64, stand_in: &StandIn) -> Result<Option<Ended>, String> {
         let first = stand_in.add_devices(3);
         stand_in.tell(&format!("seed {number}"));
-        let (violations, leaks) = (stand_in.ask("violations"), transship::statistics().leaks);
+        let (violations, leaks) = (stand_in.ask("violations"), transship::runtime_stats().leaks);
         let trip = self.direction.prepare(self.through, first);
         stand_in.tell(&format!("faults {}@{number}={}", self.through.calls(), self.fault.word()));
         let ended = self.check_end(trip.run(self.background)?)?;
         let left_on_them = || Left::on(self.through, &(first..first + 3), stand_in);
         let refused = || GIVES_BACK.iter().map(|call| stand_in.ask(&format!("fired:{call}"))).sum::<u64>();
-        let counted = || transship::statistics().leaks > leaks;
+        let counted = || transship::runtime_stats().leaks > leaks;
         if !eventually(|| left_on_them().is_at_most([0, refused(), 0]) || counted()) {
             stand_in.tell("list");
             let left = left_on_them();

@@ -11,7 +11,7 @@ const FAULTS: &str = "faults cuEventRecord@1=unknown; cuStreamSynchronize@1=unkn
 /// Lets the end of a copy in this direction be unknown.
 pub(crate) fn run(through: Through, direction: Direction, stand_in: &StandIn) -> Result<(), String> {
     let first = stand_in.add_devices(3);
-    let (violations, leaks) = (stand_in.ask("violations"), transship::statistics().leaks);
+    let (violations, leaks) = (stand_in.ask("violations"), transship::runtime_stats().leaks);
     let trip = direction.prepare(through, first);
     stand_in.tell(FAULTS);
     let ended = trip.run(transship::BackgroundWork::Auto)?;
@@ -22,7 +22,7 @@ pub(crate) fn run(through: Through, direction: Direction, stand_in: &StandIn) ->
         Ended::Failed { error, .. } => check_error(&error)?,
         Ended::Done(_) => return Err("nobody knows whether it is done, and it counts as done".to_owned()),
     }
-    if transship::statistics().leaks == leaks {
+    if transship::runtime_stats().leaks == leaks {
         return Err("memory that may still be in use was not given up".to_owned());
     }
     stand_in.tell("excuse");

@@ -108,7 +108,7 @@ impl Arena {
             device.set_result_budget(result_budget)?;
         }
         let before = places.iter().map(|device| device.counters().device_bytes).collect();
-        let (leaks, strangers) = (transship::statistics().leaks, Strangers::new());
+        let (leaks, strangers) = (transship::runtime_stats().leaks, Strangers::new());
         Ok(Self { places, late, staging_budget, result_budget, before, leaks, strangers })
     }
 
@@ -149,7 +149,7 @@ impl Arena {
                 .into());
             }
         }
-        let given_up = transship::statistics().leaks - self.leaks;
+        let given_up = transship::runtime_stats().leaks - self.leaks;
         if given_up > 0 {
             return Err(format!("memory in flight was given up {given_up} times").into());
         }
@@ -189,6 +189,6 @@ impl fmt::Display for Arena {
             writeln!(f, "{} copies pending, breaches {:?}", late.pending(), late.violations())?;
         }
         writeln!(f, "owners and wakers left, and what failed: {:?}", self.strangers.look())?;
-        write!(f, "{:?}", transship::statistics())
+        write!(f, "{:?}", transship::runtime_stats())
     }
 }

@@ -42,7 +42,7 @@ impl Item {
         mut lend: impl FnMut(&Tensor, bool, &mut Random) -> (Tensor, bool),
     ) -> Self {
         for tensor in &mut self.tensors {
-            if random.next().is_multiple_of(2) && tensor.bytes() > 0 {
+            if random.next().is_multiple_of(2) && tensor.nbytes() > 0 {
                 let (lent, panics) = lend(tensor, self.panics.is_none(), random);
                 *tensor = lent;
                 self.panics = self.panics.or(panics.then_some(owner));
@@ -88,7 +88,7 @@ impl Item {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
+        self.tensors.iter().map(|tensor| tensor.nbytes() as u64).sum()
     }
 }
 

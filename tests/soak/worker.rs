@@ -326,7 +326,7 @@ impl Worker {
             options = options.policy(CopyPolicy::Always);
         }
         if self.below(10) == 0 {
-            options = options.paced(4096 << self.below(8));
+            options = options.max_bytes_in_flight(4096 << self.below(8));
         }
         if self.below(4) == 0 && !self.arena.places[target].is_host() {
             options = options.stream(&self.streams[target]);

@@ -38,12 +38,12 @@ fn trial(case: Case, arguments: &Arguments) -> Trial {
 }
 
 fn run(case: &Case) -> Result<(), Failed> {
-    let leaks = transship_core::statistics().leaks;
+    let leaks = transship_core::runtime_stats().leaks;
     let body = case.body;
     let attempt =
         || std::thread::spawn(body).join().map_err(|panic| Failed::from(message(&*panic))).flatten();
     (1..case.tries).find(|_| attempt().is_ok()).map_or_else(attempt, |_| Ok(()))?;
-    match transship_core::statistics().leaks - leaks {
+    match transship_core::runtime_stats().leaks - leaks {
         0 => Ok(()),
         given_up if case.may_leak => {
             println!("{}: memory in flight was given up {given_up} times", case.name);

@@ -49,7 +49,7 @@ impl<S> Method<S> for Packed {
     fn run(&mut self, input: &Input<S>) -> Result<Duration> {
         self.0.clear();
         let started = Instant::now();
-        self.0.reserve(input.leaves.iter().map(Tensor::bytes).sum());
+        self.0.reserve(input.leaves.iter().map(Tensor::nbytes).sum());
         for leaf in &input.leaves {
             self.0.extend_from_slice(leaf.as_bytes()?);
         }
@@ -61,7 +61,7 @@ impl<S> Method<S> for Packed {
         let mut right = true;
         for expected in expected {
             let (copied, behind) =
-                rest.split_at_checked(expected.bytes()).ok_or("too few bytes were copied")?;
+                rest.split_at_checked(expected.nbytes()).ok_or("too few bytes were copied")?;
             right &= same(copied, expected)?;
             rest = behind;
         }

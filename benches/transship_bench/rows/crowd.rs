@@ -221,7 +221,7 @@ fn copy_for(method: &mut dyn Method<Tensors>, inputs: &[Input<Tensors>], time: D
     let started = Instant::now();
     for input in inputs.iter().cycle() {
         turn.times.push(method.run(input)?);
-        turn.bytes += input.leaves.iter().map(Tensor::bytes).sum::<usize>();
+        turn.bytes += input.leaves.iter().map(Tensor::nbytes).sum::<usize>();
         if started.elapsed() > time {
             break;
         }

@@ -1,7 +1,7 @@
 //! What a copy asks of the driver, of other threads and of the heap once everything is warm.
 
 use transship::backend::Counters;
-use transship::{Error, Statistics, statistics};
+use transship::{Error, RuntimeStats, runtime_stats};
 
 use super::Work;
 use crate::Result;
@@ -30,13 +30,13 @@ fn run(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     for input in inputs.by_ref().take(WARM_UP) {
         copy(&target, input)?;
     }
-    let before = (bed.device.counters(), statistics());
+    let before = (bed.device.counters(), runtime_stats());
     let mut allocations = Vec::with_capacity(COPIES);
     for input in inputs.by_ref().take(COPIES) {
         allocations.push(copy(&target, input)?);
     }
     allocations.sort_unstable();
-    let after = (bed.device.counters(), statistics());
+    let after = (bed.device.counters(), runtime_stats());
     verify(&target)?;
 
     let mut row =
@@ -68,11 +68,11 @@ fn verify(target: &Target) -> Result<()> {
 }
 
 fn figures(
-    before: &(Counters, Statistics),
-    after: &(Counters, Statistics),
+    before: &(Counters, RuntimeStats),
+    after: &(Counters, RuntimeStats),
     allocations: &[u64],
 ) -> Vec<Line> {
-    let count = |name: &str, of: fn(&(Counters, Statistics)) -> u64| {
+    let count = |name: &str, of: fn(&(Counters, RuntimeStats)) -> u64| {
         Line::figure(Kind::Ours, name, of(after).saturating_sub(of(before)) as f64, "in all")
     };
     let heap =

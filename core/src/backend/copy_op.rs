@@ -31,7 +31,7 @@ pub enum CopyOp<'a> {
     },
     /// Device to device; the device of `to` runs it.
     Between {
-        /// The source, a buffer of a device that the other one [reaches](Backend::reaches).
+        /// The source, a buffer of a device that the other one [reaches](crate::backend::Backend::reaches).
         from: &'a dyn Buffer,
         /// Where in `from`, in bytes.
         from_offset: usize,
@@ -69,7 +69,7 @@ impl CopyOp<'_> {
 #[derive(Clone, Copy)]
 pub enum HostSide<'a> {
     /// In a staging block, at an offset in bytes: of the device that runs the copy, or for uploads of one whose blocks
-    /// it [reads](Backend::reads_staging_of).
+    /// it [reads](crate::backend::Backend::reads_staging_of).
     Staging(&'a dyn Staging, usize),
     /// In a buffer with a host pointer, at an offset in bytes.
     Buffer(&'a dyn Buffer, usize),
@@ -108,7 +108,7 @@ impl HostSide<'_> {
     }
 }
 
-/// What one call of [`Backend::submit`] did.
+/// What one call of [`Backend::submit`](crate::backend::Backend::submit) did.
 #[derive(Debug, Clone, Copy)]
 pub struct Submission {
     /// The position behind it.

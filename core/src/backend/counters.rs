@@ -6,7 +6,7 @@
 pub struct Counters {
     /// Calls of the driver, of every kind.
     pub driver_calls: u64,
-    /// Calls of [`Backend::submit`].
+    /// Calls of [`Backend::submit`](crate::backend::Backend::submit).
     pub submissions: u64,
     /// Copies submitted.
     pub copies: u64,

@@ -3,7 +3,7 @@
 use crate::alignment::Alignment;
 
 /// What a device demands of a plan. It is asked once, when the device is opened, and refused if it is out of the ranges given
-/// here ([`Error::InvalidLimit`]); what has none may be anything.
+/// here ([`Error::InvalidLimit`](crate::Error::InvalidLimit)); what has none may be anything.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Offsets and sizes of copies are multiples of this, and so are the sizes of buffers. At most 64 KiB.
@@ -17,12 +17,13 @@ pub struct Limits {
     /// The host writes to a new buffer directly, which makes staging pointless.
     pub host_writable: bool,
     /// New buffers of up to so many bytes the host writes directly, which is faster than staging there
-    /// ([`Backend::allocate_open`]); 0 where there is no such memory.
+    /// ([`Backend::allocate_open`](crate::backend::Backend::allocate_open)); 0 where there is no such memory.
     pub largest_open: usize,
     /// Staging blocks belong to buffers of the device's own API: the host has access only while no copy uses them, and
     /// copies reach no other host memory, page-locked or not.
     pub mapped_staging: bool,
-    /// The device can make many small copies by one kernel ([`Backend::submit_gathered`]), which needs so many bytes of
+    /// The device can make many small copies by one kernel
+    /// ([`Backend::submit_gathered`](crate::backend::Backend::submit_gathered)), which needs so many bytes of
     /// staging for each; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
     /// submission that uses a block. At most 8192.
     pub gather: Option<usize>,

@@ -10,7 +10,7 @@ use crate::error::Result;
 ///
 /// # Safety
 ///
-/// See promises 3 and 4 of [`Backend`].
+/// See promises 3 and 4 of [`Backend`](crate::backend::Backend).
 pub unsafe trait Buffer: Any + Send + Sync {
     /// Its size in bytes.
     fn bytes(&self) -> usize;
@@ -24,7 +24,7 @@ pub unsafe trait Buffer: Any + Send + Sync {
     /// Where the host may read it (and write it, if `true` comes with it), where it may.
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)>;
 
-    /// Where the host writes memory that was [allocated open](Backend::allocate_open); `None` for any other, and once it is
+    /// Where the host writes memory that was [allocated open](crate::backend::Backend::allocate_open); `None` for any other, and once it is
     /// closed.
     fn window(&self) -> Option<WriteWindow> {
         None
@@ -46,7 +46,7 @@ pub unsafe trait Buffer: Any + Send + Sync {
     /// Called before the memory goes, with what still uses it: whether it may be dropped at once, since the memory is given back
     /// behind every ticket of `after` however early that is. Otherwise it is dropped when all of them are reached. Never blocks.
     ///
-    /// Memory that [`wrap`](Backend::wrap) has described is not asked: it is dropped when all are reached, on a thread on which code
+    /// Memory that [`wrap`](crate::backend::Backend::wrap) has described is not asked: it is dropped when all are reached, on a thread on which code
     /// of its owner may run. The owner goes within that drop, and no other one does.
     fn release_after(&mut self, _after: &[Ticket]) -> bool {
         false
@@ -64,12 +64,12 @@ pub enum Direction {
 
 /// A block of host memory that a device copies from and to asynchronously.
 ///
-/// Where [`Limits::mapped_staging`] says so, a block is used by one submission at a time, and the host has no access
+/// Where [`Limits::mapped_staging`](crate::backend::Limits::mapped_staging) says so, a block is used by one submission at a time, and the host has no access
 /// from the call of `submit` on until the position behind it is reached; then it has again.
 ///
 /// # Safety
 ///
-/// See promise 3 of [`Backend`]. [`window`](Staging::window) and [`contents`](Staging::contents) count from the moment
+/// See promise 3 of [`Backend`](crate::backend::Backend). [`window`](Staging::window) and [`contents`](Staging::contents) count from the moment
 /// at which they are asked, as long as no copy that uses the block is submitted.
 pub unsafe trait Staging: Any + Send + Sync {
     /// Its size in bytes.

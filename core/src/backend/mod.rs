@@ -47,7 +47,7 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverUnavailable`] says what is missing.
+    /// [`Error::DriverUnavailable`](crate::Error::DriverUnavailable) says what is missing.
     fn is_available(&self) -> Result<()>;
 
     /// How many devices there are, without initialising one of them; 0 if the driver is not available.
@@ -57,7 +57,7 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], or what the driver says.
+    /// [`Error::DriverUnavailable`](crate::Error::DriverUnavailable), [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver says.
     async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>>;
 }
 
@@ -82,8 +82,8 @@ inventory::collect!(BuiltinDriver);
 /// 3. The pointers of [`Buffer::host_pointer`], [`Staging::window`] and [`Staging::contents`] stay valid and in place
 ///    until the object is dropped or released, those of [`Buffer::window`] until it is closed as well, and no other live
 ///    object covers the same bytes.
-/// 4. Memory of a released or dropped [`Buffer`] is not handed out again before every ticket given to
-///    [`Buffer::release`] is reached, unless the host cannot reach it and the device orders every later use behind them.
+/// 4. Where [`Buffer::release_after`] says that a buffer may be dropped at once, its memory is not handed out again before
+///    every ticket given to that is reached, unless the host cannot reach it and the device orders every later use behind them.
 /// 5. No function blocks until a device has made progress, except those that say so.
 pub unsafe trait Backend: Any + Send + Sync {
     /// The name of the device.
@@ -109,7 +109,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or [`Error::TooLarge`](crate::Error::TooLarge), with the figures.
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>>;
 
     /// As [`allocate`](Backend::allocate), but the host writes the memory first, where it lies: [`Buffer::window`] until
@@ -129,7 +129,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or [`Error::TooLarge`](crate::Error::TooLarge), with the figures.
     fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>>;
 
     /// Describes memory that somebody else allocated.
@@ -142,7 +142,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMemory`] where the driver knows that the description is wrong.
+    /// [`Error::InvalidMemory`](crate::Error::InvalidMemory) where the driver knows that the description is wrong.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
 
     /// Submits `ops` in one go, in any order among themselves, behind what was submitted to `stream` before, and

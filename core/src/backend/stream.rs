@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 ///
 /// # Safety
 ///
-/// See the first promise of [`Backend`]; and [`twin`](BackendStream::twin) and [`is_same`](BackendStream::is_same) answer as they say,
+/// See the first promise of [`Backend`](crate::backend::Backend); and [`twin`](BackendStream::twin) and [`is_same`](BackendStream::is_same) answer as they say,
 /// since memory is given back by what they answer.
 pub unsafe trait BackendStream: Any + Send + Sync {
     /// Marks the point behind everything submitted so far and returns its position.

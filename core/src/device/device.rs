@@ -61,7 +61,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidLimit`] if its limits demand what no copy can keep, and what the backend says while it creates its
+    /// [`Error::InvalidLimit`](crate::Error::InvalidLimit) if its limits demand what no copy can keep, and what the backend says while it creates its
     /// streams.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Result<Self> {
         fork::check()?;

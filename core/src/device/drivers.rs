@@ -22,7 +22,7 @@ pub struct DriverInfo {
     pub unavailable: Option<Error>,
 }
 
-/// Adds a driver to this program: from now on [`Device::open`] knows its devices.
+/// Adds a driver to this program: from now on [`Device::open`](crate::Device::open) knows its devices.
 ///
 /// # Errors
 ///

@@ -63,7 +63,7 @@ impl Leaves {
             return self.take_closely(tensor, storage, offset, scan);
         }
         let host = storage.host_address(offset).map(HostAddress);
-        self.list.push(Leaf { storage, offset, host, payload: layout.bytes(), strided: None });
+        self.list.push(Leaf { storage, offset, host, payload: layout.nbytes(), strided: None });
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl Leaves {
         }
         let host = storage.host_address(offset).map(HostAddress);
         let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
-        self.list.push(Leaf { storage, offset, host, payload: layout.bytes(), strided });
+        self.list.push(Leaf { storage, offset, host, payload: layout.nbytes(), strided });
         Ok(())
     }
 }

@@ -143,7 +143,7 @@ impl CopyOptions {
     }
 
     /// Lets at most so many bytes be in flight at a time, so that other traffic gets its turn (default: no limit).
-    pub fn paced(mut self, bytes_in_flight: usize) -> Self {
+    pub fn max_bytes_in_flight(mut self, bytes_in_flight: usize) -> Self {
         self.pace = Some(bytes_in_flight);
         self
     }
@@ -191,7 +191,7 @@ impl CopyOptions {
         require(self.max_chunk > 0, "max_chunk_bytes", self.max_chunk, "it must be at least 1")?;
         require(
             self.pace.is_none_or(|pace| pace >= 4096),
-            "paced",
+            "max_bytes_in_flight",
             self.pace.unwrap_or(0),
             "it must be at least 4096",
         )

@@ -87,7 +87,7 @@ impl Preallocated {
             all.push(HeldStorage { storage, first, is_written: false, filler: None, is_claimed: false });
         }
         if let Some(memory) = all.get_mut(number) {
-            memory.is_written |= tensor.bytes() > 0;
+            memory.is_written |= tensor.nbytes() > 0;
         }
         self.tensors.push(Slot { memory: number, offset, layout: tensor.layout().clone() });
         Ok(())
@@ -139,12 +139,12 @@ impl Preallocated {
     /// Fails if two tensors overlap.
     fn check_apart(&self) -> Result<()> {
         let mut order: Vec<_> =
-            self.tensors.iter().enumerate().filter(|(_, slot)| slot.layout.bytes() > 0).collect();
+            self.tensors.iter().enumerate().filter(|(_, slot)| slot.layout.nbytes() > 0).collect();
         order.sort_unstable_by_key(|(_, slot)| (slot.memory, slot.offset));
         for pair in order.windows(2) {
             if let [(_, before), (index, slot)] = pair
                 && before.memory == slot.memory
-                && slot.offset < before.offset + before.layout.bytes()
+                && slot.offset < before.offset + before.layout.nbytes()
             {
                 let why = "shared with another tensor to copy into";
                 return Err(unsuited(*index, DESTINATION, Error::NotWritable { why }));
@@ -285,13 +285,13 @@ impl Slot {
         if !self.layout.is_contiguous() {
             return Err(self.layout.not_contiguous());
         }
-        if self.layout.bytes() == 0 {
+        if self.layout.nbytes() == 0 {
             return Ok(());
         }
         if !granularity.divides(self.offset) {
             return Err(misaligned(self.offset, granularity));
         }
-        let whole = granularity.round_up(self.layout.bytes()).unwrap_or(usize::MAX);
+        let whole = granularity.round_up(self.layout.nbytes()).unwrap_or(usize::MAX);
         storage.check_range(self.offset, whole)
     }
 }

@@ -135,7 +135,7 @@ impl<'a> Scan<'a> {
     /// most do. `false` if it must be [looked at](Scan::look_at).
     #[inline(always)]
     pub(crate) fn recognizes(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> bool {
-        let (bytes, place) = (layout.bytes(), storage.place());
+        let (bytes, place) = (layout.nbytes(), storage.place());
         let alike = if place == 0 { &self.on_host } else { &self.on_device };
         match alike {
             Some(alike)
@@ -160,7 +160,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn look_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
         storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
-        let bytes = if on_host { layout.bytes() } else { layout.span() };
+        let bytes = if on_host { layout.nbytes() } else { layout.span() };
         let place = self.place(storage, layout)?;
         if let Some(copy) = storage.pending() {
             self.note_pending(copy, place)?;
@@ -238,10 +238,10 @@ impl<'a> Scan<'a> {
 
     /// Pinned memory needs no staging; small tensors are gathered all the same, which is cheaper than a copy for each.
     fn goes_directly(&self, storage: &Storage, layout: &Layout) -> bool {
-        layout.bytes() > self.largest_gathered
+        layout.nbytes() > self.largest_gathered
             && layout.is_contiguous()
             && is_pinned_for(storage.buffer(), self.target.id().driver())
-            && self.copies_directly(layout.bytes())
+            && self.copies_directly(layout.nbytes())
     }
 
     fn copies_directly(&self, bytes: usize) -> bool {

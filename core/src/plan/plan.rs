@@ -36,7 +36,7 @@ pub enum Route {
     Alone {
         /// The index of the chunk.
         chunk: u32,
-        /// Where in the chunk, in bytes: its [skew](Leaf::skew).
+        /// Where in the chunk, in bytes: its [skew](crate::plan::Leaf::skew).
         offset: usize,
     },
 }

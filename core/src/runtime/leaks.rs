@@ -9,7 +9,7 @@ statics! {
 }
 
 /// Counts memory that was given up because nothing proves that the device is done with it; see
-/// [`Statistics::leaks`](crate::Statistics::leaks).
+/// [`RuntimeStats::leaks`](crate::RuntimeStats::leaks).
 pub fn count_leak(bytes: usize) {
     LEAKS.fetch_add(1, Ordering::Relaxed);
     LEAKED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);

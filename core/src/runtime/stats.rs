@@ -5,7 +5,7 @@ use crate::runtime::{leaks, reactor, workers};
 /// What happened since the program started, on all devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Statistics {
+pub struct RuntimeStats {
     /// How often memory in flight was given up because a broken device never proved to be done with it.
     pub leaks: u64,
     /// Bytes given up in this way.
@@ -17,9 +17,9 @@ pub struct Statistics {
 }
 
 /// The counters of the whole program.
-pub fn statistics() -> Statistics {
+pub fn runtime_stats() -> RuntimeStats {
     let (leaks, leaked_bytes) = leaks::leaked();
-    Statistics {
+    RuntimeStats {
         leaks,
         leaked_bytes,
         worker_handovers: workers::handovers(),

@@ -28,7 +28,7 @@ impl Tensor {
             return Self::in_host_memory(layout);
         }
         fork::check()?;
-        let buffer = device.allocate(layout.bytes(), device.up())?;
+        let buffer = device.allocate(layout.nbytes(), device.up())?;
         if buffer.host_pointer().is_some() {
             // The host could read what was never written.
             return Self::zeros(shape, dtype, device);
@@ -51,7 +51,7 @@ impl Tensor {
         }
         fork::check()?;
         let (queue, cleared) = (device.up(), Completion::new());
-        let buffer = device.allocate(layout.bytes(), queue)?;
+        let buffer = device.allocate(layout.nbytes(), queue)?;
         let storage = Storage::new(buffer, Some(device.clone()), Some(cleared.clone()));
         // SAFETY: the range is the whole buffer, which the storage holds.
         let submission = unsafe {
@@ -86,7 +86,7 @@ impl Tensor {
                 what: "lend page-locked memory to tensors",
             });
         }
-        let (bytes, limit) = (layout.bytes(), device.results().budget());
+        let (bytes, limit) = (layout.nbytes(), device.results().budget());
         if bytes > limit {
             return Err(Error::TooLarge { device: device.id(), kind: "pinned", requested: bytes, limit });
         }
@@ -135,7 +135,7 @@ impl Tensor {
     }
 
     fn in_host_memory(layout: Layout) -> Result<Self> {
-        let memory = HostMemory::zeroed(layout.bytes())?;
+        let memory = HostMemory::zeroed(layout.nbytes())?;
         Self::from_storage(Storage::new(Box::new(memory), None, None), 0, layout)
     }
 }

@@ -68,7 +68,7 @@ impl Tensor {
     }
 
     fn over(storage: Storage, layout: Layout) -> Result<Self> {
-        if layout.bytes() != storage.bytes() {
+        if layout.nbytes() != storage.bytes() {
             return Err(layout.shape_mismatch(storage.bytes()));
         }
         Self::from_storage(storage, 0, layout)

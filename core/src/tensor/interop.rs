@@ -123,7 +123,7 @@ impl Tensor {
             return Err(Error::NotContiguous { shape, strides });
         }
         let (first, behind, there) =
-            (self.offset(), self.offset().saturating_add(self.bytes()), self.memory()?.retained_bytes);
+            (self.offset(), self.offset().saturating_add(self.nbytes()), self.memory()?.retained_bytes);
         if behind > there {
             return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
         }

@@ -115,13 +115,13 @@ impl Layout {
 
     /// How many elements there are.
     #[inline]
-    pub fn elements(&self) -> usize {
+    pub fn numel(&self) -> usize {
         self.bytes / self.dtype.size()
     }
 
     /// The size of the payload in bytes: elements times their size.
     #[inline]
-    pub fn bytes(&self) -> usize {
+    pub fn nbytes(&self) -> usize {
         self.bytes
     }
 
@@ -129,7 +129,7 @@ impl Layout {
     #[inline]
     pub fn span(&self) -> usize {
         match &self.strides {
-            None => self.bytes(),
+            None => self.nbytes(),
             // The constructor has seen that it fits.
             Some(strides) => span(self.dtype, &self.shape, strides).unwrap_or(usize::MAX),
         }
@@ -148,7 +148,12 @@ impl Layout {
 
     /// The error of memory of `actual` bytes for this layout.
     pub(crate) fn shape_mismatch(&self, actual: usize) -> Error {
-        Error::ShapeMismatch { shape: self.shape.to_vec(), dtype: self.dtype, expected: self.bytes(), actual }
+        Error::ShapeMismatch {
+            shape: self.shape.to_vec(),
+            dtype: self.dtype,
+            expected: self.nbytes(),
+            actual,
+        }
     }
 }
 
@@ -224,7 +229,7 @@ mod tests {
     fn a_zero_makes_any_shape_empty_and_contiguous() -> Result<()> {
         for shape in [[0, MAX, MAX], [MAX, 0, MAX], [MAX, MAX, 0]] {
             let layout = Layout::strided(DType::F64, &shape, &[MAX, MAX, MAX])?;
-            assert_eq!((layout.elements(), layout.bytes(), layout.span()), (0, 0, 0));
+            assert_eq!((layout.numel(), layout.nbytes(), layout.span()), (0, 0, 0));
             assert!(layout.is_contiguous());
             assert_eq!(layout.strides().len(), 3);
         }

@@ -98,7 +98,7 @@ impl Layout {
     pub fn reshape(&self, shape: &[usize]) -> Result<(Self, usize)> {
         let layout = Self::contiguous(self.dtype, shape)?;
         if layout.bytes != self.bytes {
-            return Err(layout.shape_mismatch(self.bytes()));
+            return Err(layout.shape_mismatch(self.nbytes()));
         }
         if !self.is_contiguous() {
             return Err(self.not_contiguous());

@@ -48,7 +48,7 @@ impl Tensor {
     /// [`Error::NotContiguous`].
     pub fn as_bytes(&self) -> Result<&[u8]> {
         self.check_contiguous()?;
-        self.storage()?.host_bytes(self.offset(), self.bytes())
+        self.storage()?.host_bytes(self.offset(), self.nbytes())
     }
 
     /// The bytes of the elements, in place, to be changed. Whether they are values of the element type (a bool is 0 or
@@ -59,7 +59,7 @@ impl Tensor {
     /// [`Error::NotContiguous`]; [`Error::NotWritable`] if anything else shares the memory or it is read-only.
     pub fn as_mut_bytes(&mut self) -> Result<&mut [u8]> {
         self.check_contiguous()?;
-        let (offset, bytes) = (self.offset(), self.bytes());
+        let (offset, bytes) = (self.offset(), self.nbytes());
         self.storage_mut()?.host_bytes_mut(offset, bytes)
     }
 
@@ -74,12 +74,12 @@ impl Tensor {
         // SAFETY: the capacity is for all elements, of the size of `T`.
         unsafe { self.gather_into(values.as_mut_ptr().cast())? };
         // SAFETY: the elements were written just now, and `Bits` is of the same size as `T`, any bytes allowed.
-        let bits = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<T::Bits>(), self.elements()) };
+        let bits = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<T::Bits>(), self.numel()) };
         if !bits.iter().all(T::is_valid_bit_pattern) {
             return Err(Error::InvalidBits { dtype: T::DTYPE });
         }
         // SAFETY: all elements were written and are valid.
-        unsafe { values.set_len(self.elements()) };
+        unsafe { values.set_len(self.numel()) };
         Ok(values)
     }
 
@@ -93,7 +93,7 @@ impl Tensor {
         // SAFETY: the capacity is for all elements.
         unsafe { self.gather_into(bytes.as_mut_ptr())? };
         // SAFETY: all of them were written.
-        unsafe { bytes.set_len(self.bytes()) };
+        unsafe { bytes.set_len(self.nbytes()) };
         Ok(bytes)
     }
 
@@ -109,7 +109,7 @@ impl Tensor {
                 shape: Vec::new(),
                 dtype: T::DTYPE,
                 expected: T::DTYPE.size(),
-                actual: self.bytes(),
+                actual: self.nbytes(),
             }),
         }
     }
@@ -127,7 +127,7 @@ impl Tensor {
         }
         // Asked before memory is allocated.
         self.storage()?.host_bytes(self.offset(), self.layout.span())?;
-        let mut memory = HostMemory::uninit(self.bytes())?;
+        let mut memory = HostMemory::uninit(self.nbytes())?;
         // SAFETY: the memory is for all elements, new, and of nobody else.
         unsafe { self.gather_into(memory.as_mut_ptr())? };
         let mut layout = self.layout.clone();
@@ -139,11 +139,11 @@ impl Tensor {
     ///
     /// # Safety
     ///
-    /// `destination` must be valid for writes of `self.bytes()` bytes outside of the tensor's memory.
+    /// `destination` must be valid for writes of `self.nbytes()` bytes outside of the tensor's memory.
     unsafe fn gather_into(&self, destination: *mut u8) -> Result<()> {
         let span = self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         // SAFETY: `span` is the whole span, the range all elements; the destination is promised by the caller.
-        unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.bytes(), &HostCopy::ordinary()) };
+        unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.nbytes(), &HostCopy::ordinary()) };
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Tensor {
     fn vec_to_fill<T>(&self) -> Result<Vec<T>> {
         self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         let mut vec = Vec::new();
-        vec.try_reserve_exact(self.bytes() / size_of::<T>()).map_err(|_| out_of_memory(self.bytes()))?;
+        vec.try_reserve_exact(self.nbytes() / size_of::<T>()).map_err(|_| out_of_memory(self.nbytes()))?;
         Ok(vec)
     }
 

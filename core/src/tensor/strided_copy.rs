@@ -14,7 +14,7 @@ use crate::tensor::layout::Layout;
 ///
 /// `source` points to the first element and is valid for reads of `layout.span()` bytes; `destination` is valid for
 /// writes of `bytes` bytes that are none of those, which nobody uses before `writer` is dropped; and `from + bytes` is at most
-/// `layout.bytes()`.
+/// `layout.nbytes()`.
 pub(crate) unsafe fn gather(
     layout: &Layout,
     source: *const u8,
@@ -23,12 +23,12 @@ pub(crate) unsafe fn gather(
     bytes: usize,
     writer: &HostCopy,
 ) {
-    debug_assert!(from.checked_add(bytes).is_some_and(|end| end <= layout.bytes()));
+    debug_assert!(from.checked_add(bytes).is_some_and(|end| end <= layout.nbytes()));
     if bytes == 0 {
         return;
     }
     if layout.is_contiguous() {
-        // SAFETY: the elements lie in one run of `layout.bytes()` bytes, which holds the range.
+        // SAFETY: the elements lie in one run of `layout.nbytes()` bytes, which holds the range.
         return unsafe { writer.copy(source.add(from), destination, bytes) };
     }
     let runs = Runs::of(layout);

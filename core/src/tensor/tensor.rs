@@ -98,14 +98,14 @@ impl Tensor {
 
     /// How many elements there are.
     #[inline]
-    pub fn elements(&self) -> usize {
-        self.layout.elements()
+    pub fn numel(&self) -> usize {
+        self.layout.numel()
     }
 
     /// The size of the elements in bytes, without the gaps between them.
     #[inline]
-    pub fn bytes(&self) -> usize {
-        self.layout.bytes()
+    pub fn nbytes(&self) -> usize {
+        self.layout.nbytes()
     }
 
     /// Where the first element lies in the memory that the tensor shares, in bytes; 0 while a copy has taken it.
@@ -212,7 +212,7 @@ impl Tensor {
     /// cannot lie at `offset`.
     pub(crate) fn from_storage(storage: Storage, offset: usize, layout: Layout) -> Result<Self> {
         check_range(offset, layout.span(), storage.bytes())?;
-        if layout.elements() > 0 {
+        if layout.numel() > 0 {
             check_alignment(&storage, offset, layout.dtype())?;
         }
         Ok(Self { memory: TensorMemory::Here { storage, offset }, layout })
@@ -249,7 +249,7 @@ impl Tensor {
     /// changed, if they would reach beyond it.
     #[inline(always)]
     pub(crate) fn put_copy(&mut self, storage: Storage, offset: usize, contiguous: bool) -> bool {
-        let bytes = if contiguous { self.layout.bytes() } else { self.layout.span() };
+        let bytes = if contiguous { self.layout.nbytes() } else { self.layout.span() };
         if storage.check_range(offset, bytes).is_err() {
             return false;
         }

@@ -78,7 +78,7 @@ impl Tensor {
     /// # Errors
     ///
     /// As [`Layout::strided`]; [`Error::OutOfRange`](crate::Error::OutOfRange) if the view reaches behind the tensor.
-    pub fn strided(&self, shape: &[usize], strides: &[usize], offset: usize) -> Result<Self> {
+    pub fn as_strided(&self, shape: &[usize], strides: &[usize], offset: usize) -> Result<Self> {
         let layout = Layout::strided(self.dtype(), shape, strides)?;
         let delta = offset.saturating_mul(self.dtype().size());
         check_range(delta, layout.span(), self.layout.span())?;

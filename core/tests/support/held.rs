@@ -40,7 +40,7 @@ pub(crate) fn into<S: TensorTree>(value: S, into: S, options: CopyOptions) -> S 
 /// Each tensor with memory of its own that a `Vec` owned.
 pub(crate) fn ordinary(tensors: &[Tensor]) -> Vec<Tensor> {
     let like = |tensor: &Tensor| {
-        let zeros = Tensor::from(vec![0_u8; tensor.bytes()]);
+        let zeros = Tensor::from(vec![0_u8; tensor.nbytes()]);
         match tensor.dtype() {
             DType::U8 => zeros,
             dtype => Tensor::empty(tensor.shape(), dtype, &Device::host()).unwrap(),

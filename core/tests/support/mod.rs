@@ -89,7 +89,7 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     pub(crate) fn launch(tensor: &Tensor, stream: &Stream) -> Self {
-        Self::read(tensor, tensor.offset(), tensor.bytes(), stream)
+        Self::read(tensor, tensor.offset(), tensor.nbytes(), stream)
     }
 
     /// The same for all of the memory that the tensor lies in.

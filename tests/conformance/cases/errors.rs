@@ -58,7 +58,11 @@ fn chunks_of_no_bytes(bed: &Bed) -> Result<(), Failed> {
 
 fn pace_below_a_page(bed: &Bed) -> Result<(), Failed> {
     for bytes in [0, 1, 4095] {
-        assert_names(&refused(bed, bed.options().paced(bytes))?, "paced", &bytes.to_string());
+        assert_names(
+            &refused(bed, bed.options().max_bytes_in_flight(bytes))?,
+            "max_bytes_in_flight",
+            &bytes.to_string(),
+        );
     }
     Ok(())
 }
@@ -129,7 +133,7 @@ fn tensor_larger_than_the_device(bed: &Bed) -> Result<(), Failed> {
 
 /// One byte on the host, repeated a petabyte of times.
 fn copy_larger_than_the_device(bed: &Bed) -> Result<(), Failed> {
-    let huge = Tensor::from(vec![5_u8]).strided(&[TOO_MUCH], &[0], 0)?;
+    let huge = Tensor::from(vec![5_u8]).as_strided(&[TOO_MUCH], &[0], 0)?;
     let mut small = bed.batch(3);
     let expected = Contents::of_all(&mut small);
     let started = start_copy((small, huge), &bed.device, bed.options());

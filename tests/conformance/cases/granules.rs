@@ -95,11 +95,11 @@ fn large_odd_views_come_down(bed: &Bed) -> Result<(), Failed> {
 
 fn large_odd_views_come_down_mapped(bed: &Bed) -> Result<(), Failed> {
     large(bed, mapped(bed))?;
-    large(bed, mapped(bed).paced((1 << 20) + 1))
+    large(bed, mapped(bed).max_bytes_in_flight((1 << 20) + 1))
 }
 
 fn large_odd_views_come_down_in_pieces(bed: &Bed) -> Result<(), Failed> {
-    large(bed, bed.options().paced((1 << 20) + 1))
+    large(bed, bed.options().max_bytes_in_flight((1 << 20) + 1))
 }
 
 fn odd_views_are_copied_on_their_device(bed: &Bed) -> Result<(), Failed> {

@@ -115,14 +115,14 @@ fn without_pinned_staging_down(bed: &Bed) -> Result<(), Failed> {
 
 fn paced_up(bed: &Bed) -> Result<(), Failed> {
     let sent = (bed.batch(20), bed.bytes(MIB));
-    let trip = bed.round_trip(sent, bed.options().paced(64 << 10))?;
+    let trip = bed.round_trip(sent, bed.options().max_bytes_in_flight(64 << 10))?;
     assert!(trip.up.submissions >= 16, "{}", trip.up);
     Ok(())
 }
 
 fn paced_down(bed: &Bed) -> Result<(), Failed> {
     let sent = (bed.batch(20), bed.bytes(MIB));
-    let trip = bed.round_trip(sent, bed.options().paced(64 << 10))?;
+    let trip = bed.round_trip(sent, bed.options().max_bytes_in_flight(64 << 10))?;
     assert!(trip.down.submissions > 1, "{}", trip.down);
     Ok(())
 }

@@ -36,7 +36,7 @@ fn figures_add_up(bed: &Bed) -> Result<(), Failed> {
     let alias = bed.bytes(64);
     let resident = if bed.device.is_host() { None } else { Some(bed.up(bed.bytes(10))?) };
     let sent = (bed.batch(10), bed.bytes(1 << 20), bed.bytes(0), [alias.clone(), alias], resident);
-    let small: usize = sent.0.iter().map(Tensor::bytes).sum();
+    let small: usize = sent.0.iter().map(Tensor::nbytes).sum();
     let residents = usize::from(sent.4.is_some());
     let (_, report) = bed.copy(sent, &bed.device, bed.options())?;
     assert_eq!((report.packed, report.alone, report.empty, report.aliased), (11, 1, 1, 1), "{report}");
@@ -86,13 +86,13 @@ fn steady_state_costs_one_submission(bed: &Bed) -> Result<(), Failed> {
         bed.down(bed.up(batch.clone())?)?;
     }
     for batch in batches.into_iter().skip(10) {
-        let (before, program) = (bed.device.counters(), transship::statistics());
+        let (before, program) = (bed.device.counters(), transship::runtime_stats());
         let there = start_copy(batch, &bed.device, bed.options())?.wait()?;
-        let (middle, in_between) = (bed.device.counters(), transship::statistics());
+        let (middle, in_between) = (bed.device.counters(), transship::runtime_stats());
         assert_eq!(middle.submissions - before.submissions, submissions);
         assert_eq!(middle.copies - before.copies, submissions);
         let back = start_copy(there, &bed.host, bed.options())?.wait()?;
-        let (after, program_after) = (bed.device.counters(), transship::statistics());
+        let (after, program_after) = (bed.device.counters(), transship::runtime_stats());
         assert_eq!(after.submissions - middle.submissions, 1);
         assert_eq!(after.copies - middle.copies, 1);
         assert_eq!(after.staging_allocations, before.staging_allocations);

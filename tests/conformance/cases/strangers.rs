@@ -202,7 +202,7 @@ fn owners_that_panic(bed: &Bed) -> Result<(), Failed> {
         drop(start_copy(panics()?, &bed.device, bed.options())?);
         let own = start_copy(panics()?, &bed.device, bed.options())?;
         let other = start_copy(bed.bytes(100), &bed.device, bed.options())?;
-        assert_eq!(other.wait()?.bytes(), 100);
+        assert_eq!(other.wait()?.nbytes(), 100);
         match catch_unwind(AssertUnwindSafe(|| own.wait().map(drop))) {
             Ok(ended) => return Err(format!("nobody has met the panic: {ended:?}").into()),
             Err(payload) => {
@@ -232,12 +232,12 @@ fn a_waker_that_panics_twice(bed: &Bed) -> Result<(), Failed> {
         drop(hold);
         // It is awaited behind the panic.
         let other = bed.start(bed.bytes(100), &bed.device, bed.options())?;
-        assert_eq!(futures::executor::block_on(other)?.bytes(), 100);
+        assert_eq!(futures::executor::block_on(other)?.nbytes(), 100);
         let done = match polled {
             Poll::Ready(done) => done,
             Poll::Pending => futures::executor::block_on(copy),
         };
-        assert_eq!(done?.bytes(), 3 << 20);
+        assert_eq!(done?.nbytes(), 3 << 20);
     }
     bed.still_works()
 }

@@ -33,9 +33,9 @@ fn views(tensor: &Tensor) -> transship::Result<Vec<Tensor>> {
         tensor.slice(2, 0..10, 3)?,
         tensor.narrow(1, 2, 4)?.slice(2, 1..9, 4)?.transpose(0, 1)?,
         tensor.narrow(2, 7, 1)?.squeeze(2)?,
-        tensor.strided(&[5, 10], &[0, 1], 20)?,
-        tensor.strided(&[4, 3, 2], &[10, 0, 3], 1)?,
-        tensor.strided(&[7], &[0], 5)?,
+        tensor.as_strided(&[5, 10], &[0, 1], 20)?,
+        tensor.as_strided(&[4, 3, 2], &[10, 0, 3], 1)?,
+        tensor.as_strided(&[7], &[0], 5)?,
     ])
 }
 

@@ -130,7 +130,7 @@ struct Power<const LIMIT: u32>(usize);
 
 fuzz_target!(|case: Case| {
     let Case { devices, staging_budget, result_budget, leaves, legs, kept } = case;
-    let leaks = transship_core::statistics().leaks;
+    let leaks = transship_core::runtime_stats().leaks;
     let mut benches = BENCHES.lock().unwrap();
     let bench = benches.entry(devices).or_insert_with(|| Bench::new(devices));
     bench.set_budgets(staging_budget, result_budget);
@@ -150,7 +150,7 @@ fuzz_target!(|case: Case| {
     if kept == 0 {
         benches.remove(&devices);
     }
-    assert_eq!(transship_core::statistics().leaks, leaks, "memory in flight was given up");
+    assert_eq!(transship_core::runtime_stats().leaks, leaks, "memory in flight was given up");
 });
 
 static BENCHES: LazyLock<Mutex<HashMap<Kind, Bench>>> = LazyLock::new(Mutex::default);
@@ -290,7 +290,7 @@ impl Leg {
             options = options.max_packed_bytes(bytes.into());
         }
         if let Some(bytes) = self.paced {
-            options = options.paced(bytes.into());
+            options = options.max_bytes_in_flight(bytes.into());
         }
         if let Some(time) = self.deadline {
             options = options.deadline(Duration::from_millis(time.into()));

@@ -21,8 +21,8 @@ fuzz_target!(|bytes: &[u8]| {
     let mut bytes = 0;
     for (_, value) in loaded.tensors.as_dict().unwrap() {
         let tensor = value.as_tensor().unwrap();
-        assert_eq!(tensor.to_bytes().unwrap().len(), tensor.bytes());
-        bytes += tensor.bytes();
+        assert_eq!(tensor.to_bytes().unwrap().len(), tensor.nbytes());
+        bytes += tensor.nbytes();
     }
     assert_eq!(bytes, loaded.bytes);
     assert!(bytes <= file.len(), "{bytes} bytes out of a file of {}", file.len());

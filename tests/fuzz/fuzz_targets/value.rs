@@ -106,7 +106,7 @@ fn build(steps: &[Step]) -> Value {
                 last = Tensor::from(bytes.clone());
                 last.clone().into()
             }
-            Step::Half => last.slice(0, 0..last.elements(), 2).unwrap().into(),
+            Step::Half => last.slice(0, 0..last.numel(), 2).unwrap().into(),
             Step::Other(number) => Value::other(*number),
             Step::List(count) => Value::list(take(&mut stack, *count)),
             Step::Tuple(count) => Value::tuple(take(&mut stack, *count)),

@@ -56,8 +56,8 @@ fn layouts(shape: &[usize], strides: &[usize]) {
         {
             let elements = shape.iter().try_fold(1_u128, |all, size| all.checked_mul(*size as u128));
             let elements = if shape.contains(&0) { 0 } else { elements.unwrap() };
-            assert_eq!(layout.elements() as u128, elements);
-            assert_eq!(layout.bytes() as u128, elements * dtype.size() as u128);
+            assert_eq!(layout.numel() as u128, elements);
+            assert_eq!(layout.nbytes() as u128, elements * dtype.size() as u128);
             let steps =
                 shape.iter().zip(layout.strides()).map(|(size, stride)| (*size as u128 - 1) * stride as u128);
             let span = if elements == 0 { 0 } else { (steps.sum::<u128>() + 1) * dtype.size() as u128 };
@@ -79,7 +79,7 @@ fn accepted(tensor: &Tensor, model: &Model, step: &Step) -> (Tensor, Model) {
         Step::Squeeze(dim) => tensor.squeeze(at(dim)),
         Step::Unsqueeze(dim) => tensor.unsqueeze(at(dim)),
         Step::Strided(shape, strides, offset) => {
-            tensor.strided(&numbers(shape), &numbers(strides), at(offset))
+            tensor.as_strided(&numbers(shape), &numbers(strides), at(offset))
         }
     };
     match made {
@@ -90,9 +90,9 @@ fn accepted(tensor: &Tensor, model: &Model, step: &Step) -> (Tensor, Model) {
 
 fn check(tensor: &Tensor, model: &Model) {
     assert_eq!(tensor.shape(), model.shape);
-    let bytes = tensor.layout().span() + if tensor.elements() == 0 { 0 } else { tensor.offset() };
+    let bytes = tensor.layout().span() + if tensor.numel() == 0 { 0 } else { tensor.offset() };
     assert!(bytes <= usize::from(STORED) * 2, "{tensor:?} reaches {bytes} bytes into its storage");
-    if tensor.elements() <= MOST_READ {
+    if tensor.numel() <= MOST_READ {
         assert_eq!(tensor.to_vec::<u16>().unwrap(), model.elements());
         let copy = tensor.contiguous().unwrap();
         assert_eq!(copy.as_slice::<u16>().unwrap(), model.elements());

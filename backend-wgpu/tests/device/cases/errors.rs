@@ -32,7 +32,7 @@ pub(crate) fn the_programs_handler_sees_its_own_errors_only() -> Outcome {
     let (program, count) = counting();
     let failed = start_copy(destroyed_tensor(&program), &Device::host(), CopyOptions::default());
     assert!(failed.and_then(|handle| handle.wait()).is_err());
-    let huge = Tensor::from(vec![5_u8]).strided(&[1 << 33], &[0], 0)?;
+    let huge = Tensor::from(vec![5_u8]).as_strided(&[1 << 33], &[0], 0)?;
     let failed = start_copy(huge, &program.target, CopyOptions::default());
     assert!(failed.and_then(|handle| handle.wait()).is_err());
     assert_eq!(count.load(Ordering::Relaxed), 0, "an error of a copy went to the program's handler");
@@ -82,14 +82,14 @@ pub(crate) fn more_than_a_buffer_holds_is_too_large() -> Outcome {
     let program = Program::new();
     let limit = program.device.limits().max_buffer_size as usize;
     assert_eq!(program.target.limits().largest_buffer, limit);
-    let over = Tensor::from(vec![5_u8]).strided(&[limit + 1], &[0], 0)?;
+    let over = Tensor::from(vec![5_u8]).as_strided(&[limit + 1], &[0], 0)?;
     let failed = start_copy(over, &program.target, CopyOptions::default());
     let failed = failed.and_then(|handle| handle.wait()).expect_err("a byte too much");
     let says = matches!(failed.error(), Error::TooLarge { limit: named, .. } if *named == limit);
     assert!(says, "{failed}");
     let made = Tensor::zeros(&[limit + 4], DType::U8, &program.target);
     assert!(matches!(made, Err(Error::TooLarge { .. })), "{made:?}");
-    let fits = Tensor::from(vec![5_u8]).strided(&[limit], &[0], 0)?;
+    let fits = Tensor::from(vec![5_u8]).as_strided(&[limit], &[0], 0)?;
     drop(up(fits, &program.target));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Staging: nothing is created in a steady state, `trim` gives it back, and the budget holds.
 
 use transship_core::backend::Counters;
-use transship_core::{CopyOptions, Tensor, start_copy, statistics};
+use transship_core::{CopyOptions, Tensor, runtime_stats, start_copy};
 
 use super::Outcome;
 use crate::bed::{Program, eventually, numbers, up};
@@ -15,9 +15,9 @@ pub(crate) fn a_copy_up_in_a_steady_state() -> Outcome {
     let run =
         || (0..COPIES).for_each(|seed| drop(up(Tensor::from(numbers(1000, seed as usize)), &program.target)));
     run();
-    let (before, programs) = (program.target.counters(), statistics());
+    let (before, programs) = (program.target.counters(), runtime_stats());
     run();
-    let (after, programs_after) = (program.target.counters(), statistics());
+    let (after, programs_after) = (program.target.counters(), runtime_stats());
     let expected = Counters {
         driver_calls: after.driver_calls,
         submissions: before.submissions + COPIES,

@@ -38,7 +38,7 @@ impl Method<(Tensor, Tensor)> for BothWays {
         let (source, result) = &input.value;
         let [up, down] = &self.streams;
         if self.here.is_none() {
-            self.here = Some(Block::new(down, result.bytes())?);
+            self.here = Some(Block::new(down, result.nbytes())?);
         }
         let here = self.here.as_mut().ok_or("there is no room")?;
         up.bind()?;
@@ -66,7 +66,7 @@ impl Method<(Tensor, Tensor)> for BothWays {
         }
         if self.down {
             let here = self.here.as_ref().ok_or("nothing was copied")?;
-            right &= all_same(here.as_slice(), &[(0, down.bytes())], std::slice::from_ref(down))?;
+            right &= all_same(here.as_slice(), &[(0, down.nbytes())], std::slice::from_ref(down))?;
         }
         Ok(right)
     }

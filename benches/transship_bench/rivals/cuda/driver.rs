@@ -145,8 +145,8 @@ impl Drop for There {
 pub(super) fn ranges(leaves: &[Tensor]) -> (Vec<(usize, usize)>, usize) {
     let mut end = 0_usize;
     let mut place = |leaf: &Tensor| {
-        let range = (end, leaf.bytes());
-        end = (end + leaf.bytes()).next_multiple_of(ALIGNMENT);
+        let range = (end, leaf.nbytes());
+        end = (end + leaf.nbytes()).next_multiple_of(ALIGNMENT);
         range
     };
     (leaves.iter().map(&mut place).collect(), end)

@@ -82,7 +82,7 @@ impl<S> Method<S> for Team {
     fn run(&mut self, input: &Input<S>) -> Result<Duration> {
         self.there = None;
         self.cuda.bind()?;
-        let bytes: usize = input.leaves.iter().map(Tensor::bytes).sum();
+        let bytes: usize = input.leaves.iter().map(Tensor::nbytes).sum();
         let size = bytes.div_ceil(SHARED_BLOCKS).next_power_of_two();
         let size = size.clamp(*SHARED_BLOCK_BYTES.start(), *SHARED_BLOCK_BYTES.end());
         if self.blocks.first().is_none_or(|(block, _)| block.bytes() != size) {

@@ -49,7 +49,7 @@ impl<S> Method<S> for Downloads {
     fn is_right(&mut self, expected: &[Tensor]) -> Result<bool> {
         let mut right = self.here.len() == expected.len();
         for (here, expected) in self.here.iter().zip(expected) {
-            right &= same(&here[..expected.bytes()], expected)?;
+            right &= same(&here[..expected.nbytes()], expected)?;
         }
         Ok(right)
     }

@@ -72,7 +72,7 @@ impl Batch {
         for source in sources {
             let mut padded = source.to_bytes()?;
             padded.resize(padded.len().next_multiple_of(4), 0);
-            self.ranges.push((self.bytes, source.bytes()));
+            self.ranges.push((self.bytes, source.nbytes()));
             self.bytes = (self.bytes + padded.len() as u64).next_multiple_of(ALIGNMENT);
             self.padded.push(padded);
         }

@@ -172,7 +172,7 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
         stream: Self::Stream,
     ) -> Result<()>;
 
-    /// Loads the kernel that makes the copies of a table of [`GatherEntry`](crate::backend::stream_ordered::gather_kernel::GatherEntry)s; `None` where the device or
+    /// Loads the kernel that makes the copies of a table of [`GatherEntry`](super::GatherEntry)s; `None` where the device or
     /// the driver cannot, or host memory has another address on the device.
     unsafe fn load_gather(&self) -> Result<Option<Self::Kernel>>;
 

@@ -14,7 +14,7 @@ fn naive(layout: &Layout, source: &[u8]) -> Vec<u8> {
     let size = layout.dtype().size();
     let strides = layout.strides();
     let mut bytes = Vec::new();
-    for element in 0..layout.elements() {
+    for element in 0..layout.numel() {
         let mut rest = element;
         let mut place = 0;
         for dim in (0..layout.rank()).rev() {
@@ -29,7 +29,7 @@ fn naive(layout: &Layout, source: &[u8]) -> Vec<u8> {
 /// `gather` into the middle of a larger buffer; panics if it writes outside of its range.
 fn gathered(layout: &Layout, source: &[u8], from: usize, bytes: usize) -> Vec<u8> {
     const GUARD: usize = 32;
-    assert!(source.len() >= layout.span() && from + bytes <= layout.bytes());
+    assert!(source.len() >= layout.span() && from + bytes <= layout.nbytes());
     let mut buffer = vec![0xEE; bytes + 2 * GUARD];
     let writer = HostCopy::past_caches(true);
     // SAFETY: the source holds the span, the range is within the payload (both asserted), the buffer holds it.
@@ -80,8 +80,8 @@ proptest! {
     ) {
         let source = pattern(layout.span());
         let expected = naive(&layout, &source);
-        prop_assert_eq!(&gathered(&layout, &source, 0, layout.bytes()), &expected);
-        let (first, second) = (ends.0.index(layout.bytes() + 1), ends.1.index(layout.bytes() + 1));
+        prop_assert_eq!(&gathered(&layout, &source, 0, layout.nbytes()), &expected);
+        let (first, second) = (ends.0.index(layout.nbytes() + 1), ends.1.index(layout.nbytes() + 1));
         let (from, to) = (first.min(second), first.max(second));
         prop_assert_eq!(gathered(&layout, &source, from, to - from), &expected[from..to]);
     }
@@ -90,8 +90,8 @@ proptest! {
     fn blocks_of_any_size_put_together_are_the_whole(layout in views(), block in 1_usize..100) {
         let source = pattern(layout.span());
         let mut joined = Vec::new();
-        for from in (0..layout.bytes()).step_by(block) {
-            joined.extend(gathered(&layout, &source, from, block.min(layout.bytes() - from)));
+        for from in (0..layout.nbytes()).step_by(block) {
+            joined.extend(gathered(&layout, &source, from, block.min(layout.nbytes() - from)));
         }
         prop_assert_eq!(joined, naive(&layout, &source));
     }
@@ -101,5 +101,5 @@ proptest! {
 fn a_broadcast_larger_than_memory_is_read_in_its_middle() {
     let layout = Layout::strided(DType::U32, &[usize::MAX / 16, 2], &[0, 1]).unwrap();
     let source = pattern(8);
-    assert_eq!(gathered(&layout, &source, layout.bytes() - 10, 10), [6, 7, 0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(gathered(&layout, &source, layout.nbytes() - 10, 10), [6, 7, 0, 1, 2, 3, 4, 5, 6, 7]);
 }
