@@ -1,5 +1,5 @@
 //! Threads in whatever order: each test runs a few thousand times, each time by another schedule, in which threads are switched at any
-//! access to a lock, an atomic or a condition (`core/src/sync.rs`). A wake-up that is lost is a deadlock there, every time.
+//! access to a lock, an atomic or a condition (`core/src/runtime/sync`). A wake-up that is lost is a deadlock there, every time.
 //!
 //! A failure prints its seed: `SHUTTLE_RANDOM_SEED=N bash .ci/run shuttle` begins with that schedule, and
 //! `TRANSSHIP_SCHEDULES=N` tries so many instead of the usual number.
