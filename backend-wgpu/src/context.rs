@@ -6,7 +6,7 @@ use std::sync::Arc;
 use transship_core::{DeviceId, Error, Result};
 use wgpu::{BufferDescriptor, BufferUsages, PollType};
 
-use crate::counters::Counting;
+use crate::counters::WgpuCounters;
 use crate::recycled::Recycled;
 use crate::scopes::{failed, scoped};
 use crate::timeline::Timeline;
@@ -33,16 +33,16 @@ pub(crate) struct Context {
     usages: BufferUsages,
     largest_buffer: usize,
     timeline: Arc<Timeline>,
-    counting: Counting,
+    counters: WgpuCounters,
     recycled: Recycled<wgpu::Buffer>,
 }
 
 impl Context {
     pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Arc<Self> {
-        let (timeline, counting, recycled) = (Timeline::new(id), Counting::default(), Recycled::new());
+        let (timeline, counters, recycled) = (Timeline::new(id), WgpuCounters::default(), Recycled::new());
         let largest_buffer = usize::try_from(device.limits().max_buffer_size).unwrap_or(usize::MAX);
         let mut context =
-            Self { id, device, queue, usages: USAGES, largest_buffer, timeline, counting, recycled };
+            Self { id, device, queue, usages: USAGES, largest_buffer, timeline, counters, recycled };
         // GL may refuse index buffers that are anything else as well.
         if context.create_buffer(4, USAGES | BufferUsages::INDEX, "device", false).is_ok() {
             context.usages |= BufferUsages::INDEX;
@@ -74,8 +74,8 @@ impl Context {
         &self.timeline
     }
 
-    pub(crate) fn counting(&self) -> &Counting {
-        &self.counting
+    pub(crate) fn counters(&self) -> &WgpuCounters {
+        &self.counters
     }
 
     /// The large buffers that nobody uses any more.
@@ -104,7 +104,7 @@ impl Context {
     /// longer than that takes.
     pub(crate) fn poll(&self) -> Result<()> {
         self.check()?;
-        self.counting.driver_called(1);
+        self.counters.driver_called(1);
         // wgpu panics here where the API below it reports a lost device.
         match catch_unwind(AssertUnwindSafe(|| self.device.poll(PollType::Poll))) {
             Ok(Ok(_)) => {}
@@ -123,7 +123,7 @@ impl Context {
     /// even for no time at all, panics in wgpu 30 if another thread polls in that moment; but nothing can be mapped any more.
     pub(crate) fn check_alive(&self) -> Result<()> {
         self.check()?;
-        self.counting.driver_called(1);
+        self.counters.driver_called(1);
         let (buffer, error) = scoped(&self.device, || self.device.create_buffer(&PROBE));
         if error.is_none() && buffer.get_mapped_range(..).is_err() {
             self.timeline.lose("it maps nothing any more");
@@ -156,7 +156,7 @@ impl Context {
             return Err(Error::TooLarge { device, kind, requested: bytes, limit });
         }
         let size = bytes as u64;
-        self.counting.driver_called(1);
+        self.counters.driver_called(1);
         let (buffer, error) = scoped(&self.device, || {
             self.device.create_buffer(&BufferDescriptor { label: None, size, usage, mapped_at_creation })
         });

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use transship_core::Result;
-use transship_core::backend::{Buffer, CopyOp, Direction, HostSide, Staging, Submission};
+use transship_core::backend::{Buffer, CopyOp, Direction, HostSide, Moved, Staging, Submission};
 
 use crate::context::Context;
-use crate::counters::Moved;
 use crate::memory::WgpuBuffer;
 use crate::scopes::scoped;
 use crate::staging::{Block, WgpuStaging};
@@ -41,13 +40,13 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
         true => context.check_alive()?,
         false => context.check()?,
     }
-    context.counting().submitted(&batch.moved);
+    context.counters().cells.submitted(&batch.moved);
     if !batch.landings.is_empty() {
         context.wait(position, None)?;
         // SAFETY: the caller's promises, and the blocks are filled.
         batch.landings.iter().try_for_each(|landing| unsafe { landing.land(context) })?;
     }
-    Ok(Submission { position, copies: batch.moved.copies, bytes: batch.moved.bytes() })
+    Ok(Submission { position, copies: batch.moved.copies(), bytes: batch.moved.bytes() })
 }
 
 /// The commands of one submission, and what they use.
@@ -104,30 +103,29 @@ struct Landing {
 impl<'a> Batch<'a> {
     /// Checks an operation; nothing happens yet.
     fn add(&mut self, context: &Arc<Context>, op: &CopyOp<'a>) -> Result<()> {
-        let (command, moved) = match *op {
+        let command = match *op {
             CopyOp::Upload { bytes: 0, .. }
             | CopyOp::Download { bytes: 0, .. }
             | CopyOp::Between { bytes: 0, .. }
             | CopyOp::Clear { bytes: 0, .. } => return Ok(()),
             CopyOp::Upload { from, to, to_offset, bytes } => {
                 let to = place(context, to, to_offset)?;
-                (self.upload(context, from, to, bytes)?, &mut self.moved.up)
+                self.upload(context, from, to, bytes)?
             }
             CopyOp::Download { from, from_offset, to, bytes } => {
                 let from = place(context, from, from_offset)?;
-                (self.download(context, from, to, bytes)?, &mut self.moved.down)
+                self.download(context, from, to, bytes)?
             }
             CopyOp::Between { from, from_offset, to, to_offset, bytes } => {
                 let (from, to) = (place(context, from, from_offset)?, place(context, to, to_offset)?);
-                (Command::Copy { from, to, bytes: bytes as u64 }, &mut self.moved.between)
+                Command::Copy { from, to, bytes: bytes as u64 }
             }
             CopyOp::Clear { to, to_offset, bytes } => {
                 let to = place(context, to, to_offset)?;
-                (Command::Clear { to, bytes: bytes as u64 }, &mut self.moved.cleared)
+                Command::Clear { to, bytes: bytes as u64 }
             }
         };
-        *moved += op.bytes();
-        self.moved.copies += 1;
+        self.moved.count(op);
         self.commands.push(command);
         Ok(())
     }
@@ -186,7 +184,7 @@ impl<'a> Batch<'a> {
     fn send(&self, context: &Context) -> (u64, Option<wgpu::Error>) {
         let (position, signals) = context.timeline().issue(self.blocks.len().max(1));
         let mut signals = signals.into_iter();
-        context.counting().driver_called(self.commands.len() + 2 * self.blocks.len() + 3);
+        context.counters().driver_called(self.commands.len() + 2 * self.blocks.len() + 3);
         let ((), error) = scoped(context.device(), || {
             self.blocks.iter().for_each(|block| block.close());
             let mut encoder =

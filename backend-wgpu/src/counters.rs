@@ -2,42 +2,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use transship_core::backend::Counters;
+use transship_core::backend::{CounterCells, Counters};
 
-/// The figures of [`Counters`]. wgpu has no events: none is ever created.
+/// The cells of all backends, and what wgpu does not count itself. It has no events: none is ever created.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub(crate) struct WgpuCounters {
+    pub(crate) cells: CounterCells,
     driver_calls: AtomicU64,
     /// In use.
     device_bytes: AtomicU64,
-    submissions: AtomicU64,
-    copies: AtomicU64,
-    bytes_up: AtomicU64,
-    bytes_down: AtomicU64,
-    bytes_between: AtomicU64,
-    staging_allocations: AtomicU64,
-    staging_bytes: AtomicU64,
-    staging_high_water: AtomicU64,
-    streams_created: AtomicU64,
 }
 
-/// What one submission moves.
-#[derive(Default)]
-pub(crate) struct Moved {
-    pub(crate) copies: usize,
-    pub(crate) up: usize,
-    pub(crate) down: usize,
-    pub(crate) between: usize,
-    pub(crate) cleared: usize,
-}
-
-impl Moved {
-    pub(crate) fn bytes(&self) -> usize {
-        self.up + self.down + self.between + self.cleared
-    }
-}
-
-impl Counting {
+impl WgpuCounters {
     pub(crate) fn driver_called(&self, times: usize) {
         self.driver_calls.fetch_add(times as u64, Relaxed);
     }
@@ -50,59 +26,11 @@ impl Counting {
         self.device_bytes.fetch_sub(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn submitted(&self, moved: &Moved) {
-        self.submissions.fetch_add(1, Relaxed);
-        self.copies.fetch_add(moved.copies as u64, Relaxed);
-        self.bytes_up.fetch_add(moved.up as u64, Relaxed);
-        self.bytes_down.fetch_add(moved.down as u64, Relaxed);
-        self.bytes_between.fetch_add(moved.between as u64, Relaxed);
-    }
-
-    pub(crate) fn staging_allocated(&self, bytes: usize) {
-        self.staging_allocations.fetch_add(1, Relaxed);
-        let held = self.staging_bytes.fetch_add(bytes as u64, Relaxed) + bytes as u64;
-        self.staging_high_water.fetch_max(held, Relaxed);
-    }
-
-    pub(crate) fn staging_freed(&self, bytes: usize) {
-        self.staging_bytes.fetch_sub(bytes as u64, Relaxed);
-    }
-
-    pub(crate) fn stream_created(&self) {
-        self.streams_created.fetch_add(1, Relaxed);
-    }
-
-    /// The figures, with `kept` bytes of device memory that nobody uses.
+    /// What was counted, with `kept` bytes of device memory that nobody uses.
     pub(crate) fn read(&self, kept: usize) -> Counters {
-        Counters {
-            driver_calls: self.driver_calls.load(Relaxed),
-            submissions: self.submissions.load(Relaxed),
-            copies: self.copies.load(Relaxed),
-            bytes_up: self.bytes_up.load(Relaxed),
-            bytes_down: self.bytes_down.load(Relaxed),
-            bytes_between: self.bytes_between.load(Relaxed),
-            device_bytes: self.device_bytes.load(Relaxed) + kept as u64,
-            staging_allocations: self.staging_allocations.load(Relaxed),
-            staging_bytes: self.staging_bytes.load(Relaxed),
-            staging_high_water: self.staging_high_water.load(Relaxed),
-            events_created: 0,
-            streams_created: self.streams_created.load(Relaxed),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_high_water_mark_stays_when_blocks_go() {
-        let counting = Counting::default();
-        counting.staging_allocated(100);
-        counting.staging_allocated(50);
-        counting.staging_freed(100);
-        counting.staging_allocated(10);
-        let read = counting.read(0);
-        assert_eq!((read.staging_allocations, read.staging_bytes, read.staging_high_water), (3, 60, 150));
+        let mut read = self.cells.read();
+        read.driver_calls = self.driver_calls.load(Relaxed);
+        read.device_bytes = self.device_bytes.load(Relaxed) + kept as u64;
+        read
     }
 }

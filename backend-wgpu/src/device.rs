@@ -74,12 +74,12 @@ unsafe impl Backend for WgpuBackend {
     }
 
     fn counters(&self) -> Counters {
-        self.context.counting().read(self.context.recycled().bytes())
+        self.context.counters().read(self.context.recycled().bytes())
     }
 
     /// wgpu has one queue, and no priorities.
     fn create_stream(&self, _: StreamPriority) -> Result<Arc<dyn BackendStream>> {
-        self.context.counting().stream_created();
+        self.context.counters().cells.stream_created();
         Ok(Arc::new(WgpuStream::new(&self.context)))
     }
 

@@ -78,7 +78,7 @@ impl WgpuBuffer {
     ) -> Self {
         let (open, is_lent) = (Mutex::new(view), AtomicBool::new(false));
         let new = Self { buffer, offset: 0, bytes, origin, is_lent, open, context: context.clone() };
-        context.counting().device_allocated(new.size());
+        context.counters().device_allocated(new.size());
         new
     }
 
@@ -155,7 +155,7 @@ unsafe impl Buffer for WgpuBuffer {
     unsafe fn close(&self) -> Result<()> {
         let (Some(view), Some(buffer)) = (self.open.lock().take(), &self.buffer) else { return Ok(()) };
         drop(view);
-        self.context.counting().driver_called(1);
+        self.context.counters().driver_called(1);
         let ((), error) = scoped(self.context.device(), || buffer.unmap());
         error.map_or(Ok(()), |error| Err(self.context.explain("Buffer::unmap", &error)))
     }
@@ -173,7 +173,7 @@ impl Drop for WgpuBuffer {
     fn drop(&mut self) {
         let size = self.size();
         if self.origin != Origin::Program {
-            self.context.counting().device_freed(size);
+            self.context.counters().device_freed(size);
         }
         if self.origin == Origin::Recycled {
             let (is_lent, is_lost) = (*self.is_lent.get_mut(), self.context.check().is_err());

@@ -36,7 +36,7 @@ enum State {
 impl WgpuStaging {
     pub(crate) fn allocate(context: &Arc<Context>, bytes: usize, direction: Direction) -> Result<Self> {
         let block = Self::create(context, bytes, direction, true)?;
-        context.counting().staging_allocated(bytes);
+        context.counters().cells.staging_allocated(bytes);
         Ok(block)
     }
 
@@ -173,7 +173,7 @@ unsafe impl Staging for WgpuStaging {
 impl Drop for WgpuStaging {
     fn drop(&mut self) {
         if self.0.counted {
-            self.0.context.counting().staging_freed(self.0.bytes);
+            self.0.context.counters().cells.staging_freed(self.0.bytes);
         }
     }
 }

@@ -40,7 +40,7 @@ impl Context {
         self.check()?;
         let (position, signals) = self.timeline().issue(1);
         for signal in signals {
-            self.counting().driver_called(1);
+            self.counters().driver_called(1);
             self.queue().on_submitted_work_done(move || signal.give());
         }
         Ok(position)

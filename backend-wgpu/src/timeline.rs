@@ -10,7 +10,7 @@ use transship_core::{DeviceId, Error, Result};
 
 /// The positions of one device. A position is reached once every signal of it and of all before it has been given.
 ///
-/// The callbacks of wgpu run on whatever thread polls, and two threads that poll run theirs in any order: counting them
+/// The callbacks of wgpu run on whatever thread polls, and two threads that poll run theirs in any order: counters them
 /// here is what makes the answer grow without gaps.
 pub(crate) struct Timeline {
     device: DeviceId,

@@ -24,7 +24,7 @@ use crate::device_id::DeviceId;
 use crate::error::Result;
 
 pub use copy_op::{CopyOp, HostSide, Submission};
-pub use counters::Counters;
+pub use counters::{CounterCells, Counters, Moved};
 pub use limits::Limits;
 pub use memory::{Buffer, Direction, MemoryKind, RawMemory, Staging, WriteWindow};
 pub use stream::{BackendStream, StreamPriority, Ticket, TimeMark};

@@ -1,7 +1,6 @@
 //! The host as a device: its memory is the heap, and its copies are done when they have been submitted.
 
 pub(crate) mod copy;
-pub(crate) mod counts;
 pub(crate) mod memory;
 pub(crate) mod wrapped;
 
@@ -15,12 +14,11 @@ use async_trait::async_trait;
 
 use crate::alignment::Alignment;
 use crate::backend::host::copy::HostCopyOp;
-use crate::backend::host::counts::{Counts, add};
 use crate::backend::host::memory::HostMemory;
 use crate::backend::host::wrapped::{WrappedMemory, host_range};
 use crate::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, RawMemory, Staging,
-    StreamPriority, Submission, TimeMark, WriteWindow,
+    Backend, BackendStream, Buffer, CopyOp, CounterCells, Counters, Direction, Driver, Limits, Moved,
+    RawMemory, Staging, StreamPriority, Submission, TimeMark, WriteWindow,
 };
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -58,7 +56,7 @@ impl Driver for HostDriver {
 pub(crate) struct HostBackend {
     description: String,
     limits: Limits,
-    counts: Arc<Counts>,
+    counters: Arc<CounterCells>,
 }
 
 impl HostBackend {
@@ -76,7 +74,7 @@ impl HostBackend {
                 mapped_staging: false,
                 gather: None,
             },
-            counts: Arc::default(),
+            counters: Arc::default(),
         }
     }
 }
@@ -100,11 +98,11 @@ unsafe impl Backend for HostBackend {
     /// There is no driver below the host, and its memory is that of the allocator: `driver_calls`, `device_bytes` and
     /// `events_created` stay 0.
     fn counters(&self) -> Counters {
-        self.counts.read()
+        self.counters.read()
     }
 
     fn create_stream(&self, _: StreamPriority) -> Result<Arc<dyn BackendStream>> {
-        add(&self.counts.streams_created, 1);
+        self.counters.stream_created();
         Ok(Arc::new(HostStream::new()))
     }
 
@@ -114,8 +112,8 @@ unsafe impl Backend for HostBackend {
 
     fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
         let memory = HostMemory::uninit(bytes)?;
-        self.counts.staging_allocated(bytes);
-        Ok(Box::new(HostStaging { memory, counts: self.counts.clone() }))
+        self.counters.staging_allocated(bytes);
+        Ok(Box::new(HostStaging { memory, counters: self.counters.clone() }))
     }
 
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
@@ -131,15 +129,15 @@ unsafe impl Backend for HostBackend {
         })?;
         let ranges =
             ops.iter().map(HostCopyOp::of).collect::<Result<smallvec::SmallVec<[HostCopyOp; 8]>>>()?;
-        let mut moved = 0;
         for range in &ranges {
             // SAFETY: the caller of `submit` promises that the ranges lie in their buffers, and that nobody else touches
             // the memory before this call returns the position behind them.
             unsafe { range.run() };
-            moved += range.bytes;
         }
-        self.counts.submitted(ops);
-        Ok(Submission { position: stream.next_position(), copies: ops.len(), bytes: moved })
+        let mut moved = Moved::default();
+        ops.iter().for_each(|op| moved.count(op));
+        self.counters.submitted(&moved);
+        Ok(Submission { position: stream.next_position(), copies: moved.copies(), bytes: moved.bytes() })
     }
 
     fn reaches(&self, other: &dyn Backend) -> bool {
@@ -226,7 +224,7 @@ impl TimeMark for HostMark {
 
 struct HostStaging {
     memory: HostMemory,
-    counts: Arc<Counts>,
+    counters: Arc<CounterCells>,
 }
 
 // SAFETY: promise 3 is that of `HostMemory`.
@@ -251,7 +249,7 @@ unsafe impl Staging for HostStaging {
 
 impl Drop for HostStaging {
     fn drop(&mut self) {
-        self.counts.staging_bytes.fetch_sub(self.memory.bytes() as u64, Ordering::Relaxed);
+        self.counters.staging_freed(self.memory.bytes());
     }
 }
 

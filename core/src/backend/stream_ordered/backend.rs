@@ -135,8 +135,11 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     }
 
     fn counters(&self) -> Counters {
-        let device_bytes = self.allocator.reserved_bytes();
-        self.context().counting().read(self.context().api().call_count(), device_bytes)
+        Counters {
+            driver_calls: self.context().api().call_count(),
+            device_bytes: self.allocator.reserved_bytes(),
+            ..self.context().counters().read()
+        }
     }
 
     fn create_stream(&self, priority: StreamPriority) -> Result<Arc<dyn BackendStream>> {

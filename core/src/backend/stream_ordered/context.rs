@@ -3,20 +3,20 @@
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+use crate::backend::CounterCells;
 use crate::backend::stream_ordered::api::Api;
-use crate::backend::stream_ordered::counters::Counting;
 use crate::device_id::DeviceId;
 use crate::error::Result;
 
 /// A device and what was asked of it. The calls of its driver go through [`enter`](Context::enter).
 pub struct Context<A: Api> {
     api: A,
-    counting: Counting,
+    counters: CounterCells,
 }
 
 impl<A: Api> Context<A> {
     pub(crate) fn new(api: A) -> Self {
-        Self { api, counting: Counting::default() }
+        Self { api, counters: CounterCells::default() }
     }
 
     /// The device's own side. Its calls need the device to be current: see [`enter`](Context::enter).
@@ -29,8 +29,8 @@ impl<A: Api> Context<A> {
         self.api.id()
     }
 
-    pub(crate) fn counting(&self) -> &Counting {
-        &self.counting
+    pub(crate) fn counters(&self) -> &CounterCells {
+        &self.counters
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {

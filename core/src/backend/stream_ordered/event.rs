@@ -21,7 +21,7 @@ impl<A: Api> Event<A> {
     pub(crate) fn create(context: &Arc<Context<A>>, kind: EventKind) -> Result<Self> {
         // SAFETY: the device is current.
         let handle = unsafe { context.enter()?.create_event(kind)? };
-        context.counting().event_created();
+        context.counters().event_created();
         Ok(Self { context: context.clone(), handle })
     }
 

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
-use crate::backend::stream_ordered::counters::Moved;
 use crate::backend::stream_ordered::stream::StreamState;
 use crate::backend::stream_ordered::submit::{places, submit_by};
-use crate::backend::{CopyOp, Staging, Submission};
+use crate::backend::{CopyOp, Moved, Staging, Submission};
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
 
@@ -89,7 +88,7 @@ impl<A: Api> Gather<A> {
         // SAFETY: the ranges are the caller's promise; the table has been written.
         unsafe { driver.launch_gather(self.kernel, start, count, state.handle())? };
         // The kernel is one thing to the driver, whatever it copies.
-        moved.copies = 1;
+        moved.as_one_copy();
         Ok(())
     }
 }

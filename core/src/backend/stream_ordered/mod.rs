@@ -13,7 +13,6 @@ pub(crate) mod backend;
 pub(crate) mod buffer;
 pub(crate) mod call_counter;
 pub(crate) mod context;
-pub(crate) mod counters;
 pub(crate) mod event;
 pub(crate) mod event_ring;
 pub(crate) mod gather_kernel;

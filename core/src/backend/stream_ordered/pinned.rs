@@ -27,7 +27,7 @@ impl<A: Api> PinnedStaging<A> {
             0 => NonNull::dangling(),
             _ => page_locked(context, bytes)?,
         };
-        context.counting().staging_allocated(bytes);
+        context.counters().staging_allocated(bytes);
         Ok(Self { context: context.clone(), start, bytes })
     }
 }
@@ -77,6 +77,6 @@ impl<A: Api> Drop for PinnedStaging<A> {
                 return count_leak(self.bytes);
             }
         }
-        self.context.counting().staging_freed(self.bytes);
+        self.context.counters().staging_freed(self.bytes);
     }
 }

@@ -60,7 +60,7 @@ impl<A: Api> OrderedStream<A> {
     pub(crate) fn create(context: &Arc<Context<A>>, priority: StreamPriority) -> Result<Self> {
         // SAFETY: the device is current.
         let handle = unsafe { context.enter()?.create_stream(priority)? };
-        context.counting().stream_created();
+        context.counters().stream_created();
         Ok(Self::over(context, handle, StreamOwner::Own))
     }
 

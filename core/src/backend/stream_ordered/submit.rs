@@ -7,9 +7,8 @@ use std::sync::Arc;
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
 use crate::backend::stream_ordered::context::{Context, Current};
-use crate::backend::stream_ordered::counters::Moved;
 use crate::backend::stream_ordered::stream::StreamState;
-use crate::backend::{Buffer, CopyOp, HostSide, Submission};
+use crate::backend::{Buffer, CopyOp, HostSide, Moved, Submission};
 use crate::error::{Error, Result};
 
 /// Submits `ops` to `state`, a stream of the device of `context`, and records a position behind them.
@@ -45,11 +44,11 @@ pub(crate) fn submit_by<A: Api>(
     let submitted = submit_all(&driver, &mut moved);
     match submitted.and_then(|()| state.record(&driver)) {
         Ok(position) => {
-            context.counting().submitted(&moved);
-            Ok(Submission { position, copies: moved.copies, bytes: moved.bytes() })
+            context.counters().submitted(&moved);
+            Ok(Submission { position, copies: moved.copies(), bytes: moved.bytes() })
         }
         Err(error) => {
-            if moved.copies > 0 {
+            if moved.copies() > 0 {
                 // SAFETY: the stream is alive and of this device, which is current.
                 if let Err(unknown) = unsafe { driver.synchronize_stream(state.handle()) } {
                     state.distrust(unknown);
