@@ -71,7 +71,7 @@ async fn run(name: Option<String>) -> Result<()> {
     reader.await?;
     println!("cancelled  {cancelled} copies");
     shut_down(&device, TIME_OUT).await?;
-    println!("shut down  staging: {:?}", device.staging_statistics());
+    println!("shut down  staging: {:?}", device.staging_usage());
     Ok(())
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn stop(mut copies: mpsc::Receiver<CopyHandle<Batch>>, limit: D
 /// Waits until nothing of the device is in flight, and frees its idle memory. That blocks: it is for a thread that may.
 pub(crate) async fn shut_down(device: &Device, limit: Duration) -> Result<()> {
     let device = device.clone();
-    timeout(limit, spawn_blocking(move || device.shutdown())).await???;
+    timeout(limit, spawn_blocking(move || device.drain())).await???;
     Ok(())
 }
 

@@ -23,7 +23,17 @@
 //! Everything with a decision in it is in `transship-core`, whose items are all here; each backend is a cargo feature
 //! and a module of its name. The recipes of the book, `docs/book` in the repository, begin where this example ends.
 
-pub use transship_core::*;
+#[doc(hidden)]
+pub use transship_core::plan;
+#[doc(inline)]
+pub use transship_core::{
+    Alignment, BackgroundWork, Cancelled, CopyError, CopyHandle, CopyOptions, CopyPolicy, CopyReport, DType,
+    Device, DeviceId, DriverInfo, Element, Error, Event, InFlight, Key, Layout, MAX_DEPTH, MemoryInfo,
+    MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, PendingCopy, PoolUsage,
+    RawMemory, Result, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority, Tensor, TensorTree,
+    TimedWait, Value, Visitor, backend, drivers, for_each_tensor, register_driver, runtime_stats, start_copy,
+    start_copy_into, start_copy_to_all,
+};
 
 #[cfg(feature = "derive")]
 pub use transship_derive::TensorTree;
@@ -37,11 +47,11 @@ pub use transship_hip as hip;
 pub use transship_wgpu as wgpu;
 
 pub mod prelude {
-    //! What most programs need.
+    //! What most programs need, but for `Value` and `Stream`: other crates have those names as well.
 
     pub use crate::{
         BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, DeviceId, PendingCopy,
-        Stream, Tensor, TensorTree, TimedWait, Value, start_copy, start_copy_into, start_copy_to_all,
+        Tensor, TensorTree, TimedWait, start_copy, start_copy_into, start_copy_to_all,
     };
 }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use load::Loaded;
+use transship::Value;
 use transship::prelude::*;
 
 /// A file of the name of its test, with `bytes` in it.

@@ -130,7 +130,7 @@ fn a_device_that_stands_still_holds_nobody_up() {
     });
     runtime.shutdown_timeout(LONG);
     late.release();
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     device.synchronize().unwrap();
     assert_eq!(late.violations(), Vec::<String>::new());
 }

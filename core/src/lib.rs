@@ -1,12 +1,14 @@
 //! The core of transship: everything with a decision in it, and no GPU crate below it.
 //!
 //! Programs use the crate `transship`; backends are written against [`backend`]. The way of a datum is the order of the
-//! modules: [`TensorTree`] finds the tensors of a structure, [`plan`] decides where each goes, staging blocks come out of
+//! modules: [`TensorTree`] finds the tensors of a structure, a plan says where each goes, staging blocks come out of
 //! a pool, copies go to the backend in few calls, and what they use is owned by a queue until the device is done with it.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod backend;
+// For tests, benches and fuzzing.
+#[doc(hidden)]
 pub mod plan;
 
 mod alignment;
@@ -30,8 +32,7 @@ mod transfer;
 mod tree;
 
 pub use crate::alignment::Alignment;
-pub use crate::backend::StreamPriority;
-pub use crate::backend::{MemoryKind, RawMemory};
+pub use crate::backend::{MemoryKind, RawMemory, StreamPriority};
 pub use crate::copy::broadcast::start_copy_to_all;
 pub use crate::copy::future::PendingCopy;
 pub use crate::copy::handle::{Cancelled, CopyHandle, TimedWait};
@@ -49,7 +50,7 @@ pub use crate::in_flight::left_in_flight::InFlight;
 pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
-pub use crate::staging::free_list::PoolStatistics;
+pub use crate::staging::free_list::PoolUsage;
 pub use crate::tensor::layout::Layout;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
 pub use crate::tree::key::{Key, OtherKey};

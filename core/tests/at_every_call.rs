@@ -213,7 +213,7 @@ impl Trip {
             still_works(device);
             eventually("all memory is given back", || {
                 device.synchronize().unwrap();
-                device.counters().device_bytes == 0 && device.staging_statistics().in_use == 0
+                device.counters().device_bytes == 0 && device.staging_usage().in_use == 0
             });
         }
         no_violations(&self.late);

@@ -58,7 +58,7 @@ fn many_copies_of_many_threads_stay_within_the_budget() {
     });
     let high_water = device.counters().staging_high_water as usize;
     assert!(high_water <= STAGING + RESULTS, "{high_water} bytes");
-    let (staging, results) = (device.staging_statistics(), device.result_statistics());
+    let (staging, results) = (device.staging_usage(), device.result_usage());
     assert!(staging.high_water <= STAGING && results.high_water <= RESULTS, "{staging:?} {results:?}");
     assert_eq!((staging.in_use, results.in_use), (0, 0));
     assert_eq!(device.counters().staging_bytes as usize, staging.idle + results.idle);
@@ -81,7 +81,7 @@ fn copies_that_wait_for_nobody_stay_within_the_budget() {
             assert!(bytes_of(&copy.wait().unwrap()).iter().all(|found| *found == byte));
         }
     });
-    assert!(device.staging_statistics().high_water <= STAGING);
+    assert!(device.staging_usage().high_water <= STAGING);
     assert!(device.counters().staging_high_water as usize <= STAGING + RESULTS);
     no_violations(&late);
 }
@@ -95,7 +95,7 @@ fn a_copy_larger_than_the_budget_goes_through_smaller_blocks() {
     assert!(report.pinned_staging_bytes >= 1_000_000, "{report:?}");
     assert_eq!(report.pageable_staging_bytes, 0);
     assert_eq!(bytes_of(&tensor), vec![7; 1_000_000]);
-    assert!(device.staging_statistics().high_water <= 100_000);
+    assert!(device.staging_usage().high_water <= 100_000);
     no_violations(&late);
 }
 
@@ -117,12 +117,12 @@ fn results_above_their_cap_are_ordinary_memory_and_the_report_says_so() {
     let refused = Tensor::empty_pinned(&[200_000], DType::U8, &device).unwrap_err();
     assert!(matches!(refused, Error::Busy { .. }), "{refused}");
 
-    assert_eq!(device.result_statistics().fallbacks, 1);
+    assert_eq!(device.result_usage().fallbacks, 1);
 
     drop(first);
     let (third, report) = down(&source);
     assert_eq!((third.memory_kind().unwrap(), report.pageable_result_bytes), (MemoryKind::Pinned, 0));
-    assert!(device.result_statistics().high_water <= 256 << 10);
+    assert!(device.result_usage().high_water <= 256 << 10);
     no_violations(&late);
 }
 
@@ -131,12 +131,12 @@ fn trim_frees_what_is_idle_and_nothing_else() {
     let (late, device) = late();
     device.prepare(1 << 20).unwrap();
     let kept = start_copy(on(&device, &[1; 8]), &Device::host(), options()).unwrap().wait().unwrap();
-    let in_use = device.result_statistics().in_use;
+    let in_use = device.result_usage().in_use;
     assert!(in_use > 0);
     let before = device.counters().staging_bytes as usize;
     assert_eq!(device.trim(), before - in_use);
     assert_eq!(device.counters().staging_bytes as usize, in_use);
-    assert_eq!((device.staging_statistics().idle, device.result_statistics().idle), (0, 0));
+    assert_eq!((device.staging_usage().idle, device.result_usage().idle), (0, 0));
     assert_eq!(kept.to_bytes().unwrap(), [1; 8]);
     no_violations(&late);
 }
@@ -152,9 +152,9 @@ fn a_smaller_budget_is_reached_as_blocks_come_back() {
     late.release();
     copies.into_iter().for_each(|copy| drop(copy.wait().unwrap()));
     support::eventually("blocks above the budget are freed", || {
-        device.staging_statistics().in_use + device.staging_statistics().idle <= 64 << 10
+        device.staging_usage().in_use + device.staging_usage().idle <= 64 << 10
             && device.counters().staging_bytes as usize
-                == device.staging_statistics().idle + device.result_statistics().idle
+                == device.staging_usage().idle + device.result_usage().idle
     });
     let error = device.set_staging_budget(1).unwrap_err();
     assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
@@ -167,9 +167,9 @@ fn a_smaller_budget_frees_idle_blocks() {
     device.prepare(1 << 20).unwrap();
     device.set_staging_budget(64 << 10).unwrap();
     support::eventually("blocks above the budget are freed", || {
-        device.staging_statistics().in_use + device.staging_statistics().idle <= 64 << 10
+        device.staging_usage().in_use + device.staging_usage().idle <= 64 << 10
     });
-    let held = device.staging_statistics().idle + device.result_statistics().idle;
+    let held = device.staging_usage().idle + device.result_usage().idle;
     assert_eq!(device.counters().staging_bytes as usize, held);
     no_violations(&late);
 }
@@ -236,8 +236,8 @@ fn where_nothing_can_be_pinned_copies_go_through_ordinary_memory_and_the_report_
             let up = start_copy(Tensor::from(vec![7_u8; bytes]), &device, options()).unwrap();
             let (tensor, report) = in_time(move || up.wait_with_report()).unwrap();
             assert_eq!((report.pinned_staging_bytes, report.pageable_staging_bytes), (0, bytes as u64));
-            assert!(device.staging_statistics().fallbacks > fallbacks, "{report:?}");
-            fallbacks = device.staging_statistics().fallbacks;
+            assert!(device.staging_usage().fallbacks > fallbacks, "{report:?}");
+            fallbacks = device.staging_usage().fallbacks;
             let down = start_copy(tensor, &Device::host(), self::options()).unwrap();
             let (back, report) = in_time(move || down.wait_with_report()).unwrap();
             assert_eq!(report.pageable_result_bytes, bytes as u64);
@@ -267,7 +267,7 @@ fn a_thousand_copies_share_one_block_and_all_come_to_their_end() {
     for (number, tensor) in (0..1000_u32).zip(&back) {
         assert_eq!(tensor.to_vec::<u32>().unwrap(), [number; 20]);
     }
-    assert!(device.staging_statistics().high_water <= 64 << 10);
+    assert!(device.staging_usage().high_water <= 64 << 10);
     assert!(device.counters().staging_high_water as usize <= 128 << 10);
     no_violations(&late);
 }
@@ -324,7 +324,7 @@ fn whatever_sizes_are_copied_in_turn_pinned_memory_is_allocated_at_first_only() 
             calm = if allocations() == before { calm + 1 } else { 0 };
         }
     });
-    assert!(device.staging_statistics().high_water <= 8 << 20);
+    assert!(device.staging_usage().high_water <= 8 << 20);
     no_violations(&late);
 }
 
@@ -365,8 +365,8 @@ fn small_copies_do_not_starve_a_large_one() {
     let _first = start_copy(Tensor::from(vec![1_u8; 1000]), &device, options()).unwrap();
     let always = || options().background(BackgroundWork::Always);
     let large = start_copy(Tensor::from(vec![2_u8; 1 << 20]), &device, always()).unwrap();
-    support::eventually("it waits for its block", || device.staging_statistics().waiting == 1);
-    assert!(device.staging_statistics().idle > 0, "nothing is freed before that is enough");
+    support::eventually("it waits for its block", || device.staging_usage().waiting == 1);
+    assert!(device.staging_usage().idle > 0, "nothing is freed before that is enough");
     let never = options().background(BackgroundWork::Never);
     let small = start_copy(Tensor::from(vec![3_u8; 1000]), &device, never).unwrap_err();
     assert!(matches!(small.error(), Error::Busy { .. }), "it was served first: {small}");

@@ -35,7 +35,7 @@ fn all_is_given_back(late: &LateHandle, device: &Device) {
     late.release();
     eventually("all memory of the device is given back", || {
         device.synchronize().unwrap();
-        device.counters().device_bytes == 0 && device.staging_statistics().in_use == 0
+        device.counters().device_bytes == 0 && device.staging_usage().in_use == 0
     });
     assert_eq!(bytes_of(&on(device, &[3; 8])), [3; 8]);
     no_violations(late);
@@ -57,7 +57,7 @@ fn what_is_not_submitted_yet_is_not_submitted_any_more() {
     assert_eq!(back.address().unwrap(), address);
     late.release();
     // Waits for the worker.
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     assert_eq!(submissions(&late), 1);
     assert_eq!(back.to_bytes().unwrap(), vec![7; 5 * 4096]);
     all_is_given_back(&late, &device);
@@ -121,7 +121,7 @@ fn a_late_copy_fails_and_its_memory_stays_owned() {
     let copy = start_copy(source(), &device, hurried()).unwrap();
     let failed = in_time(move || copy.wait()).unwrap_err();
     assert!(is_late(failed.error()), "{failed}");
-    assert!(device.staging_statistics().in_use > 0, "the device may still read the block");
+    assert!(device.staging_usage().in_use > 0, "the device may still read the block");
     assert!(late.pending() > 0);
     all_is_given_back(&late, &device);
 }

@@ -249,7 +249,7 @@ fn structures_that_break_the_rules_are_errors() {
     let deep = (0..2000).fold(Value::from(bytes(8)), |inside, _| Value::list([inside]));
     let deep = start_copy(deep, &device, options()).unwrap_err();
     says(deep.error(), "TooDeep", &["1024 levels", "flatten it"]);
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     support::no_violations(&late);
 }
 

@@ -61,7 +61,7 @@ fn all_is_given_back(late: &LateHandle, devices: &[&Device]) {
     eventually("all memory is given back", || {
         devices.iter().all(|device| {
             device.synchronize().unwrap();
-            device.counters().device_bytes == 0 && device.staging_statistics().in_use == 0
+            device.counters().device_bytes == 0 && device.staging_usage().in_use == 0
         })
     });
     no_violations(late);
@@ -119,8 +119,8 @@ fn one_block_within_the_budget_of_the_first_device_serves_all() {
         assert_eq!(bytes_of(&tree[0]), bytes_of(&large));
         assert_eq!((report.submissions, report.background), (10, true), "{report}");
     }
-    assert_eq!(one.staging_statistics().high_water, BLOCK);
-    assert_eq!(other.staging_statistics().high_water, 0);
+    assert_eq!(one.staging_usage().high_water, BLOCK);
+    assert_eq!(other.staging_usage().high_water, 0);
     drop(copies);
     all_is_given_back(&late, &[&one, &other]);
 }
@@ -188,9 +188,9 @@ fn pinned_sources_are_read_where_they_lie_and_live_until_all_have() {
     let copies = start_copy_to_all(vec![source, strided], &[one.clone(), other.clone()], unpacked).unwrap();
     let mut copies = copies.into_iter();
     let first = wait(copies.next().unwrap());
-    assert!(one.result_statistics().in_use > 0, "the other device has not read it");
+    assert!(one.result_usage().in_use > 0, "the other device has not read it");
     let second = wait(copies.next().unwrap());
-    assert_eq!(one.result_statistics().in_use, 0);
+    assert_eq!(one.result_usage().in_use, 0);
     assert_eq!((first.1.pinned_staging_bytes, second.1.pinned_staging_bytes), (12, 0));
     assert_eq!([contents(&first.0), contents(&second.0)], [expected.clone(), expected]);
     no_violations(&late);
@@ -427,7 +427,7 @@ fn a_device_that_breaks_does_not_take_the_others_along() {
         }
     }
     copies.for_each(|copy| assert!(in_time(move || copy.wait()).is_err()));
-    assert_eq!(one.staging_statistics().in_use, BLOCK, "what the broken device may read is never used again");
+    assert_eq!(one.staging_usage().in_use, BLOCK, "what the broken device may read is never used again");
     no_violations(&late);
 }
 

@@ -51,9 +51,9 @@ fn fails_and_recovers(late: &LateHandle, device: &Device, when: BackgroundWork) 
     let done = copy(back, device, options(when)).unwrap();
     assert_eq!(bytes(&done), [vec![1; 8], vec![2; 24]]);
     drop(done);
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     eventually("all memory is given back", || {
-        device.counters().device_bytes == 0 && device.staging_statistics().in_use == 0
+        device.counters().device_bytes == 0 && device.staging_usage().in_use == 0
     });
     no_violations(late);
 }
@@ -151,7 +151,7 @@ fn what_was_submitted_before_the_failure_stays_owned() {
         drop(back);
         late.release();
         eventually("the rest is let go of", || {
-            device.counters().device_bytes == 0 && device.staging_statistics().in_use == 0
+            device.counters().device_bytes == 0 && device.staging_usage().in_use == 0
         });
         no_violations(&late);
     }
@@ -182,7 +182,7 @@ fn a_broken_device_leaks_what_is_in_flight_and_counts_it() {
     let leaked = runtime_stats();
     assert_eq!(leaked.leaks - before.leaks, 1);
     assert!(leaked.leaked_bytes - before.leaked_bytes >= 8);
-    assert!(device.staging_statistics().in_use > 0, "the block may still be read");
+    assert!(device.staging_usage().in_use > 0, "the block may still be read");
     assert!(device.counters().device_bytes >= 8, "the result may still be written");
     assert_eq!(drops.count(), 1, "nobody uses the source");
 }
@@ -225,7 +225,7 @@ fn a_submission_on_a_device_that_breaks_is_leaked_and_gives_the_structure_back()
     let leaked = runtime_stats();
     assert_eq!(leaked.leaks - before.leaks, 1);
     assert!(leaked.leaked_bytes - before.leaked_bytes >= 8 + 24, "the results, and the block");
-    assert!(device.staging_statistics().in_use > 0, "the block may still be read");
+    assert!(device.staging_usage().in_use > 0, "the block may still be read");
     assert_eq!(device.counters().device_bytes, 8 + 24, "the results may still be written");
 }
 
@@ -409,7 +409,7 @@ fn a_copy_that_cannot_be_waited_for_on_a_stream_is_settled_all_the_same() {
     assert!(matches!(refused.error(), Error::HostTarget));
     assert_eq!(refused.into_value().unwrap().device_id().unwrap(), device.id());
     late.release();
-    eventually("the result is let go of", || device.result_statistics().in_use == 0);
+    eventually("the result is let go of", || device.result_usage().in_use == 0);
     no_violations(&late);
 }
 

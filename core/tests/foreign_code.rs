@@ -348,7 +348,7 @@ fn a_visit_may_wait_for_who_waits_for_the_copy() {
             let waits = device.clone();
             let other = thread::spawn(move || {
                 let _held = shared.lock().unwrap();
-                waits.shutdown().unwrap();
+                waits.drain().unwrap();
             });
             in_time(move || copy.wait().map(drop)).unwrap();
             other.join().unwrap();

@@ -118,13 +118,13 @@ fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
                 is_refused(Device::from_backend(device.backend().clone()));
                 is_refused(device.prepare(1));
                 is_refused(device.synchronize());
-                is_refused(device.shutdown());
+                is_refused(device.drain());
                 is_refused(device.create_stream(StreamPriority::Normal));
                 is_refused(device.set_staging_budget(1 << 20));
                 is_refused(Tensor::zeros(&[4], DType::U8, &device));
                 is_refused(stream.record());
                 is_refused(stream.synchronize());
-                assert_eq!((device.trim(), device.staging_statistics().in_use), (0, 0));
+                assert_eq!((device.trim(), device.staging_usage().in_use), (0, 0));
                 assert!(drivers().is_empty());
                 for copy in waited {
                     is_refused(copy.is_ready());
@@ -147,7 +147,7 @@ fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
             assert_eq!(bytes(&mine.wait().unwrap()), bytes(&batch(6)));
         }
     });
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     no_violations(&late);
     no_violations(&busy_late);
 }

@@ -44,7 +44,7 @@ fn a_dropped_handle_leaves_what_is_in_flight_alone() {
     device.synchronize().unwrap();
     no_violations(&late);
     eventually("all memory of the device is given back", || device.counters().device_bytes == 0);
-    assert_eq!(device.staging_statistics().in_use, 0);
+    assert_eq!(device.staging_usage().in_use, 0);
 }
 
 /// catches: 02-settled-one-too-early
@@ -74,7 +74,7 @@ fn a_forgotten_handle_corrupts_nothing() {
     mem::forget(start_copy(pinned(&device, &[2; 8]), &device, unstaged()).unwrap());
     late.release();
     assert_eq!(bytes_of(&on(&device, &[3; 8])), [3; 8]);
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     no_violations(&late);
 }
 
@@ -82,14 +82,14 @@ fn a_forgotten_handle_corrupts_nothing() {
 fn a_source_that_the_device_reads_lives_until_the_copy_has_run() {
     let (late, device) = late();
     let source = pinned(&device, &[7; 8]);
-    let held = device.result_statistics().in_use;
+    let held = device.result_usage().in_use;
     late.stall();
     let copy = start_copy(source, &device, unstaged()).unwrap();
     assert_eq!(copy.report().pinned_staging_bytes + copy.report().pageable_staging_bytes, 0, "staged");
     drop(copy);
-    assert_eq!(device.result_statistics().in_use, held, "the source is in flight");
+    assert_eq!(device.result_usage().in_use, held, "the source is in flight");
     late.release();
-    eventually("the source is let go of", || device.result_statistics().in_use == 0);
+    eventually("the source is let go of", || device.result_usage().in_use == 0);
     no_violations(&late);
 }
 
@@ -104,7 +104,7 @@ fn sources_are_let_go_of_before_wait_returns() {
 
         let source = pinned(&device, &[3; 8]);
         drop(start_copy(source, &device, unstaged().background(when)).unwrap().wait().unwrap());
-        assert_eq!(device.result_statistics().in_use, 0, "{when:?}");
+        assert_eq!(device.result_usage().in_use, 0, "{when:?}");
 
         let bytes = done.index(1).and_then(Value::as_tensor).map(bytes_of);
         assert_eq!(bytes.unwrap(), [2; 4]);
@@ -122,8 +122,8 @@ fn copies_between_devices_keep_both_ends() {
         drop(start_copy(source, &other, options()).unwrap());
         late.release();
         assert_eq!(bytes_of(&kept.wait().unwrap()), [5; 8], "peers: {peers}");
-        one.shutdown().unwrap();
-        other.shutdown().unwrap();
+        one.drain().unwrap();
+        other.drain().unwrap();
         no_violations(&late);
     }
 }
@@ -142,7 +142,7 @@ fn the_way_down_keeps_source_and_result() {
         late.release();
         assert_eq!(kept.wait().unwrap().to_bytes().unwrap(), [6; 8]);
         eventually("the source is given back", || {
-            device.shutdown().unwrap();
+            device.drain().unwrap();
             device.counters().device_bytes == 0
         });
         no_violations(&late);
@@ -170,7 +170,7 @@ fn a_result_outlives_the_work_of_the_stream_that_it_was_handed_to() {
     let tensor = copy.wait_on(&stream).unwrap();
     let kernel = Kernel::launch(&tensor, &stream);
     drop(tensor);
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     late.release();
     assert_eq!(kernel.result(), [9; 8]);
     no_violations(&late);
@@ -192,7 +192,7 @@ fn so_does_a_result_whose_handle_was_asked_before() {
     late.release();
     late.stall_stream(&**stream.backend_stream());
     drop(tensor);
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     late.release();
     assert_eq!(kernel.result(), [9; 8]);
     no_violations(&late);

@@ -56,7 +56,7 @@ fn a_handle_that_is_dropped_or_forgotten_frees_nothing_in_flight() {
         }
         late.release();
         assert_eq!(bytes_of(&on(&device, &[3; 8])), [3; 8]);
-        device.shutdown().unwrap();
+        device.drain().unwrap();
         no_violations(&late);
     }
 }

@@ -63,7 +63,7 @@ fn forget_copies(device: &Device) {
         eventually("it is submitted", || copy.report().submitted_after.is_some());
         std::mem::forget(copy);
     });
-    assert!(device.staging_statistics().in_use > 0);
+    assert!(device.staging_usage().in_use > 0);
 }
 
 /// catches: 72-lanes-of-threads-forgotten
@@ -75,7 +75,7 @@ fn what_copies_of_many_threads_use_is_let_go_of_by_synchronize() {
         forget_copies(&device);
         late.release();
         device.synchronize().unwrap();
-        assert_eq!(device.staging_statistics().in_use, 0);
+        assert_eq!(device.staging_usage().in_use, 0);
         no_violations(&late);
     });
 }
@@ -85,8 +85,8 @@ fn a_shutdown_waits_for_the_copies_of_all_threads() {
     in_time(|| {
         let (late, device) = late();
         forget_copies(&device);
-        device.shutdown().unwrap();
-        assert_eq!((device.staging_statistics().in_use, device.staging_statistics().idle), (0, 0));
+        device.drain().unwrap();
+        assert_eq!((device.staging_usage().in_use, device.staging_usage().idle), (0, 0));
         assert_eq!(late.pending(), 0);
         no_violations(&late);
     });

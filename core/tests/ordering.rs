@@ -237,12 +237,12 @@ fn pinned_memory_that_a_stream_uses_is_not_given_out_again() {
     late.stall_stream(&**stream.backend_stream());
     let pinned = Tensor::empty_pinned(&[8], DType::U8, &device).unwrap();
     pinned.record_stream(&stream).unwrap();
-    let held = device.result_statistics().in_use;
+    let held = device.result_usage().in_use;
     stream.record().unwrap();
     drop(pinned);
-    assert_eq!(device.result_statistics().in_use, held);
+    assert_eq!(device.result_usage().in_use, held);
     late.release();
-    eventually("the block comes back", || device.result_statistics().in_use == 0);
+    eventually("the block comes back", || device.result_usage().in_use == 0);
     no_violations(&late);
 }
 

@@ -219,11 +219,11 @@ fn shutdown_waits_for_copies_that_workers_submit() {
     let (done, is_done) = mpsc::channel();
     thread::spawn({
         let device = device.clone();
-        move || done.send(device.shutdown()).unwrap()
+        move || done.send(device.drain()).unwrap()
     });
     let early = is_done.recv_timeout(Duration::from_millis(100));
     go_on.raise();
-    assert!(early.is_err(), "shutdown has returned while a copy was being submitted");
+    assert!(early.is_err(), "drain has returned while a copy was being submitted");
     is_done.recv_timeout(PATIENCE).unwrap().unwrap();
     assert_eq!(bytes_of(&copy.wait().unwrap()), [1; 64]);
     no_violations(&late);
@@ -342,7 +342,7 @@ fn a_result_is_ready_while_another_thread_lets_go_of_its_source() {
     assert!(copy.is_ready().unwrap(), "the stream has passed behind the copy");
     let_go.send(()).unwrap();
     drop(copy);
-    device.shutdown().unwrap();
+    device.drain().unwrap();
     no_violations(&late);
 }
 
@@ -428,7 +428,7 @@ fn handles_that_nobody_asks_keep_no_block_from_others() {
     device.prepare(8).unwrap();
     let down = start_copy(source, &Device::host(), options()).unwrap();
     eventually("it is done", || down.is_ready().unwrap());
-    assert_eq!(device.staging_statistics().idle, 0, "the only block is not in use: the test shows nothing");
+    assert_eq!(device.staging_usage().idle, 0, "the only block is not in use: the test shows nothing");
     let up = start_copy(Tensor::from(vec![9_u8; 300_000]), &device, options()).unwrap();
     let there = in_time(move || up.wait()).unwrap();
     assert_eq!(down.wait().unwrap().to_bytes().unwrap(), [7; 8]);

@@ -168,7 +168,7 @@ proptest! {
         prop_assert_eq!(contents(&mut back), contents(&mut expected));
         drop(back);
         prop_assert!(late.violations().is_empty(), "{:?}", late.violations());
-        prop_assert_eq!((device.staging_statistics().in_use, device.result_statistics().in_use), (0, 0));
+        prop_assert_eq!((device.staging_usage().in_use, device.result_usage().in_use), (0, 0));
     }
 }
 

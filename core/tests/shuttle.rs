@@ -122,8 +122,8 @@ fn nothing_is_left<const N: usize>(late: &LateHandle, devices: [Device; N]) {
     for device in &devices {
         // What has ended without anybody who waits for it is let go of by the next one who asks.
         device.synchronize().unwrap();
-        device.shutdown().unwrap();
-        let (staging, counters) = (device.staging_statistics(), device.counters());
+        device.drain().unwrap();
+        let (staging, counters) = (device.staging_usage(), device.counters());
         assert!(staging.high_water <= staging.budget, "{staging:?}");
         assert_eq!((staging.in_use, staging.idle, staging.waiting), (0, 0, 0));
         assert_eq!((counters.device_bytes, counters.staging_bytes), (0, 0));
@@ -167,15 +167,15 @@ fn who_waits_for_a_block_is_served_first() {
     explore(1500, || {
         let (late, [device]) = devices(BLOCK);
         let block = start_copy(Tensor::from(bytes(1000, 1)), &device, by_workers()).unwrap();
-        eventually(|| device.staging_statistics().in_use > 0);
+        eventually(|| device.staging_usage().in_use > 0);
         let waiting = start_copy(Tensor::from(bytes(1000, 2)), &device, by_workers()).unwrap();
         let impatient = {
             let device = device.clone();
             thread::spawn(move || {
                 for _ in 0..4 {
-                    let is_waiting = device.staging_statistics().waiting > 0;
+                    let is_waiting = device.staging_usage().waiting > 0;
                     let served = start_copy(Tensor::from(bytes(1000, 3)), &device, at_once_or_never());
-                    assert!(!is_waiting || served.is_err() || device.staging_statistics().waiting == 0);
+                    assert!(!is_waiting || served.is_err() || device.staging_usage().waiting == 0);
                 }
             })
         };
@@ -198,13 +198,13 @@ fn who_waits_for_a_block_is_served_in_order() {
         let start =
             |number, options| start_copy(Tensor::from(bytes(1000, number)), &device, options).unwrap();
         let holder = start(0, by_workers().stream(&stalled));
-        eventually(|| device.staging_statistics().in_use > 0);
+        eventually(|| device.staging_usage().in_use > 0);
         let first = start(1, by_workers().stream(&stalled));
-        eventually(|| device.staging_statistics().waiting == 1);
+        eventually(|| device.staging_usage().waiting == 1);
         let second = start(2, by_workers());
-        eventually(|| device.staging_statistics().waiting == 2);
+        eventually(|| device.staging_usage().waiting == 2);
         device.set_staging_budget(2 * BLOCK).unwrap();
-        eventually(|| device.staging_statistics().waiting == 1);
+        eventually(|| device.staging_usage().waiting == 1);
         for _ in 0..20 {
             assert!(!second.is_ready().unwrap());
             thread::yield_now();
@@ -245,7 +245,7 @@ fn copies_one_after_the_other_are_looked_after() {
         for _ in 0..6 {
             // Nobody else looks after it.
             drop(start_copy(Tensor::from(bytes(8, 1)), &device, at_once_or_never()).unwrap());
-            eventually(|| device.staging_statistics().in_use == 0);
+            eventually(|| device.staging_usage().in_use == 0);
         }
         nothing_is_left(&late, [device]);
     });

@@ -63,11 +63,9 @@ fn sizes_that_nobody_has_are_errors_that_leave_nothing_behind() {
             let block =
                 start_copy(on(&device, &[7; 100]), &Device::host(), CopyOptions::default()).unwrap().wait();
             for bytes in sizes() {
-                let pinned =
-                    [device.staging_statistics(), device.result_statistics()].map(|pool| pool.high_water);
+                let pinned = [device.staging_usage(), device.result_usage()].map(|pool| pool.high_water);
                 is_refused(device.prepare(bytes), "prepare", bytes);
-                let then =
-                    [device.staging_statistics(), device.result_statistics()].map(|pool| pool.high_water);
+                let then = [device.staging_usage(), device.result_usage()].map(|pool| pool.high_water);
                 assert_eq!(then, pinned, "page-locked for {bytes} bytes");
                 is_refused(Device::host().prepare(bytes), "prepare on the host", bytes);
                 for to in [&device, &Device::host()] {
@@ -78,9 +76,9 @@ fn sizes_that_nobody_has_are_errors_that_leave_nothing_behind() {
                 }
             }
             assert_eq!(block.unwrap().to_bytes().unwrap(), [7; 100]);
-            assert_eq!((device.staging_statistics().in_use, device.result_statistics().in_use), (0, 0));
+            assert_eq!((device.staging_usage().in_use, device.result_usage().in_use), (0, 0));
             device.trim();
-            assert_eq!((device.staging_statistics().idle, device.result_statistics().idle), (0, 0));
+            assert_eq!((device.staging_usage().idle, device.result_usage().idle), (0, 0));
             assert_eq!(bytes_of(&on(&device, &[1, 2, 3])), [1, 2, 3], "and it goes on");
             assert!(late.violations().is_empty(), "{:?}", late.violations());
         }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use transship::Value;
 use transship::prelude::*;
 
 /// A copy that takes longer than this shows how far it is.

@@ -173,7 +173,7 @@ impl Bed {
             return Ok(devices().try_for_each(Device::synchronize)?);
         };
         late.release();
-        devices().try_for_each(Device::shutdown)?;
+        devices().try_for_each(Device::drain)?;
         devices().try_for_each(Device::synchronize)?;
         late.clear_calls();
         match late.violations() {

@@ -37,8 +37,8 @@ pub(crate) fn every_call(also: impl Fn(&str)) -> Outcome {
     same("synchronize of a device");
     device.trim();
     same("trim");
-    device.shutdown()?;
-    same("shutdown");
+    device.drain()?;
+    same("drain");
     drop(device);
     same("drop of the device");
     Ok(())

@@ -130,13 +130,13 @@ impl Arena {
         }
         for device in &self.places[1..] {
             device.synchronize()?;
-            device.shutdown()?;
+            device.drain()?;
         }
         if !eventually(|| self.is_empty()) {
             return Err(format!("not all memory was given back within {PATIENCE:?}\n{self}").into());
         }
         for device in &self.places[1..] {
-            let (staging, results) = (device.staging_statistics(), device.result_statistics());
+            let (staging, results) = (device.staging_usage(), device.result_usage());
             let most = device.counters().staging_high_water as usize;
             if staging.high_water > self.staging_budget
                 || results.high_water > self.result_budget
@@ -166,7 +166,7 @@ impl Arena {
     fn is_empty(&self) -> bool {
         self.places.iter().zip(&self.before).skip(1).all(|(device, before)| {
             device.trim();
-            let in_use = device.staging_statistics().in_use + device.result_statistics().in_use;
+            let in_use = device.staging_usage().in_use + device.result_usage().in_use;
             let counters = device.counters();
             let is_still = device.backend().synchronize().is_ok();
             is_still && in_use == 0 && counters.staging_bytes == 0 && counters.device_bytes <= *before
@@ -177,7 +177,7 @@ impl Arena {
 impl fmt::Display for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for device in &self.places {
-            let (staging, results) = (device.staging_statistics(), device.result_statistics());
+            let (staging, results) = (device.staging_usage(), device.result_usage());
             writeln!(
                 f,
                 "{}: staging {staging:?}, results {results:?}, {:?}",

@@ -138,7 +138,7 @@ impl Device {
     /// # Errors
     ///
     /// The error of a broken device.
-    pub fn shutdown(&self) -> Result<()> {
+    pub fn drain(&self) -> Result<()> {
         fork::check()?;
         let background = std::mem::take(&mut *self.0.parts.background.lock());
         for copy in background.iter().filter_map(Weak::upgrade) {

@@ -8,7 +8,7 @@ use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::fork;
-use crate::staging::free_list::PoolStatistics;
+use crate::staging::free_list::PoolUsage;
 use crate::staging::pool::StagingPool;
 
 impl Device {
@@ -64,12 +64,12 @@ impl Device {
     }
 
     /// What staging holds.
-    pub fn staging_statistics(&self) -> PoolStatistics {
+    pub fn staging_usage(&self) -> PoolUsage {
         statistics(self.staging())
     }
 
     /// What pinned results on the host hold.
-    pub fn result_statistics(&self) -> PoolStatistics {
+    pub fn result_usage(&self) -> PoolUsage {
         statistics(self.results())
     }
 
@@ -99,8 +99,8 @@ impl Device {
     }
 }
 
-fn statistics(pool: &StagingPool) -> PoolStatistics {
-    if fork::is_child() { PoolStatistics::default() } else { pool.statistics() }
+fn statistics(pool: &StagingPool) -> PoolUsage {
+    if fork::is_child() { PoolUsage::default() } else { pool.statistics() }
 }
 
 fn set_budget(pool: &Arc<StagingPool>, name: &'static str, bytes: usize) -> Result<()> {

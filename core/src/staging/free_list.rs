@@ -149,13 +149,13 @@ impl<T> FreeList<T> {
     }
 
     /// Its part of the statistics.
-    pub(crate) fn statistics(&self) -> PoolStatistics {
-        PoolStatistics {
+    pub(crate) fn statistics(&self) -> PoolUsage {
+        PoolUsage {
             budget: self.budget,
             in_use: self.held - self.idle_bytes,
             idle: self.idle_bytes,
             high_water: self.high_water,
-            ..PoolStatistics::default()
+            ..PoolUsage::default()
         }
     }
 
@@ -236,7 +236,7 @@ impl<T> FreeList<T> {
 /// What a pool holds, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PoolStatistics {
+pub struct PoolUsage {
     /// The most it may hold.
     pub budget: usize,
     /// In use by copies or results.

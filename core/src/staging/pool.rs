@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::sync::{Condvar, Instant, Mutex};
 use crate::runtime::workers;
-use crate::staging::free_list::{FreeList, PoolStatistics};
+use crate::staging::free_list::{FreeList, PoolUsage};
 use crate::staging::size_class::{LARGEST_BLOCK, SizeClass};
 
 /// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
@@ -148,13 +148,9 @@ impl StagingPool {
         self.state.lock().free_list.budget()
     }
 
-    pub(crate) fn statistics(&self) -> PoolStatistics {
+    pub(crate) fn statistics(&self) -> PoolUsage {
         let state = self.state.lock();
-        PoolStatistics {
-            waiting: state.line.len(),
-            fallbacks: state.fallbacks,
-            ..state.free_list.statistics()
-        }
+        PoolUsage { waiting: state.line.len(), fallbacks: state.fallbacks, ..state.free_list.statistics() }
     }
 
     pub(crate) fn device(&self) -> DeviceId {

@@ -87,7 +87,7 @@ fn results_above_the_budget_are_pageable(bed: &Bed) -> Result<(), Failed> {
     assert_eq!(report.pageable_result_bytes, MIB as u64, "{report}");
     assert!(report.to_string().contains("fall-back"), "{report}");
     assert_same(&[expected], &[Contents::of(&back)]);
-    assert!(device.result_statistics().high_water <= 64 << 10);
+    assert!(device.result_usage().high_water <= 64 << 10);
     Ok(())
 }
 
@@ -187,13 +187,13 @@ fn staging_stays_within_its_budget(bed: &Bed) -> Result<(), Failed> {
         .collect::<Result<_, _>>()?;
     let there: Vec<Tensor> = handles.into_iter().map(|handle| handle.wait()).collect::<Result<_, _>>()?;
     assert_same(&expected, &Contents::of_all(&mut bed.down(there)?));
-    let held = device.staging_statistics();
+    let held = device.staging_usage();
     assert!(held.high_water <= budget, "{held:?}");
     assert_eq!((held.budget, held.in_use), (budget, 0));
-    let idle = held.idle + device.result_statistics().idle;
+    let idle = held.idle + device.result_usage().idle;
     let trimmed = device.trim();
     assert!(trimmed >= idle, "{trimmed} bytes freed of {idle} in idle blocks alone");
-    assert_eq!((device.staging_statistics().idle, device.result_statistics().idle), (0, 0));
+    assert_eq!((device.staging_usage().idle, device.result_usage().idle), (0, 0));
     Ok(())
 }
 
@@ -204,7 +204,7 @@ fn small_budget_makes_small_blocks(bed: &Bed) -> Result<(), Failed> {
     let expected = Contents::of(&sent);
     let (there, report) = bed.copy(sent, &device, bed.options())?;
     assert!(report.copies >= 8, "{report}");
-    assert!(device.staging_statistics().high_water <= 256 << 10);
+    assert!(device.staging_usage().high_water <= 256 << 10);
     assert_same(&[expected], &[Contents::of(&bed.down(there)?)]);
     Ok(())
 }

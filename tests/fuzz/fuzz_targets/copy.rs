@@ -144,7 +144,7 @@ fuzz_target!(|case: Case| {
     }
     bench.check(tensors, &expected, handed_over);
     if kept == 0 {
-        bench.devices.iter().for_each(|device| device.shutdown().unwrap());
+        bench.devices.iter().for_each(|device| device.drain().unwrap());
     }
     bench.settle();
     if kept == 0 {
@@ -251,7 +251,7 @@ impl Bench {
     /// Everything is given back, and no fault is left for the next run.
     fn settle(&self) {
         for device in &self.devices {
-            let idle = || device.staging_statistics().in_use + device.result_statistics().in_use == 0;
+            let idle = || device.staging_usage().in_use + device.result_usage().in_use == 0;
             eventually("staging is given back", || device.synchronize().is_ok() && idle());
             eventually("device memory is given back", || {
                 self.streams.iter().for_each(|stream| drop(stream.is_idle()));

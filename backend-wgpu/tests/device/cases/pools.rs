@@ -37,9 +37,7 @@ pub(crate) fn trim_gives_all_staging_back() -> Outcome {
     let back = up(there, &transship_core::Device::host());
     assert!(program.target.counters().staging_bytes >= 12 << 20);
     drop(back);
-    assert!(eventually(|| program.target.staging_statistics().in_use
-        + program.target.result_statistics().in_use
-        == 0));
+    assert!(eventually(|| program.target.staging_usage().in_use + program.target.result_usage().in_use == 0));
     assert!(program.target.trim() >= 12 << 20);
     assert_eq!(program.target.counters().staging_bytes, 0);
     assert!(eventually(|| program.target.counters().device_bytes == 0), "{:?}", program.target.counters());
@@ -57,9 +55,9 @@ pub(crate) fn copies_in_flight_stay_within_the_budget() -> Outcome {
     for (seed, handle) in handles.into_iter().enumerate() {
         assert_eq!(crate::bed::floats(handle.wait()?), numbers(100_000, seed));
     }
-    let statistics = program.target.staging_statistics();
+    let statistics = program.target.staging_usage();
     assert!(statistics.high_water <= BUDGET, "{statistics:?}");
     let most = program.target.counters().staging_high_water as usize;
-    assert!(most <= BUDGET + program.target.result_statistics().high_water, "{most} bytes of staging");
+    assert!(most <= BUDGET + program.target.result_usage().high_water, "{most} bytes of staging");
     Ok(())
 }
