@@ -1,6 +1,6 @@
-//! Beginning copies that workers carry out: whoever comes first does it, a worker or the thread that waits for a single one.
+//! Begins copies that workers carry out. The first thread does it: a worker, or the thread that waits for a single copy.
 //!
-//! A sleeping worker takes 50 us and more to come. Whoever has nothing better to do than to wait fills blocks meanwhile.
+//! A sleeping worker takes 50 us and more to wake up. A thread that would only wait fills blocks meanwhile.
 
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -29,7 +29,7 @@ enum State {
 }
 
 impl BackgroundCopy {
-    /// Calls one worker; whoever begins calls the others.
+    /// Calls one worker. The thread that begins the copies calls the others.
     pub(crate) fn call(group: JobGroup) -> Result<Arc<Self>> {
         let (team, completions) = (group.team(), group.completions());
         let state = Mutex::new(State::Called(group));
@@ -47,7 +47,8 @@ impl BackgroundCopy {
         result.map(|()| background)
     }
 
-    /// Begins the copies, unless somebody has; who carries them out, with destinations that are allocated. May wait for devices.
+    /// Begins the copies, unless another thread has. Returns them with their destinations allocated; `None` if they are over. May
+    /// wait for devices.
     pub(crate) fn join(&self) -> Option<Arc<ParallelCopy>> {
         let mut state = self.state.lock();
         while let State::Beginning = &*state {
@@ -56,7 +57,7 @@ impl BackgroundCopy {
         self.enter(state)
     }
 
-    /// The same for a worker: it leaves where it is not needed, since somebody is just beginning who will call others.
+    /// As [`join`](Self::join), for a worker. It leaves while another thread begins the copies: that one calls other workers.
     fn answer(&self) -> Option<Arc<ParallelCopy>> {
         let state = self.state.lock();
         match &*state {
@@ -103,12 +104,12 @@ fn begin(mut group: JobGroup) -> Result<Option<Arc<ParallelCopy>>> {
         let copy = copy.clone();
         move || copy.help()
     };
-    // Without another thread this one does all of it.
+    // If no worker can be called, this thread carries all segments.
     let _ = workers::run_all(team, (0..helpers).map(|_| helper()));
     Ok(Some(copy))
 }
 
-/// How many threads are to carry it.
+/// How many threads carry `group` at most.
 fn most_fillers_of(group: &JobGroup) -> usize {
     group.leased().map_or_else(workers::most_threads, |lease| most_fillers(lease.pool()))
 }

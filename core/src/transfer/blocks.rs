@@ -18,9 +18,9 @@ use crate::transfer::segment::Segment;
 /// Where the blocks of a segment come from.
 #[cfg_attr(shuttle, expect(clippy::large_enum_variant, reason = "the locks of the model are larger"))]
 pub(crate) enum BlockSource<'a> {
-    /// They were taken before, as far as they are needed; nothing may be waited for.
+    /// They were taken before, as far as they are needed. Nothing may wait.
     SegmentBlocks(SegmentBlocks),
-    /// They are taken now, which may wait: those that go up within the share that the copy has.
+    /// They are taken now, which may wait. Those for uploads are taken within the share of the copy, if it has one.
     Now(Option<&'a Arc<Lease>>),
 }
 
@@ -51,10 +51,10 @@ pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
         .then(|| coalesce::most(job, path).saturating_mul(entry))
 }
 
-/// Up to so many places the caller's thread puts into the table of a kernel.
+/// The caller's thread puts at most so many entries into the table of a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 
-/// Beside which there may be so many copies of their own, of at least 64 KiB each.
+/// The caller's thread uses a kernel for at most so many bytes: then the copies beside it, of more than 64 KiB each, are few.
 const MOST_GATHERED_INLINE_BYTES: usize = 4 << 20;
 
 pub(crate) fn take_blocks(
@@ -72,7 +72,7 @@ pub(crate) fn take_blocks(
             PathKind::Staged => {
                 let block = staging_block(&job.target, segment, Direction::Upload, effort);
                 Some(match block {
-                    // Nothing can be pinned: copies from ordinary memory block, which nobody else may do here.
+                    // Nothing can be pinned. Copies from ordinary memory block, but no worker may make them instead.
                     Err(NotInline::Failed(Error::OutOfMemory { .. } | Error::TooLarge { .. })) => {
                         job.target.staging().fall_back(segment.bytes())?
                     }
@@ -108,7 +108,7 @@ fn table(job: &Job, path: &TransferPath, effort: Effort) -> Result<Option<Block>
     };
     let Some(bytes) = bytes else { return Ok(None) };
     let block = take_block(path.read_by(&job.target), bytes, Direction::Upload, effort)?;
-    // A worker grows one, which the next copy finds.
+    // A worker allocates one, which the next copy finds.
     let hands_over =
         || effort == Effort::Quick || coalesce::count(job, path, MOST_INLINE_COPIES) > MOST_INLINE_COPIES;
     match block.is_none() && hands_over() {

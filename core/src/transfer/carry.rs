@@ -1,4 +1,4 @@
-//! Picks the way of a segment, and cuts it where its blocks cannot be had.
+//! Carries a segment as its path says, and cuts it where no block of its size is available.
 
 use crate::error::{Error, Result};
 use crate::job::job::Job;
@@ -8,7 +8,7 @@ use crate::transfer::filled::Outlet;
 use crate::transfer::segment::Segment;
 use crate::transfer::segment_copy::{Carried, SegmentCopy};
 
-/// Carries one segment, as far as `outlet` if it goes up through a staging block.
+/// Carries one segment. If it goes up through a staging block, the filled block is given to `outlet`.
 pub(crate) fn carry(job: &Job, segment: &Segment, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<()> {
     let lease = blocks.lease();
     let transfer = SegmentCopy::of(job, segment)?;

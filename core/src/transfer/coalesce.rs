@@ -1,4 +1,4 @@
-//! Copies between memory that is not staged: as few as the places of the tensors allow.
+//! Copies without staging, as few as possible: neighbours in memory are joined into one copy.
 
 use crate::alignment::Alignment;
 use crate::device::limits::FEWEST_GATHERED;
@@ -11,15 +11,14 @@ use crate::transfer::resources::Storages;
 use crate::transfer::segment;
 use crate::transfer::segment::{Piece, Segment, pieces};
 
-/// Neighbours in the same memory are copied together, and up to so many bytes between them as well: a copy of its own
-/// costs as much as 60 KB.
+/// Neighbours in the same memory are joined over gaps of up to so many bytes: a copy of its own takes as long as copying 60 KB.
 const LARGEST_GAP: usize = 4096;
 
 /// The largest copy that a kernel makes, in bytes: 2,000 of them come down at 41 GB/s on an H200. Where the copy engine
 /// becomes faster was not measured.
 const LARGEST_GATHERED: usize = 64 << 10;
 
-/// Room is made for so many copies at once, if there can be so many.
+/// The list of copies has room for at most so many from the beginning.
 const MOST_EXPECTED: usize = 4096;
 
 /// A copy out of the memory of a leaf.
@@ -33,8 +32,8 @@ pub(crate) struct CopyRange {
     pub(crate) bytes: usize,
 }
 
-/// The copies of a segment, neighbours joined. Destinations are `chunks`, of which those that are used go into `keep`, or
-/// without them positions in the linear space.
+/// The copies of a segment, neighbours joined. They write to `chunks`, of which those that are used are added to `keep`. Without
+/// `chunks` they write to positions in the linear space.
 pub(crate) fn ranges(
     job: &Job,
     path: &TransferPath,
@@ -61,9 +60,9 @@ pub(crate) fn ranges(
         let to_offset = if chunks.is_some() { base + piece.chunk_offset } else { piece.linear };
         ranges.push(CopyRange { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
     });
-    // Host memory is read as it is: what goes up without staging is made of whole granules (`copies_directly`).
-    // Other sources may have larger granules, which the buffers of this one are not made of; where copies go directly, the target has
-    // the same.
+    // Host memory is read as it is: what goes up without staging consists of whole granules (`Scan::copies_directly`).
+    // Device memory is read in granules of this source: others may have larger ones, which its buffers do not consist of. Where
+    // copies go directly, the target has the same granules (`is_direct`).
     let granularity = path.from.granularity();
     if path.from.device().is_some() && granularity != Alignment::ONE {
         ranges.iter_mut().for_each(|range| range.round_to(granularity));
@@ -71,7 +70,7 @@ pub(crate) fn ranges(
     ranges
 }
 
-/// How many copies a path without staging needs; counts no further than `enough` and one.
+/// How many copies a path without staging needs. Counts no further than `enough + 1`.
 pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let whole = segment::whole(job, path);
     let mut ranges = 0;
@@ -121,8 +120,8 @@ impl End {
 }
 
 impl CopyRange {
-    /// Takes in what is missing to whole granules at both ends. The plan has kept room for them, at the same distances
-    /// (`plan::Leaf::skew`), and buffers are made of whole granules.
+    /// Extends the range to whole granules at both ends. The plan has kept room for that at the same distances
+    /// (`plan::Leaf::skew`), and buffers consist of whole granules.
     fn round_to(&mut self, granularity: Alignment) {
         let lead = self.from_offset & (granularity.bytes() - 1);
         self.from_offset -= lead;
@@ -136,8 +135,8 @@ pub(crate) fn most(job: &Job, path: &TransferPath) -> usize {
     job.plan.chunks_of(path.source).iter().map(|chunk| chunk.order.len()).sum()
 }
 
-/// Splits `ranges` into those that one kernel makes, with the table that it needs, and those that are copies of their own.
-/// A table has `entry` bytes for each run; without that, or if `table` has no block, all are single.
+/// Splits `ranges` into those that one kernel copies, with a block for its table, and those that are copies of their own.
+/// The table has `entry` bytes for each range. Without `entry`, or if `table` gives no block, all are copies of their own.
 pub(crate) fn split(
     ranges: Vec<CopyRange>,
     entry: Option<usize>,

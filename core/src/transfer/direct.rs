@@ -37,9 +37,10 @@ impl<'a> SegmentCopy<'a> {
 
     /// Submits `ranges`, whose destinations are those of `keep`.
     fn copy_ranges(&self, keep: SubmissionResources, ranges: &[CopyRange]) -> Result<()> {
-        // SAFETY: `ranges` cuts its ranges out of leaves, which were checked against their storages when they were taken,
-        // and out of chunks, which the plan has sized, or which lie in memory of the caller (`Preallocated::check`); all of these
-        // storages are in `keep`. The table was taken for as many runs (`coalesce::split`).
+        // SAFETY: `coalesce::ranges` reads leaves, which lie within their storages (`Scan::recognizes`, `Scan::look_at`), and
+        // what lies between two of them or fills a granule. It writes chunks, which the plan has sized or which lie in memory of
+        // the caller (`Preallocated::check`). `keep` holds all of these storages. The table was taken for as many ranges
+        // (`coalesce::split`).
         let submission = unsafe {
             self.submit(&self.path.queue, keep, |keep| {
                 let mut ops = Vec::with_capacity(ranges.len());

@@ -36,7 +36,8 @@ impl SegmentCopy<'_> {
                     return Ok(Carried::InHalves);
                 };
                 let landing = self.landing(self.copy_down(queue, block)?);
-                // SAFETY: `copy_down` has waited; the chunks are not used before the whole copy is done.
+                // SAFETY: `copy_down` has waited for the copies into the block. Nobody uses the chunks before the whole copy is
+                // done (`Storage::check_ready`), and earlier uses come before those copies (`order_behind_uses`).
                 job.completion.metrics.time(Phase::Stage, || unsafe { landing.land() })?;
                 Ok(Carried::Whole)
             }
@@ -63,7 +64,7 @@ impl SegmentCopy<'_> {
         Ok(block)
     }
 
-    /// Copies the segment into a block of the source; the position behind that, unless there is nothing to copy.
+    /// Copies the segment into a block of the source. Returns the position behind that; `None` if there is nothing to copy.
     fn read_down(
         &self,
         queue: &Arc<SubmissionQueue>,
@@ -92,7 +93,8 @@ impl SegmentCopy<'_> {
         ranges: &[CopyRange],
     ) -> Result<u64> {
         let keep = SubmissionResources { shared_blocks: smallvec![block.clone()], table, ..self.keep() };
-        // SAFETY: as in `copy_ranges`; the block has room for the whole segment.
+        // SAFETY: the ranges read what those of `copy_ranges` read, and `keep` holds it. They write a block that was taken for
+        // the whole segment. The table was taken for as many ranges (`coalesce::split`).
         unsafe {
             self.submit(queue, keep, |keep| {
                 let mut ops = Vec::with_capacity(ranges.len());

@@ -1,4 +1,4 @@
-//! How hard a copy tries to be carried out at once, and why it was not.
+//! What the caller's thread may do to carry a copy out at once, and why it did not.
 
 use crate::error::Error;
 
@@ -19,7 +19,7 @@ impl From<Error> for NotInline {
 /// What the caller's thread may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// Small copies, out of memory that is there.
+    /// Small copies, through pinned memory that is allocated already.
     Quick,
     /// Anything but waiting for a device.
     Thorough,

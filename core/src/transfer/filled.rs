@@ -7,20 +7,20 @@ use crate::job::job::Job;
 use crate::staging::block::Block;
 use crate::transfer::segment::Segment;
 
-/// A segment that lies in a block, which has room for it, and is to be copied up.
+/// A segment in a staging block, to be copied up. The block has room for the whole segment.
 pub(crate) struct FilledSegment {
     pub(crate) segment: Segment,
     pub(crate) block: Block,
 }
 
-/// A [`FilledSegment`] that several copies read, of jobs with the same plan.
+/// A [`FilledSegment`] that several copies read. Their jobs have the same plan.
 pub(crate) struct SharedSegment {
     pub(crate) segment: Segment,
     pub(crate) block: Arc<Block>,
 }
 
 impl FilledSegment {
-    /// For copies with the plan of `job`, which has filled it.
+    /// Shares it with other copies that have the plan of `job`, for which it was filled.
     pub(crate) fn share(self, job: &Job) -> SharedSegment {
         let Self { segment, block } = self;
         job.completion.metrics.count_staged(segment.bytes(), block.staging().is_pinned());

@@ -1,5 +1,5 @@
-//! Copies that are carried out together, and their bytes staged once: a single one, or several of the same leaves to devices
-//! that read the same staging blocks.
+//! Copies that are carried out together and staged once: a single copy, or those of a broadcast, which copy the same leaves to
+//! devices that read the same staging blocks.
 
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::transfer::segment::{Segment, segments};
 use crate::transfer::upload::{copy_up, copy_up_shared};
 use crate::transfer::{inline, order};
 
-/// Copies with one plan. What fails for one of them leaves the others alone.
+/// Copies with one plan. If one of them fails, the others go on.
 #[derive(Clone)]
 pub(crate) struct JobGroup {
     jobs: SmallVec<[Arc<Job>; 2]>,
@@ -61,7 +61,7 @@ impl JobGroup {
         self.jobs.iter().map(|job| job.completion.clone()).collect()
     }
 
-    /// The workers that carry it out: shared with copies that wait for the same devices, and with no others.
+    /// The workers that carry it out. Only copies that wait for the same devices share them.
     pub(crate) fn team(&self) -> Team {
         let devices = self.jobs.iter().flat_map(|job| [&job.target].into_iter().chain(job.source_devices()));
         Team::waiting_for(devices.map(|device| Arc::as_ptr(device.backend()).addr()))
@@ -92,7 +92,7 @@ impl JobGroup {
         self.common_error().map_or(Ok(()), |error| Err(NotInline::Failed(error)))
     }
 
-    /// Gives it a share of the blocks that its first copy is staged through, if there are any.
+    /// Gives the group a share of the pool whose pinned blocks its [lead](Self::lead) is staged through, if it is.
     pub(crate) fn lease(&mut self) {
         let lead = self.lead().filter(|lead| lead.pinned);
         let staged = lead.and_then(|lead| {
@@ -119,7 +119,8 @@ impl JobGroup {
         Ok(())
     }
 
-    /// Has whoever waits for a block of the lead ask the queues of all, which read them.
+    /// Makes the queues of all copies known to the pool of the lead. They read its blocks, so threads that wait for a block ask
+    /// them.
     fn share_queues(&self) {
         if let (Some(lead), [_, _, ..]) = (self.lead(), &*self.jobs) {
             for path in self.jobs.iter().flat_map(|job| &job.paths) {
@@ -128,12 +129,12 @@ impl JobGroup {
         }
     }
 
-    /// The first that has its memory, whose pool serves all.
+    /// The first copy whose destinations are allocated. Its pool serves all.
     pub(crate) fn lead(&self) -> Option<&Arc<Job>> {
         self.jobs.iter().find(|job| job.destinations.get().is_some())
     }
 
-    /// Carries one segment to all, as far as `outlet` if it goes up through a staging block: filled once.
+    /// Carries one segment for all copies. If it goes up through a staging block, that is filled once and given to `outlet`.
     pub(crate) fn carry(&self, segment: &Segment, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<()> {
         let lead = self.lead().ok_or(Error::NotReady)?;
         let is_staged = |path: &TransferPath| matches!(path.kind, PathKind::Staged);
@@ -144,8 +145,8 @@ impl JobGroup {
         self.each(|job| carry(job, segment, BlockSource::Now(None), &mut |_| Err(Error::NotReady)))
     }
 
-    /// Copies blocks up that [`carry`](Self::carry) has filled. They go back to their pool when the last of the queues that read
-    /// them is through: each of them holds them.
+    /// Copies blocks up that [`carry`](Self::carry) has filled. Each queue that reads a block holds it, so it goes back to its
+    /// pool when the last of them has read it.
     pub(crate) fn copy_up(&self, filled: SmallVec<[FilledSegment; 1]>) -> Result<()> {
         match (&*self.jobs, self.lead()) {
             ([only], _) => copy_up(only, filled),
@@ -158,8 +159,8 @@ impl JobGroup {
         }
     }
 
-    /// Does the same for each copy that still runs. What it fails for fails, while others go on; for the last one that is the
-    /// error.
+    /// Calls `step` for each copy that still runs. A copy for which it fails, fails, and the others go on. If it fails for the
+    /// last one that runs, the error is returned instead.
     pub(crate) fn each(&self, step: impl Fn(&Job) -> Result<()>) -> Result<()> {
         for job in self.running() {
             if let Err(error) = caught(|| step(job)) {
@@ -172,7 +173,7 @@ impl JobGroup {
         Ok(())
     }
 
-    /// Whether somebody still wants one of the copies.
+    /// Whether one of the copies still runs.
     pub(crate) fn is_wanted(&self) -> bool {
         self.running().next().is_some()
     }
@@ -182,7 +183,7 @@ impl JobGroup {
         self.jobs.iter().filter(|job| !job.completion.is_submitted() && !job.completion.is_abandoned())
     }
 
-    /// Why the first of them has failed, if all have.
+    /// The error of the first copy, if all have failed.
     fn common_error(&self) -> Option<Error> {
         let all_failed = self.jobs.iter().all(|job| !job.completion.is_accepted());
         let first = self.jobs.first().filter(|_| all_failed)?;
@@ -190,10 +191,10 @@ impl JobGroup {
     }
 }
 
-/// Where the ends of the copies of a group are told, by whoever has let go of the group: it owns the sources.
+/// The completions of the copies of a group. They are told the end after the group was dropped, because it owns the sources.
 pub(crate) type Completions = SmallVec<[Arc<Completion>; 1]>;
 
-/// Tells that every piece is submitted, or why not.
+/// Tells each completion that all of its copy is submitted, or why not.
 pub(crate) fn conclude(completions: &Completions, error: Option<Error>) {
     for completion in completions {
         match &error {

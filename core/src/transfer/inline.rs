@@ -44,7 +44,8 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
         let outlet = &mut |filled| copy_up(job, smallvec![filled]);
         carry(job, segment, BlockSource::SegmentBlocks(taken), outlet)?;
     }
-    // SAFETY: all segments were carried, by this thread.
+    // SAFETY: this thread has carried all segments (the loop over `segments`). No worker carries this job: `launch_by` calls
+    // workers only if this function refuses.
     unsafe { job.close()? };
     job.completion.submitted();
     Ok(())

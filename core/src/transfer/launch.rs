@@ -10,14 +10,15 @@ use crate::transfer::effort::{Effort, NotInline};
 use crate::transfer::group::JobGroup;
 use crate::transfer::inline;
 
-/// Carries a copy out, at once or by workers, who are returned: a thread that waits can help them.
+/// Carries a copy out, at once or by workers. Returns what the workers carry out, so that a thread that waits can help them.
 pub(crate) fn launch(job: &Arc<Job>) -> Result<Option<Arc<BackgroundCopy>>> {
     let inline = |effort| inline::inline(job, effort);
     launch_by(job, inline, || in_background(JobGroup::of(job.clone())).map(Some))
 }
 
-/// Carries the copies of `group` out, at once or by workers. Fails, and with it each of them, if none can be. Who waits for one of
-/// several copies is not to wait for the devices of the others, nor carry on for those alone: workers are returned for a single one.
+/// Carries the copies of `group` out, at once or by workers. If none of them can be, this fails, and so does each copy. Workers
+/// are returned for a single copy only: a thread that waits for one of several copies must neither wait for the devices of the
+/// others nor work for those alone.
 pub(crate) fn launch_all(group: &JobGroup) -> Result<Option<Arc<BackgroundCopy>>> {
     let first = match group.jobs() {
         [] => return Ok(None),

@@ -1,4 +1,4 @@
-//! Putting a copy behind what it must come behind.
+//! Orders a copy behind the copies and the streams that it depends on.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::job::job::Job;
 use crate::job::path::{PathKind, TransferPath};
 use crate::tensor::storage::poisoned;
 
-/// Lets the copy run behind what it must come behind. `false` if that would block and may not.
+/// Orders the copy behind the copies that fill its sources, and behind the streams that its sources were handed to. `false` if
+/// that would block and must not.
 pub(crate) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bool> {
     for copy in &job.before.of_residents {
         if !may_block && !copy.is_submitted() {
@@ -38,10 +39,10 @@ pub(crate) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bo
     Ok(true)
 }
 
-/// The same for what has filled and used the memory of the caller that it is to fill.
+/// The same for the copies that still fill the memory of the caller, which this copy fills next.
 pub(crate) fn order_behind_destinations(job: &Job, may_block: bool) -> Result<bool> {
     for copy in &job.before.of_destinations {
-        // Nobody may hold the memory any more, not even in flight. Whether it was filled is all the same now.
+        // Nothing may use the memory any more, in flight included. Whether that copy has failed does not matter now.
         if matches!(copy.is_done(), Ok(false)) {
             if !may_block {
                 return Ok(false);
@@ -52,7 +53,7 @@ pub(crate) fn order_behind_destinations(job: &Job, may_block: bool) -> Result<bo
     Ok(true)
 }
 
-/// The same for the streams that this memory was handed to, which are known once it is the copy's alone.
+/// The same for the streams that this memory was handed to. They are known once the copy has claimed the memory.
 pub(crate) fn order_behind_uses(job: &Job, uses: &StreamUses, may_block: bool) -> Result<bool> {
     let host_writes = job.paths.iter().any(|path| matches!(path.kind, PathKind::HostWrite));
     for (stream, position) in uses {
@@ -93,7 +94,7 @@ fn order_behind_copy(job: &Job, copy: &Completion, may_block: bool) -> Result<bo
     Ok(may_block)
 }
 
-/// Has the streams that a path of the job reads or writes on `wait`; `false` where one cannot.
+/// Makes a stream of each path `wait`: the one that `stream_of` names. `false` if a stream cannot.
 fn all_wait(
     job: &Job,
     stream_of: fn(&TransferPath) -> &Arc<dyn BackendStream>,
@@ -109,7 +110,7 @@ fn all_wait(
     Ok(true)
 }
 
-/// A wait for `position` of `other`, which a stream need not do for itself.
+/// A wait for `position` of `other`. A stream need not wait for itself.
 fn wait_unless_same(
     other: &Arc<dyn BackendStream>,
     position: u64,

@@ -17,28 +17,28 @@ use crate::transfer::segment::Segment;
 
 /// The segments of copies, shared by the threads that carry them out.
 ///
-/// Blocks are filled by all, and submitted by one at a time, who takes all that are full by then: eight threads that
-/// submit a block each wait for each other's locks (64 blocks of 256 KiB: 106 us each instead of 4, on an H200 machine).
+/// All threads fill blocks. One at a time submits, and takes all blocks that are full by then: eight threads that submit a
+/// block each wait for each other's locks (64 blocks of 256 KiB: 106 us each instead of 4, on an H200 machine).
 pub(crate) struct ParallelCopy {
     segments: SmallVec<[Segment; 1]>,
     next: AtomicUsize,
-    /// Segments that are not carried, and blocks that are filled and not submitted.
+    /// Segments that are not carried yet, and blocks that are filled and not submitted yet.
     left: AtomicUsize,
     filled: Mutex<SmallVec<[FilledSegment; 1]>>,
     submitting: Mutex<()>,
     /// How many threads carry segments.
     busy: AtomicUsize,
-    /// What they take blocks from, if the copy has a share of that.
+    /// The pool that they take blocks from, if the copies have a share of one.
     staging: Option<Arc<StagingPool>>,
     stopped: AtomicBool,
     error: Mutex<Option<Error>>,
     completions: Completions,
-    /// Let go of before its copies count as submitted: it owns the sources.
+    /// Dropped before the copies count as submitted, because it owns the sources.
     group: Mutex<Option<Arc<JobGroup>>>,
 }
 
 impl ParallelCopy {
-    /// For `segments`, of which there are some.
+    /// For `segments`, which is not empty.
     pub(crate) fn new(group: JobGroup, segments: SmallVec<[Segment; 1]>) -> Self {
         Self {
             next: AtomicUsize::new(0),
@@ -55,14 +55,14 @@ impl ParallelCopy {
         }
     }
 
-    /// Carries segments as long as there are some. Whoever ends the last one concludes the copies.
+    /// Carries segments until none is left. The thread that ends the last one concludes the copies.
     pub(crate) fn work(&self) {
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.carry_segments(|| false);
     }
 
-    /// The same for a worker, which leaves while there are threads enough: where many copies run, each is best carried by the
-    /// thread that waits for it.
+    /// As [`work`](Self::work), for a worker. It leaves if there are enough threads without it: where many copies run, each is
+    /// best carried by the thread that waits for it.
     pub(crate) fn help(&self) {
         self.busy.fetch_add(1, Ordering::Relaxed);
         if !self.has_enough() {
@@ -70,14 +70,14 @@ impl ParallelCopy {
         }
     }
 
-    /// Whether this thread is one too many, which is not counted any more then.
+    /// Whether this thread is one too many. If so, it is not counted any more.
     fn has_enough(&self) -> bool {
         let most = self.staging.as_deref().map_or(usize::MAX, most_fillers);
         let leave = |busy: usize| (busy > most).then(|| busy - 1);
         self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_ok()
     }
 
-    /// Carries segments as long as there are some and this thread has not left.
+    /// Carries segments until none is left or `has_left` says that this thread is not needed.
     fn carry_segments(&self, has_left: impl Fn() -> bool) {
         let mut segment = self.take();
         let mut group = segment.and_then(|_| self.group.lock().clone());
@@ -98,7 +98,7 @@ impl ParallelCopy {
         self.segments.get(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Carries a segment; returns how many blocks it has submitted on the way, of whichever segments.
+    /// Carries a segment. Returns how many blocks this thread has submitted meanwhile, of any segments.
     fn carry(&self, group: &JobGroup, segment: &Segment) -> usize {
         let mut submitted = 0;
         let outlet = &mut |filled| {
@@ -111,7 +111,7 @@ impl ParallelCopy {
         submitted
     }
 
-    /// Submits what is filled, unless another thread is at it: that one looks again before it leaves.
+    /// Submits the filled blocks, unless another thread is submitting: that one looks again before it leaves. Returns how many.
     fn submit_filled(&self, group: &JobGroup) -> usize {
         let mut submitted = 0;
         while !self.filled.lock().is_empty() {
@@ -136,7 +136,7 @@ impl ParallelCopy {
     fn conclude(&self) {
         let group = self.group.lock().take();
         if let Some(group) = &group {
-            // SAFETY: this is called when the last segment has ended (`left`).
+            // SAFETY: `carry_segments` calls this when `left` is 0: every segment was carried, and `take` gives each out once.
             self.attempt(group, || group.each(|job| unsafe { job.close() }));
         }
         drop(group);
@@ -144,7 +144,7 @@ impl ParallelCopy {
     }
 }
 
-/// How many threads fill blocks of one copy: all together as many as fill the link, whatever the number of copies.
+/// How many threads fill blocks of one copy. Those of all copies together are about as many as fill the link.
 pub(crate) fn most_fillers(staging: &StagingPool) -> usize {
     (workers::most_threads() / staging.leases().max(1)).max(1)
 }

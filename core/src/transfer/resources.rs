@@ -15,9 +15,9 @@ use crate::tensor::storage::Storage;
 #[derive(Default)]
 pub(crate) struct SubmissionResources {
     pub(crate) blocks: SmallVec<[Block; 1]>,
-    /// Blocks that others use as well: who reads them after the copy, or copies of the same bytes to other devices.
+    /// Blocks that others use as well: the host, which reads them after the copy, or copies of the same bytes to other devices.
     pub(crate) shared_blocks: SmallVec<[Arc<Block>; 1]>,
-    /// Room for the table of a kernel that makes all of the copies.
+    /// A block for the table of a kernel that makes all of the copies.
     pub(crate) table: Option<Block>,
     /// What the copies read, all sources of their job at once.
     pub(crate) sources: Option<Arc<Leaves>>,
@@ -34,7 +34,7 @@ impl SubmissionResources {
         self.sources.as_ref().map_or(&[], |leaves| leaves)
     }
 
-    /// The block of this number that the copies read: all are theirs alone, or all shared with others.
+    /// The block of this number that the copies read. Either all blocks are theirs alone, or all are shared.
     pub(crate) fn staged(&self, number: usize) -> Option<&Block> {
         self.blocks.get(number).or_else(|| self.shared_blocks.get(number).map(|block| &**block))
     }

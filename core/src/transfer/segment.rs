@@ -19,9 +19,9 @@ pub(crate) struct Segment {
     pub(crate) path: usize,
     pub(crate) start: usize,
     end: usize,
-    /// How large a staging block for it is: small segments take blocks of the same class as the others, which are there.
+    /// The size of a staging block for it. Small segments take blocks of the same class as the others: those are there already.
     pub(crate) block: usize,
-    /// Nothing of the copy comes behind it.
+    /// It is the last segment of the copy.
     pub(crate) last: bool,
 }
 
@@ -35,7 +35,7 @@ impl Segment {
         Self { block: bytes, ..*self }
     }
 
-    /// Two segments for the same bytes, of whole granules; `None` if a smaller block would not be smaller.
+    /// Two segments for the same bytes, the first of whole granules; `None` if their blocks would not be smaller.
     pub(crate) fn halves(&self, granularity: Alignment) -> Option<[Self; 2]> {
         let half = granularity.round_up(self.bytes().div_ceil(2))?;
         (self.bytes() > SMALLEST_BLOCK && half < self.bytes()).then(|| {
@@ -139,7 +139,7 @@ impl<'a> Iterator for Pieces<'a> {
         }
     }
 
-    /// Chunk by chunk: what all pieces of one have in common stays in registers, which takes a quarter less.
+    /// Chunk by chunk: what the pieces of a chunk have in common stays in registers, which takes a quarter less time.
     #[inline(always)]
     fn fold<B, F: FnMut(B, Self::Item) -> B>(mut self, init: B, mut add: F) -> B {
         let (leaves, segment) = (&**self.job.leaves, *self.segment);
@@ -172,7 +172,7 @@ impl Pieces<'_> {
     }
 }
 
-/// A chunk whose pieces are gone through.
+/// The chunk whose pieces come next.
 #[derive(Clone, Copy)]
 struct OpenChunk {
     number: usize,
@@ -212,7 +212,7 @@ pub(crate) fn chunk_pieces<'a>(
     segment: &'a Segment,
 ) -> impl Iterator<Item = ChunkPiece> + 'a {
     let all = job.plan.chunks();
-    // Many segments of many chunks: each segment finds its own.
+    // A binary search: there may be many segments of many chunks.
     let first = all.partition_point(|chunk| {
         (chunk.source, chunk.base.saturating_add(chunk.bytes)) <= (path.source, segment.start)
     });

@@ -1,4 +1,4 @@
-//! Moving one piece of a copy.
+//! One segment of one copy.
 //!
 //! Each source of a plan has a linear space, in which its chunks lie one behind the other. A segment is a range of it; a
 //! staging block holds just the bytes of one segment, at the same distances.
@@ -19,9 +19,9 @@ use crate::transfer::segment::Segment;
 /// What became of a segment.
 pub(crate) enum Carried {
     Whole,
-    /// No block of its size can be had: nothing was done, and its halves are to be carried.
+    /// No block of its size is available. Nothing was done: its halves are to be carried.
     InHalves,
-    /// Other copies have come: nothing was done, and it is to go through blocks of at most so many bytes.
+    /// Its block is too large for the share of the copy. Nothing was done: it is to go through blocks of at most so many bytes.
     InBlocksOf(usize),
 }
 
@@ -41,7 +41,7 @@ impl<'a> SegmentCopy<'a> {
         }
     }
 
-    /// A block for the table of a kernel. Never waits for one: without it there are single copies.
+    /// A block for the table of a kernel; `None` if none is available at once. Without it, each range is a copy of its own.
     pub(crate) fn grow_table(&self, bytes: usize) -> Option<Block> {
         let pool = self.path.read_by(&self.job.target).staging();
         pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
@@ -65,7 +65,7 @@ impl<'a> SegmentCopy<'a> {
         F: for<'k> FnOnce(&'k SubmissionResources) -> Ops<'k>,
     {
         let completion = &self.job.completion;
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the promise of `SubmissionQueue::submit`.
         let submission = completion.metrics.time(Phase::Submit, || unsafe { queue.submit(keep, ops) })?;
         completion.metrics.count(&submission);
         completion.reach(queue, submission.position);

@@ -1,4 +1,4 @@
-//! Gathers sources on the host, into a staging block or where they belong.
+//! Gathers sources on the host, into a staging block or directly into the destination.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::transfer::segment::{Piece, pieces};
 use crate::transfer::segment_copy::{Carried, SegmentCopy};
 
 impl<'a> SegmentCopy<'a> {
-    /// Writes the destination.
+    /// Writes the segment directly into the destination.
     pub(crate) fn fill(&self) -> Result<Carried> {
         self.job.completion.metrics.time(Phase::Stage, || {
             let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
@@ -33,9 +33,9 @@ impl<'a> SegmentCopy<'a> {
                 }
                 let to = window.and_then(|window| window.at(base + piece.chunk_offset, piece.bytes));
                 let Some(to) = to else { return Err(Error::NotReady) };
-                // SAFETY: `at` has checked that the window has room, and nobody reads or writes there before the copy is
-                // done: the storage says `NotReady` until then, and no device uses it (`Job::close`,
-                // `order_behind_uses`).
+                // SAFETY: `at` checks that the window has room. Nobody else reads or writes there: the storage is
+                // `NotReady` until the copy is done (`Storage::check_ready`), earlier uses by devices are over
+                // (`order_behind_uses`), and later ones come after `Job::close`.
                 unsafe { read(leaf, &piece, to, &writer) }?;
                 written += piece.bytes;
             }
@@ -65,8 +65,8 @@ impl<'a> SegmentCopy<'a> {
         outlet(FilledSegment { segment: *self.segment, block }).map(|()| Carried::Whole)
     }
 
-    /// A block for the segment; `None` if no block of this size can be pinned, but smaller ones perhaps. At the end of the ladder it
-    /// is ordinary memory, and the report says so.
+    /// A block for the segment. `None` if no block of its size can be pinned and the segment can be halved. A segment that cannot
+    /// be halved gets ordinary memory in the end, and the report says so.
     pub(crate) fn take(
         &self,
         pool: &Arc<StagingPool>,
@@ -91,8 +91,8 @@ impl<'a> SegmentCopy<'a> {
         }
     }
 
-    /// How large a block the segment should have instead, if too few of its own size are within the share of the copy, and it may go
-    /// through blocks of any size.
+    /// The size of the block that the segment should take instead, if too few of its own size fit into the share of the copy and
+    /// it may go through blocks of any size.
     fn smaller_block(&self, lease: &Lease) -> Option<usize> {
         let largest = lease.largest_block();
         let fits = || self.segment.bytes() <= largest || self.segment.halves(self.job.granularity).is_some();
@@ -107,12 +107,13 @@ impl<'a> SegmentCopy<'a> {
             let offset = piece.linear - self.segment.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
             match other {
-                // SAFETY: `at` has checked that the window has room; the block is ours alone until it is submitted, and
-                // `writer` goes before.
+                // SAFETY: `at` checks that the window has room. The callers own the block until they give it to their outlet,
+                // after this function has dropped `writer`.
                 None => unsafe { read(leaf, &piece, to, &writer) }?,
                 Some(other) => {
                     let from = other.staging().contents().ok_or_else(|| other.why_no_access())?;
-                    // SAFETY: as above; `other` holds the same segment, and the copies into it are done (`copy_down`).
+                    // SAFETY: `at` checks that the window has room, and the caller owns the block (`via_host`). `other` is
+                    // another block, has room for the same segment, and `copy_down` has waited for the copies into it.
                     unsafe { to.copy_from_nonoverlapping(from.add(offset), piece.bytes) };
                 }
             }
@@ -130,11 +131,11 @@ impl<'a> SegmentCopy<'a> {
 unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &HostCopy) -> Result<()> {
     let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
     match &leaf.strided {
-        // SAFETY: the piece lies within the leaf, and the leaf within its storage (`Scan::look_at`), which the job holds;
-        // no copy writes there (`order_behind_predecessors`). The destination is the caller's promise, and other memory,
-        // since nobody else has it.
+        // SAFETY: the piece lies within the leaf (`OpenChunk::piece`), and the leaf within its storage (`Scan::recognizes`,
+        // `Scan::look_at`), which the job holds. No copy writes there any more (`order_behind_predecessors`). The caller promises
+        // the destination. It is other memory than the source, since nobody else uses it.
         None => unsafe { writer.copy(first.as_ptr().add(piece.leaf_offset), to.as_ptr(), piece.bytes) },
-        // SAFETY: as above; the layout is that of the leaf.
+        // SAFETY: as for `writer.copy`. The layout is that of the leaf, whose span lies within its storage (`Scan::look_at`).
         Some(layout) => unsafe {
             gather(layout, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
         },

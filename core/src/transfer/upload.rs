@@ -33,7 +33,7 @@ pub(crate) fn copy_up_shared(job: &Job, filled: &[SharedSegment]) -> Result<()> 
     Ok(())
 }
 
-/// One copy for each chunk that a block holds a part of.
+/// Copies blocks of one path up: one copy for each part of a chunk in a block.
 fn copy_up_one_path(job: &Job, filled: SmallVec<[FilledSegment; 1]>) -> Result<()> {
     let mut segments = SmallVec::<[Segment; 1]>::new();
     let mut keep = SubmissionResources::default();
@@ -45,7 +45,7 @@ fn copy_up_one_path(job: &Job, filled: SmallVec<[FilledSegment; 1]>) -> Result<(
     copy_segments_up(job, &segments, keep)
 }
 
-/// Copies segments of one path up, each out of the block of its number.
+/// Copies segments of one path up. The number of a segment is that of its block in `keep`.
 fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResources) -> Result<()> {
     let Some(last) = segments.last() else { return Ok(()) };
     let transfer = SegmentCopy::of(job, last)?;
@@ -59,9 +59,9 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
             pieces.push(BlockPiece { block, offset: piece.linear - segment.start, to_offset, bytes });
         }
     }
-    // SAFETY: the pieces are cut out of chunks that the plan has sized, or that lie in memory of the caller which has room
-    // for them (`Preallocated::check`), and each lies within its segment, which the block has room for (`FilledSegment`); a block of another
-    // device is one that this one reads (`Job::can_share_with`).
+    // SAFETY: `chunk_pieces` cuts the pieces out of chunks. The plan has sized these, or they lie in memory of the caller that
+    // has room for them (`Preallocated::check`, `Destination::room_for`). Each piece lies within its segment, which the block has
+    // room for (`FilledSegment`). A block of another device is one that this device reads (`Job::can_share_with`).
     let submission = unsafe {
         transfer.submit(&transfer.path.queue, keep, |keep| {
             let uploads = pieces.iter().zip(&keep.storages).filter_map(|(from, storage)| {
@@ -78,7 +78,7 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
     submission.map(|_| ())
 }
 
-/// A part of a chunk, and where it lies in which block.
+/// A part of a chunk: in which block it lies, and where.
 struct BlockPiece {
     block: usize,
     offset: usize,

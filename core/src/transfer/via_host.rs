@@ -1,4 +1,4 @@
-//! Copies down to the host, and from there up.
+//! Copies between devices by way of the host: down to it, and from there up.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl<'a> SegmentCopy<'a> {
     }
 }
 
-/// A block of each pool, always taken in the same order: two copies in opposite directions, each with the block that the
-/// other waits for, would wait for ever.
+/// A block of each pool, always taken in the same order. Otherwise two copies in opposite directions could deadlock, each with
+/// the block that the other one waits for.
 fn take_pair(source: &Arc<StagingPool>, target: &Arc<StagingPool>, bytes: usize) -> Result<(Block, Block)> {
     if Arc::as_ptr(source) < Arc::as_ptr(target) {
         let below = source.take(bytes, Direction::Download, None)?;
