@@ -35,7 +35,7 @@ enum HostBlocks {
 }
 
 impl Job {
-    /// Allocates what the copy fills, unless that is done. `allocate_chunk` makes the results on the host.
+    /// Allocates what the copy fills, unless that is done. `None` if results may lie in idle blocks only and one is missing.
     pub(crate) fn allocate(&self, host_results: HostResults) -> Result<Option<&Destinations>> {
         if let Some(known) = self.destinations.get() {
             return Ok(Some(known));
@@ -86,7 +86,7 @@ impl Job {
             }
         }
         let empty = if self.plan.routes().contains(&Route::Empty) {
-            // Workers have no queues.
+            // Worker threads have no queues of their own.
             let queue = self.paths.first().map_or_else(|| self.target.up(), |path| &path.queue);
             let nothing = self.target.allocate(0, queue)?;
             Some(Storage::new(nothing, target(), None))
@@ -96,7 +96,7 @@ impl Job {
         Ok(Some(Destinations { chunks, empty, pageable, open, uses: SmallVec::new() }))
     }
 
-    /// Memory for the chunks of `path`; all of it is open if the host is to write it where it lies, else none.
+    /// Memory for the chunks of `path`. Either all of it is open, so that the host writes it in place, or none.
     fn device_buffers(&self, path: &TransferPath) -> Result<Buffers> {
         let target = &self.target;
         let may_open = self.plan.source_span(path.source) <= target.limits().largest_open;
@@ -107,7 +107,7 @@ impl Job {
         let buffers: Buffers =
             chunks.map(|bytes| target.allocate_open(bytes, &path.queue)).collect::<Result<_>>()?;
         if !are_open(&buffers) {
-            // SAFETY: they are new, and nobody has asked for a window.
+            // SAFETY: the buffers are new, and nobody else has them. `are_open` asks for their windows and keeps none.
             buffers.iter().try_for_each(|buffer| unsafe { buffer.close() })?;
         }
         Ok(buffers)
@@ -118,7 +118,8 @@ impl Job {
         if !self.paths.iter().any(|path| matches!(path.kind, PathKind::Download)) {
             return Ok(None);
         }
-        // Mapped memory goes with its device, whoever reads it; and a block is filled at once, whatever the pace.
+        // Mapped memory goes with its device, even while somebody reads it. And a mapped block is filled by one submission,
+        // whatever the pace.
         let unmapped = !self.mapped_results || self.pace.is_some();
         let pinned = self.pinned && !(unmapped && self.paths.iter().any(TransferPath::fills_at_once));
         if !pinned || self.paths.iter().any(|path| !matches!(path.kind, PathKind::Download)) {

@@ -1,4 +1,4 @@
-//! What a copy must come behind.
+//! The copies and streams that a copy must come after.
 
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::in_flight::completion::Completion;
 use crate::in_flight::uses::StreamUses;
 
-/// What a copy must come behind.
+/// The copies and streams that a copy must come after.
 #[derive(Default, Clone)]
 pub(crate) struct Dependencies {
     /// Copies that fill its sources.
@@ -15,6 +15,6 @@ pub(crate) struct Dependencies {
     pub(crate) of_residents: SmallVec<[Arc<Completion>; 1]>,
     /// Streams that its sources on devices were handed to.
     pub(crate) uses: StreamUses,
-    /// Copies that fill memory of the caller which it is to fill again.
+    /// Copies that still fill memory of the caller, which it fills next.
     pub(crate) of_destinations: SmallVec<[Arc<Completion>; 1]>,
 }

@@ -26,7 +26,7 @@ pub(crate) struct Destination {
     pub(crate) storage: Storage,
     /// Where the chunk begins there, in bytes.
     pub(crate) offset: usize,
-    /// How many of its bytes there is room for.
+    /// How many bytes the chunk has there.
     pub(crate) bytes: usize,
 }
 
@@ -36,7 +36,7 @@ impl Destination {
         Self { offset: 0, bytes: storage.bytes(), storage }
     }
 
-    /// How many of `bytes` bytes at `offset` in the chunk there is room for: that ends with a whole granule of either end, the
+    /// How many of `bytes` bytes at `offset` in the chunk fit. The chunk ends with a whole granule of both ends of the copy, but
     /// memory of the caller with one of the target.
     pub(crate) fn room_for(&self, offset: usize, bytes: usize) -> usize {
         bytes.min(self.bytes.saturating_sub(offset))

@@ -51,13 +51,13 @@ impl Job {
         self.held.as_ref()
     }
 
-    /// Whether results in ordinary memory come down through staging blocks, and not by copies that wait for the device. What
-    /// is copied in whole granules would not end where the memory of the caller does.
+    /// Whether results in ordinary memory come down through staging blocks, and not by copies that wait for the device. Copies in
+    /// whole granules always use blocks for memory of the caller, because they could write beyond its end.
     pub(crate) fn lands(&self) -> bool {
         self.pinned || (self.held.is_some() && self.granularity > Alignment::ONE)
     }
 
-    /// Claims the memory: until the copy is done nobody reads it, and if it fails, not before another one has filled it.
+    /// Claims the memory. Nobody reads it until the copy is done, or, if the copy fails, until another one has filled it.
     pub(crate) fn begin_to_fill(&self, held: &Preallocated) -> Result<Destinations> {
         let uses = held.claim(&self.completion)?;
         let granularity = self.target.limits().copy_granularity;
@@ -96,7 +96,7 @@ impl Job {
 }
 
 impl Destination {
-    /// Whether copies down from `source` write it asynchronously, and nothing beside it.
+    /// Whether copies down from `source` write it asynchronously and write nothing beside it.
     fn is_reached_by(&self, source: &Device) -> bool {
         let limits = source.limits();
         let in_its_block =

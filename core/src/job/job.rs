@@ -1,4 +1,4 @@
-//! One copy, planned: what goes where, and by which way.
+//! One copy, planned: what goes where, and by which path.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ use crate::plan::plan::{Plan, Route};
 use crate::runtime::sync::OnceLock;
 use crate::tensor::storage::Storage;
 
-/// A planned copy. SharedSegment by its handle and the workers that carry it out; it owns the sources until they are not
-/// needed any more.
+/// A planned copy. Its handle and the workers that carry it out share it. It owns the sources until they are not needed any
+/// more.
 pub(crate) struct Job {
-    /// SharedSegment with what is in flight: one count for all sources.
+    /// Shared with the submissions in flight: one reference count for all sources.
     pub(crate) leaves: Arc<Leaves>,
-    /// SharedSegment with copies of the same leaves to other devices.
+    /// Shared with copies of the same leaves to other devices.
     pub(crate) plan: Arc<Plan>,
     pub(crate) paths: SmallVec<[TransferPath; 1]>,
     /// Offsets and sizes of copies are multiples of this.
@@ -40,13 +40,13 @@ pub(crate) struct Job {
     pub(crate) pace: Option<usize>,
     pub(crate) background: BackgroundWork,
     pub(crate) completion: Arc<Completion>,
-    /// What the copy must come behind.
+    /// What the copy must come after.
     pub(crate) before: Dependencies,
     pub(crate) has_residents: bool,
     /// The memory of the caller that it fills, if it makes none.
     pub(crate) held: Option<Preallocated>,
     pub(crate) destinations: OnceLock<Destinations>,
-    /// What must be put into ordinary memory when the copy is done.
+    /// The results that the host copies out of staging blocks into ordinary memory when the copy is done.
     pub(crate) landings: OnceLock<Arc<Unstaging>>,
     /// Dropped last.
     pub(crate) left_in_flight: LeftInFlight,
@@ -100,12 +100,12 @@ impl Job {
         })
     }
 
-    /// For what must be put into ordinary memory when the copy is done.
+    /// The list of results that the host copies into ordinary memory when the copy is done.
     pub(crate) fn landings(&self) -> &Arc<Unstaging> {
         self.landings.get_or_init(|| Unstaging::of(self.completion.clone()))
     }
 
-    /// The same, if there is anything.
+    /// The same, if some are left.
     pub(crate) fn left_to_land(&self) -> Option<&Unstaging> {
         self.landings.get().map(|landings| &**landings).filter(|landings| !landings.is_empty())
     }
@@ -135,7 +135,7 @@ impl Job {
         results
     }
 
-    /// Gives what the host has written to the device.
+    /// Closes the memory that the host has written, so that the device can use it.
     ///
     /// # Safety
     ///
@@ -143,8 +143,8 @@ impl Job {
     pub(crate) unsafe fn close(&self) -> Result<()> {
         match self.destinations.get() {
             Some(written) if !written.open.is_empty() => {
-                // SAFETY: only segments are written through windows, and the program is not shown the buffers before this
-                // (`Tensor::buffer`).
+                // SAFETY: only segments are written through windows, and the caller promises that none is carried any more. The
+                // program gets no buffer before this: `Tensor::buffer` asks `Storage::check_submitted`.
                 let close =
                     || written.chunks.iter().try_for_each(|chunk| unsafe { chunk.storage.buffer().close() });
                 self.completion.metrics.time(Phase::Submit, close)

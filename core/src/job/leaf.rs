@@ -22,10 +22,10 @@ pub(crate) struct Leaf {
 #[derive(Clone, Copy)]
 pub(crate) struct HostAddress(pub(crate) NonNull<u8>);
 
-// SAFETY: an address alone does nothing; whoever reads there says why he may (`Transfer::read`).
+// SAFETY: an address alone does nothing. `read` in `transfer/stage.rs` says why it may read there.
 unsafe impl Send for HostAddress {}
 
-// SAFETY: as above.
+// SAFETY: as for `Send`: an address alone does nothing.
 unsafe impl Sync for HostAddress {}
 
 impl Leaf {
@@ -35,7 +35,7 @@ impl Leaf {
         self.strided.as_ref().map_or(self.payload, |layout| layout.span())
     }
 
-    /// Where the first element lies on the host. What a copy fills may be mapped only since the leaf was taken.
+    /// Where the first element lies on the host. Memory that a copy was filling may be mapped only after the leaf was taken.
     #[inline]
     pub(crate) fn host_pointer(&self) -> Option<NonNull<u8>> {
         match self.host {

@@ -34,9 +34,9 @@ thread_local! {
 }
 
 impl Leaves {
-    /// None yet, of the copy that `completion` is about.
+    /// An empty list, for the copy that `completion` is about.
     pub(crate) fn new(completion: &Arc<Completion>) -> Self {
-        // Nobody decides by the order: the model checker need not know it.
+        // Nothing depends on the order, so the model checker need not see it.
         static COPIES: AtomicU32 = AtomicU32::new(0);
         let retiring = Retiring { completion: completion.clone(), collecting: None };
         Self { copy: COPIES.fetch_add(1, Ordering::Relaxed), list: ScratchVec::new(&LEAVES), retiring }

@@ -8,7 +8,7 @@ use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::plan::rules::DEFAULT_ALIGNMENT;
 
-/// Where a device demands more, tensors are not made bindable on their own unless that is asked for, in bytes.
+/// Where a device demands an alignment above this, in bytes, tensors are not made bindable on their own unless that is asked for.
 const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
 
 /// How a copy shall be done. The default suits most.
@@ -41,7 +41,7 @@ pub struct CopyOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum BackgroundWork {
-    /// Small copies at once on the caller's thread, large ones, and all that would block, on workers.
+    /// Small copies on the caller's thread, at once. Large ones, and all that would block, on workers.
     #[default]
     Auto,
     /// Everything on workers.

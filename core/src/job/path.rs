@@ -1,4 +1,4 @@
-//! The way that the bytes of one source take.
+//! The path that the bytes of one source take.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use crate::plan::plan::Plan;
 use crate::staging::block::Block;
 use crate::tensor::host_copy::HostCopy;
 
-/// While many copies run, they are cut into pieces of so many bytes: 16 threads that copy 9 MB each in pieces of 512 KiB wait for
-/// each other in the driver (41 GB/s, and 46 with these, on an H200).
+/// While many copies run, their segments have at least so many bytes. With segments of 512 KiB, 16 threads that copy 9 MB each
+/// wait for each other in the driver (41 GB/s, and 46 with these, on an H200).
 const SEGMENT_OF_MANY: usize = 1 << 20;
-/// Fewer bytes are written to a cache.
+/// Fewer bytes than these are written to a cache.
 const LEAST_PAST_CACHES: usize = 256 << 10;
 /// A copy of more bytes keeps the link busy for long.
 const LONG_SPAN: usize = 512 << 20;
-/// So many threads fill blocks at the same time. The first segments, and the last, are small: the link would wait for the first
-/// blocks, and everybody for the copies of the last.
+/// So many threads fill blocks at the same time. The first and the last segments are small: with large ones the link would wait
+/// for the first blocks, and the program for the copies of the last ones.
 const FILLED_AT_ONCE: usize = FULL_RING / 2;
 
 /// How the bytes of one source get to the target.
@@ -42,7 +42,7 @@ pub(crate) enum PathKind {
     Download,
     /// Down through a staging block of the source, then up through one of the target.
     ViaHost {
-        /// What the way down runs on.
+        /// The queue of the copies down.
         down: Arc<SubmissionQueue>,
     },
 }
@@ -53,20 +53,20 @@ pub(crate) struct TransferPath {
     pub(crate) source: u16,
     pub(crate) from: Source,
     pub(crate) kind: PathKind,
-    /// What the copies run on; for [`PathKind::ViaHost`], the way up.
+    /// The queue of the copies; for [`PathKind::ViaHost`], of those up.
     pub(crate) queue: Arc<SubmissionQueue>,
     pub(crate) on_callers_stream: bool,
-    /// The bytes are carried whole, unless the copy is paced or has very many places,
+    /// The segments without staging: the whole space, unless the copy is paced or the table of its kernel would be too large.
     segment: SegmentSizes,
-    /// and through staging blocks in pieces of these.
+    /// The segments through staging blocks, or written by the host.
     staged_segment: SegmentSizes,
     /// Many staging blocks are filled from the host.
     filled_by_many: bool,
-    /// They take so long that the caches serve well on the way.
+    /// They take so long that large runs are written through the caches, unless many copies run (`HostCopy::past_caches`).
     is_long: bool,
 }
 
-/// The pieces in which a linear space is carried, in bytes.
+/// The sizes of the segments of a linear space, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentSizes {
     least: usize,
@@ -83,7 +83,7 @@ impl SegmentSizes {
         Self { least: self.least.max(SEGMENT_OF_MANY), largest: self.largest.max(SEGMENT_OF_MANY) }
     }
 
-    /// The size of the piece behind `done` bytes, where `left` are left.
+    /// The size of the segment that follows `done` bytes, where `left` bytes are left.
     pub(crate) fn next(self, done: usize, left: usize) -> usize {
         power_within(done.min(left) / FILLED_AT_ONCE).clamp(self.least, self.largest)
     }
@@ -107,7 +107,7 @@ impl TransferPath {
         Self::checked(paths, target, options)
     }
 
-    /// The ways of the same sources to another target.
+    /// The paths of the same sources to another target.
     pub(crate) fn all_to(
         plan: &Plan,
         paths: &[Self],
@@ -150,7 +150,7 @@ impl TransferPath {
         let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
         let device_from = from.device();
         let budget = budget(target, device_from);
-        // A kernel that makes all copies has a table of them, which must be had as a block.
+        // A kernel that makes all copies has a table of them, which must fit into one block.
         let leaves = || plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
         let table = device_from.and(device.limits().gather).map_or(0, |entry| leaves().saturating_mul(entry));
         let largest = largest_block(budget);
@@ -180,7 +180,7 @@ impl TransferPath {
         }
     }
 
-    /// The pieces in which its bytes are carried; `pageable`: results on the host are ordinary memory.
+    /// The sizes of its segments; `pageable`: results on the host are ordinary memory.
     pub(crate) fn segment_sizes(&self, pageable: bool) -> SegmentSizes {
         match &self.kind {
             PathKind::Download if pageable => self.staged_segment,
@@ -190,19 +190,20 @@ impl TransferPath {
         }
     }
 
-    /// Whether its results must be filled by one submission, unless they are ordinary memory: a mapped block is used by
-    /// one at a time.
+    /// Whether its results must be filled by one submission, unless they are ordinary memory: one submission at a time uses a
+    /// mapped block.
     pub(crate) fn fills_at_once(&self) -> bool {
         matches!(self.kind, PathKind::Download)
             && self.from.device().is_some_and(|source| source.limits().mapped_staging)
     }
 
-    /// Whether its bytes are cut into pieces that several threads put into staging blocks.
+    /// Whether its bytes are cut into segments that several threads put into staging blocks.
     pub(crate) fn is_filled_by_many(&self) -> bool {
         self.filled_by_many
     }
 
-    /// What puts `bytes` bytes into `block`. Copies out of ordinary memory begin with one by the driver, on the processor.
+    /// How the host writes `bytes` bytes into `block`. Copies out of ordinary memory begin with one by the driver, on the
+    /// processor.
     pub(crate) fn writer(&self, bytes: usize, block: &Block) -> HostCopy {
         match self.kind {
             PathKind::Staged if !block.staging().is_pinned() || block.is_mapped() => HostCopy::ordinary(),
@@ -214,7 +215,7 @@ impl TransferPath {
         }
     }
 
-    /// The device that runs the copies; over the host, those on the way up.
+    /// The device that runs the copies; by way of the host, those up.
     fn runs_on<'a>(&'a self, target: &'a Device) -> &'a Device {
         match (&self.kind, self.from.device()) {
             (PathKind::Download, Some(source)) => source,
@@ -230,7 +231,7 @@ impl TransferPath {
         }
     }
 
-    /// What reads the sources.
+    /// The stream that reads the sources.
     pub(crate) fn reading_stream(&self) -> &Arc<dyn BackendStream> {
         match &self.kind {
             PathKind::ViaHost { down } => down.stream(),
@@ -238,7 +239,7 @@ impl TransferPath {
         }
     }
 
-    /// What writes the destinations, or what is put there later.
+    /// The stream that writes the destinations, or the blocks that the host copies there later.
     pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
         self.queue.stream()
     }
@@ -249,8 +250,8 @@ impl TransferPath {
     }
 }
 
-/// Whether copies from one device to the other need not go over the host. With granules of different sizes they would read or write
-/// beyond one of both ends.
+/// Whether copies go from one device to the other without the host. With granules of different sizes they would read or write
+/// beyond the end of one side.
 fn is_direct(source: &Device, target: &Device) -> bool {
     source.limits().copy_granularity == target.limits().copy_granularity
         && target.backend().reaches(&**source.backend())

@@ -1,4 +1,4 @@
-//! HeldStorage that the caller holds and has filled by a copy.
+//! Memory that the caller holds, for a copy to fill.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ use crate::tensor::tensor::{Mark, Tensor};
 const SOURCE: &str = "to copy";
 const DESTINATION: &str = "to copy into";
 
-/// The memory of a structure, taken out of it: nobody else reaches it meanwhile, which [`check`](Self::check) and
-/// [`claim`](Self::claim) make sure of.
+/// The memory of a structure, taken out of it. [`check`](Self::check) and [`claim`](Self::claim) make sure that nobody else
+/// reaches it meanwhile.
 pub(crate) struct Preallocated {
-    /// Each once, however many tensors lie in it. Locked by one at a time: whoever starts the copy, then its handle.
+    /// Each storage once, however many tensors lie in it. The thread that begins the copy locks it, later its handle.
     memory: Mutex<Vec<HeldStorage>>,
     tensors: ScratchVec<Slot>,
-    /// The number of each memory by what tells it from others.
+    /// The number of each storage by its identity.
     numbers: FxHashMap<usize, usize>,
     /// Where the chunks of the plan lie.
     regions: Vec<DestinationRange>,
@@ -43,7 +43,7 @@ struct HeldStorage {
     first: usize,
     /// Whether a tensor in it has elements.
     is_written: bool,
-    /// What it was filled by before the copy has claimed it.
+    /// The copy that filled it before this one claimed it.
     filler: Option<Arc<Completion>>,
     is_claimed: bool,
 }
@@ -110,7 +110,8 @@ impl Preallocated {
         self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(index, tensor))
     }
 
-    /// Fails unless what was taken out of the other structure, and seen as `known`, begins with granules of its devices.
+    /// Fails unless each of `leaves`, the sources, begins with a granule of both devices. `known` is what the scan has found out
+    /// about them.
     pub(crate) fn check_sources(leaves: &[Leaf], known: &[leaf::Leaf], granularity: Alignment) -> Result<()> {
         match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
@@ -121,8 +122,8 @@ impl Preallocated {
         }
     }
 
-    /// Fails unless all of it lies on `target`, may be written, and is of nobody else: what is being filled is looked at again
-    /// when that is done ([`claim`](Self::claim)).
+    /// Fails unless all of it lies on `target`, may be written, and nobody else holds it. Memory that a copy still fills is
+    /// looked at again when that copy is done ([`claim`](Self::claim)).
     pub(crate) fn check(&mut self, target: &Device) -> Result<()> {
         let granularity = target.limits().copy_granularity;
         for memory in self.memory.get_mut() {
@@ -181,10 +182,10 @@ impl Preallocated {
         }
     }
 
-    /// Marks the memory as filled by `copy`; the streams that it was handed to, which now become no more. Fails, and marks nothing,
-    /// if somebody else holds some of it.
+    /// Marks the memory as filled by `copy`. Returns the streams that it was handed to, to which nobody else can add any more.
+    /// Fails, and marks nothing, if somebody else holds some of it.
     pub(crate) fn claim(&self, copy: &Arc<Completion>) -> Result<StreamUses> {
-        // Dropped behind the lock.
+        // Dropped after the lock is released.
         let mut past = Vec::new();
         let mut all = self.memory.lock();
         let mut uses = StreamUses::new();
@@ -252,7 +253,7 @@ impl HeldStorage {
         Ok(())
     }
 
-    /// The copy that fills it, unless that is over: asks the driver, which lets go of what it used.
+    /// The copy that fills it, unless that is over. Asks the driver: a copy that is over releases what it used.
     fn still_filled_by(&self) -> Option<&Arc<Completion>> {
         self.storage.pending().filter(|copy| matches!(copy.is_done(), Ok(false)))
     }

@@ -34,7 +34,7 @@ pub struct CopyReport {
     pub chunks: usize,
     /// Bytes of these allocations, or runs.
     pub chunk_bytes: u64,
-    /// Copies that were made by kernels, many by one.
+    /// Copies made by kernels, many by each.
     pub gathered: u64,
     /// Calls of the backend that submitted copies.
     pub submissions: u64,
@@ -49,8 +49,7 @@ pub struct CopyReport {
     /// Bytes that went through staging in ordinary memory, because pinned staging was switched off or the device has
     /// none.
     pub pageable_staging_bytes: u64,
-    /// Bytes of results in ordinary host memory, since pinned results were switched off, over their cap, or not to be
-    /// had.
+    /// Bytes of results in ordinary host memory, because pinned results were switched off, above their budget, or not available.
     pub pageable_result_bytes: u64,
     /// Whether workers did the staging and submitting.
     pub background: bool,
@@ -177,7 +176,7 @@ impl CopyMetrics {
 }
 
 impl Job {
-    /// Fills in what the plan says. Not done before somebody asks, or while the device copies.
+    /// Fills in what the plan says. Done late: when somebody asks, or while the device copies.
     pub(crate) fn report(&self, report: &mut CopyReport) {
         let Counts { resident, empty, aliases, packed, alone } = self.plan.counts();
         (report.resident, report.empty, report.aliased) = (resident, empty, aliases);

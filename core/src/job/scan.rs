@@ -24,8 +24,8 @@ thread_local! {
     static LEAVES: Scratch<leaf::Leaf> = const { Scratch::new() };
 }
 
-/// Pinned sources above so many bytes go alone, whatever is packed: to gather them takes one thread longer than the copy that they
-/// then need not have.
+/// Pinned sources above so many bytes are copied on their own, whatever is packed: gathering them takes one thread longer than
+/// a copy of their own.
 const LARGEST_GATHERED: usize = 256 << 10;
 
 /// What contiguous tensors over plain memory of one place have in common, once one of them was looked at.
@@ -44,7 +44,7 @@ struct Alike {
 /// What a plan must know of each tensor, and what the copies of all of them wait for.
 pub(crate) struct Scan<'a> {
     target: &'a Device,
-    /// Asked for every tensor.
+    /// Whether the target is the host, kept because every tensor asks.
     to_host: bool,
     policy: CopyPolicy,
     /// Pinned sources above this many bytes need no staging.
@@ -65,7 +65,7 @@ pub(crate) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// A scan for a copy to `target`. Fails if the options ask for what no buffer of it can keep.
+    /// A scan for a copy to `target`. Fails if the options ask for a larger alignment than its buffers have.
     pub(crate) fn new(target: &'a Device, options: &CopyOptions) -> Result<Self> {
         fork::check()?;
         if options.min_alignment() > target.limits().buffer_alignment {
@@ -126,7 +126,7 @@ impl<'a> Scan<'a> {
         devices.map(|device| options.alignment_on(device.limits())).fold(Alignment::ONE, Alignment::max)
     }
 
-    /// What the copy must come behind.
+    /// Takes out what the copy must come after.
     pub(crate) fn take_predecessors(&mut self) -> Dependencies {
         std::mem::take(&mut self.before)
     }
@@ -236,7 +236,7 @@ impl<'a> Scan<'a> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Pinned memory needs no staging; small tensors are gathered all the same, which is cheaper than a copy for each.
+    /// Pinned memory needs no staging. Small tensors are gathered nevertheless, which is cheaper than a copy for each.
     fn goes_directly(&self, storage: &Storage, layout: &Layout) -> bool {
         layout.nbytes() > self.largest_gathered
             && layout.is_contiguous()
@@ -272,7 +272,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// An [`Source`] that is only looked up.
+/// A [`Source`] that is only looked up.
 enum SourceRef<'a> {
     Host,
     PinnedHost,

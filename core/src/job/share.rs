@@ -15,7 +15,7 @@ use crate::runtime::sync::OnceLock;
 
 impl Job {
     /// Whether a copy of the same leaves to `device` can use the plan and the staging blocks of this one: all bytes come
-    /// from the host, `device` reads its blocks, and has the same demands.
+    /// from the host, and `device` reads the blocks and demands the same of a plan.
     pub(crate) fn can_share_with(&self, device: &Device) -> bool {
         let from_host = |path: &TransferPath| {
             matches!((&path.kind, &path.from), (PathKind::Staged, _) | (_, Source::PinnedHost))
@@ -57,7 +57,7 @@ impl Job {
     }
 }
 
-/// Whether one plan is as good for both, and both are staged to alike.
+/// Whether one plan suits both devices, and both are staged to in the same way.
 fn demand_the_same(one: &Limits, other: &Limits) -> bool {
     let alignments =
         |limits: &Limits| (limits.copy_granularity, limits.bindable_alignment, limits.buffer_alignment);

@@ -12,8 +12,8 @@ use crate::staging::block::Block;
 use crate::staging::pool::Borrower;
 use crate::tensor::storage::Storage;
 
-/// What of a copy must still be put into ordinary memory. Its handle does that, or whoever waits for the blocks: a handle that
-/// nobody looks at must not keep them from others.
+/// The results of a copy that lie in staging blocks and belong into ordinary memory. The handle copies them there, or a thread
+/// that waits for the blocks: a handle that nobody uses must not keep blocks from others.
 pub(crate) struct Unstaging {
     completion: Arc<Completion>,
     left: Mutex<Vec<Landing>>,
@@ -28,19 +28,20 @@ impl Unstaging {
         self.left.lock().push(landing);
     }
 
-    /// Whether all of it is done. Waits for whoever is at it.
+    /// Whether nothing is left. Waits for a thread that is copying.
     pub(crate) fn is_empty(&self) -> bool {
         self.left.lock().is_empty()
     }
 
-    /// Does all of it.
+    /// Copies all that is left.
     ///
     /// # Safety
     ///
     /// The copy is done, and nobody has its results yet.
     pub(crate) unsafe fn land(&self) -> Result<()> {
         let mut left = self.left.lock();
-        // SAFETY: the caller's promise; who else lands holds the lock.
+        // SAFETY: the caller promises that the copy is done and that nobody has its results. Another thread that copies here
+        // would hold the lock of `left`.
         let land = || left.iter().try_for_each(|landing| unsafe { landing.land() });
         self.completion.metrics.time(Phase::Stage, land)?;
         left.clear();
@@ -60,7 +61,8 @@ impl Borrower for Unstaging {
         }
         match self.completion.is_done() {
             Ok(false) => false,
-            // SAFETY: it is done, and results are handed out only when nothing is left to land. An error stays for the handle.
+            // SAFETY: the copy is done, and `CopyHandle::rebuild` hands results out only when nothing is left here
+            // (`Job::left_to_land`). After an error `left` stays as it is, for the handle to find the error.
             Ok(true) => unsafe { self.land() }.is_ok(),
             Err(_) => {
                 self.left.lock().clear();
@@ -70,7 +72,7 @@ impl Borrower for Unstaging {
     }
 }
 
-/// A segment that lies in a block once its copies are done, and the chunks that it belongs to.
+/// A segment that lies in a block once its copies are done, and the chunks that it belongs into.
 pub(crate) struct Landing {
     pub(crate) block: Arc<Block>,
     pub(crate) parts: SmallVec<[Part; 1]>,
@@ -94,7 +96,8 @@ impl Landing {
         let contents = self.block.staging().contents().ok_or_else(|| self.block.why_no_access())?;
         for part in &self.parts {
             let to = part.to.host_range(part.to_offset, part.bytes)?;
-            // SAFETY: the block was taken for the whole segment; `host_range` has checked the chunk; both are the caller's.
+            // SAFETY: the block was taken for the whole segment, and `host_range` checks the range of the chunk. The caller
+            // promises that nobody else uses either.
             unsafe { to.copy_from_nonoverlapping(contents.add(part.from), part.bytes) };
         }
         Ok(())
