@@ -1,5 +1,5 @@
-//! How far a copy is: being staged, submitted, done or failed. Everybody who waits for a copy shares one of these; none
-//! of them owns what is in flight.
+//! How far a copy is: being staged, submitted, done or failed. All that wait for a copy share one of these. None of them owns
+//! what is in flight.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -22,7 +22,7 @@ const SUBMITTED: u8 = 1;
 const DONE: u8 = 2;
 const FAILED: u8 = 3;
 
-/// 512 KiB are filled in 75 to 110 us.
+/// A thread waits so long for the last segments of others: 512 KiB are filled in 75 to 110 us.
 const LAST_SEGMENTS: Duration = Duration::from_micros(200);
 
 /// The positions behind a copy, one for each queue that it uses.
@@ -49,7 +49,7 @@ struct Inner {
     positions: Positions,
     error: Option<Error>,
     waker: Option<TaskWaker>,
-    /// Positions that a failed copy may still use memory before.
+    /// The positions up to which a failed copy may still use memory.
     left: Positions,
     /// The reactor shall look after the copy once it is submitted.
     unattended: bool,
@@ -57,14 +57,14 @@ struct Inner {
 }
 
 impl Completion {
-    /// A copy whose pieces are not submitted yet, and that may take its time.
+    /// A copy whose pieces are not submitted yet, without a deadline.
     pub(crate) fn new() -> Arc<Self> {
         Self::within(None)
     }
 
     /// A copy whose pieces are not submitted yet, to be done within `limit`.
     pub(crate) fn within(limit: Option<Duration>) -> Arc<Self> {
-        // What is too long to add up is no limit.
+        // A limit beyond the range of the clock is none.
         let deadline =
             limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
         Arc::new(Self {
@@ -102,7 +102,7 @@ impl Completion {
         if self.state.load(Ordering::Acquire) == FAILED {
             note(&mut inner.left, queue, position);
             drop(inner);
-            // Nobody waits for it any more, but somebody must let go of what it uses.
+            // Nobody waits for it any more: the reactor releases what it uses.
             let _ = reactor::watch(queue.clone());
             return;
         }
@@ -163,7 +163,7 @@ impl Completion {
         self.check(&mut |_| true)
     }
 
-    /// Blocks until every piece is submitted; `false` when the time is over.
+    /// Blocks until every piece is submitted; `false` on time-out.
     pub(crate) fn wait_submitted(&self, deadline: Option<Instant>) -> Result<bool> {
         fork::check()?;
         let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
@@ -181,8 +181,8 @@ impl Completion {
         inner.error.clone().map_or(Ok(true), Err)
     }
 
-    /// For a thread that has found nothing left to begin: what others have begun takes them about as long as waking this one
-    /// would. Others that need the processor get it.
+    /// For a thread that has found no segment left to begin. Those that others have begun take about as long as waking this
+    /// thread would, so it does not sleep. It yields the processor to threads that need it.
     pub(crate) fn await_last_segments(&self) {
         let begin = Instant::now();
         while !self.is_submitted() && begin.elapsed() < LAST_SEGMENTS {
@@ -190,13 +190,13 @@ impl Completion {
         }
     }
 
-    /// Blocks until the copy is done; `false` when the time is over.
+    /// Blocks until the copy is done; `false` on time-out.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         if self.is_done_cached() {
             return Ok(true);
         }
         fork::check()?;
-        // A time-out too long to add up is none.
+        // A time-out beyond the range of the clock is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let until = self.deadline.iter().map(|own| own.at).chain(deadline).min();
         if !self.is_submitted() && !self.wait_submitted(deadline)? {
@@ -221,7 +221,7 @@ impl Completion {
         self.inner.lock().positions.clone()
     }
 
-    /// The positions before which it may use memory, by now; of a failed copy as well.
+    /// The positions up to which it may use memory, as submitted by now. Those of a failed copy as well.
     pub(crate) fn positions_in_flight(&self) -> Positions {
         if fork::is_child() {
             return Positions::new();
@@ -238,7 +238,7 @@ impl Completion {
         let new = (!is_known).then(|| TaskWaker::clone_of(waker));
         let mut inner = self.inner.lock();
         let mut unused = new;
-        // At its end the copy wakes who is registered, and nobody later.
+        // At its end the copy wakes the waker that is registered then. One that is registered later is never woken.
         if self.state.load(Ordering::Acquire) < DONE && unused.is_some() {
             std::mem::swap(&mut inner.waker, &mut unused);
         }
@@ -247,7 +247,7 @@ impl Completion {
         attended
     }
 
-    /// Nobody is to be woken any more.
+    /// No waker is to be woken any more.
     pub(crate) fn forget_waker(&self) {
         if fork::is_child() {
             return;
@@ -256,7 +256,7 @@ impl Completion {
         drop(waker);
     }
 
-    /// Nobody waits for the copy any more, but somebody must let go of what it uses.
+    /// Nobody waits for the copy any more: the reactor releases what it uses.
     pub(crate) fn leave_to_reactor(self: &Arc<Self>) -> Result<()> {
         fork::check()?;
         self.attend(self.inner.lock())
@@ -277,7 +277,7 @@ impl Completion {
         inner.unattended = true;
         let watchable = match self.state.load(Ordering::Acquire) {
             SUBMITTED => true,
-            // What is not submitted by its deadline fails as well, and only somebody who looks at a clock sees that.
+            // A copy that is not submitted by its deadline fails as well, and only a thread that looks at a clock finds that out.
             RUNNING => self.deadline.is_some(),
             _ => false,
         };
@@ -325,14 +325,14 @@ impl Completion {
         Ok(true)
     }
 
-    /// Fails the copy, which is not done, if it should be by now.
+    /// Fails the copy, which is not done, if its deadline has passed.
     fn is_in_time(&self) -> Result<()> {
         match &self.deadline {
             Some(deadline) if deadline.at <= Instant::now() => {
-                // In this order: workers who find it abandoned say that it was cancelled.
+                // In this order: workers that find it abandoned fail it as cancelled.
                 self.fail(Error::DeadlineExceeded { limit: deadline.limit });
                 self.abandoned.store(true, Ordering::Relaxed);
-                // It may have ended otherwise in this moment.
+                // Another thread may have ended it first.
                 if self.is_done_cached() { Ok(()) } else { Err(self.error()) }
             }
             _ => Ok(()),
@@ -381,7 +381,7 @@ impl Pollable for Arc<Completion> {
     }
 }
 
-/// Notes a position of a queue, the last one if there are several.
+/// Notes a position of a queue. Keeps the highest of each.
 fn note(positions: &mut Positions, queue: &Arc<SubmissionQueue>, position: u64) {
     match positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, queue)) {
         Some((_, known)) => *known = position.max(*known),

@@ -1,4 +1,4 @@
-//! Memory that waits for streams before it goes.
+//! Memory that is given back once streams are done with it.
 
 use std::mem::ManuallyDrop;
 
@@ -10,14 +10,14 @@ use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::{lent, reactor};
 
 /// Gives `memory` back once every ticket of `after` is reached, without blocking. What a broken stream may still use is leaked and
-/// counted. `lent`: by the program, whose code its destructor is.
+/// counted. `lent`: by the program, so that its destructor is the program's code.
 pub(crate) fn release(mut memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>, lent: bool) {
     let is_reached = |ticket: &Ticket| matches!(ticket.is_reached(), Ok(true));
     if (!lent && memory.release_after(&after)) || after.iter().all(is_reached) {
         return drop_unused(memory, lent);
     }
     let deferred = DeferredRelease { memory: ManuallyDrop::new(memory), after, reached: false, lent };
-    // Without a reactor nobody looks after it: the drop of what was not watched leaks it.
+    // Without a reactor thread nothing watches it: then dropping it leaks the memory.
     let _ = reactor::watch(deferred);
 }
 
@@ -39,7 +39,7 @@ struct DeferredRelease {
 }
 
 impl Pollable for DeferredRelease {
-    /// Whether it can go: every use is done, or a broken stream will never tell.
+    /// Whether there is nothing to wait for: every use is done, or a stream is broken and will never tell.
     fn is_finished(&mut self, _: &mut Asked) -> bool {
         let mut broken = false;
         self.after.retain(|ticket| match ticket.is_reached() {
@@ -57,7 +57,7 @@ impl Pollable for DeferredRelease {
 impl Drop for DeferredRelease {
     fn drop(&mut self) {
         if self.reached {
-            // SAFETY: the field is not touched again.
+            // SAFETY: this is `drop`, which runs once and does not touch the field again.
             let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
             drop_unused(memory, self.lent);
         } else {

@@ -17,7 +17,7 @@ use crate::runtime::sync::OnceLock;
 pub struct InFlight(Arc<Completion>);
 
 impl InFlight {
-    /// Until what `copy` has submitted by now is done; nobody submits more.
+    /// Over when all is done that `copy` has submitted by now. Nothing more of it is submitted.
     pub(crate) fn until(copy: &Completion) -> Self {
         let over = Completion::new();
         reach(&over, copy);
@@ -57,7 +57,7 @@ impl Future for InFlight {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.register(context.waker())?;
-        // In this order: it may end between the two.
+        // Registered before the look: it may end between the two.
         if self.0.is_done()? { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
@@ -68,8 +68,8 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The last field of a job: when it goes, workers and handle have let go of all memory of the copy, and what is in flight is what
-/// was submitted by then.
+/// The last field of a job. When it is dropped, workers and handle have released all memory of the copy. What is in flight then
+/// is what was submitted before.
 pub(crate) struct LeftInFlight(OnceLock<Watched>);
 
 struct Watched {
@@ -96,7 +96,7 @@ impl Drop for LeftInFlight {
     }
 }
 
-/// `over` is done when all is that `copy` has submitted.
+/// Makes `over` done when all is done that `copy` has submitted.
 fn reach(over: &Arc<Completion>, copy: &Completion) {
     for (queue, position) in copy.positions_in_flight() {
         over.reach(&queue, position);

@@ -27,10 +27,10 @@ pub(crate) type Ops<'a> = SmallVec<[CopyOp<'a>; 2]>;
 pub(crate) struct SubmissionQueue {
     backend: Arc<dyn Backend>,
     stream: Arc<dyn BackendStream>,
-    /// Published only when what that settles has been let go of: whoever sees a copy done finds its sources free.
+    /// Stored only after the entries up to it were released: a thread that sees a copy done finds its sources free.
     reached: AtomicU64,
     entries: Mutex<Entries>,
-    /// What memory is handed to the stream by.
+    /// Stands for the stream in memory that was handed to it.
     handed: OnceLock<Arc<Handed>>,
 }
 
@@ -40,9 +40,9 @@ struct Entries {
 }
 
 struct Entry {
-    /// [`SUBMITTING`] until the backend has told.
+    /// [`SUBMITTING`] until the backend has returned it.
     position: u64,
-    /// Its address tells the entry from others.
+    /// Its address identifies the entry.
     keep: Arc<dyn Retained>,
 }
 
@@ -53,7 +53,7 @@ impl Entry {
         std::ptr::addr_eq(Arc::as_ptr(&self.keep), keep)
     }
 
-    /// Gives up what it keeps: the device may touch that for ever.
+    /// Leaks what it keeps: the device may touch that for ever.
     fn leak(self) {
         count_leak(self.keep.give_up());
         std::mem::forget(self.keep);
@@ -61,8 +61,8 @@ impl Entry {
 }
 
 impl Entries {
-    /// Lets go of what is done, which need not be at the front: positions are given out while entries are in the queue already.
-    /// Nothing of the program's runs in here: what it has lent is collected.
+    /// Releases the entries that are done. They need not be at the front: an entry gets its position after it has entered the
+    /// queue. No code of the program runs in here: memory that it has lent is collected ([`lent::collect`]).
     fn release(&mut self, reached: u64) {
         self.entries.retain(|entry| entry.position > reached);
     }
@@ -88,7 +88,7 @@ impl SubmissionQueue {
         self.handed.get_or_init(|| Handed::new(&self.stream))
     }
 
-    /// Lets memory go that went while the stream was being captured, which it is no more.
+    /// Gives memory back that was dropped while the stream was being captured. The capture is over.
     pub(crate) fn go_on_deferred(&self) {
         if let Some(handed) = self.handed.get() {
             handed.go_on_deferred();
@@ -122,12 +122,12 @@ impl SubmissionQueue {
             // SAFETY: the ranges are the caller's promise; the queue owns `keep` from here on until the position is reached
             // (`release`), and the host has no access to it meanwhile (`Storage::check_ready`, `Block`).
             None => unsafe { self.backend.submit(&ops(&keep), &*self.stream) },
-            // SAFETY: as above, the table included.
+            // SAFETY: as for `submit`. The caller promises that the table has room for all copies, and `keep` owns it too.
             Some(table) => unsafe { self.backend.submit_gathered(&ops(&keep), table, &*self.stream) },
         };
         guard.settled = true;
         drop(guard);
-        // The queue alone lets go of it.
+        // From now on the queue alone holds it.
         drop(keep);
         match &result {
             Ok(submission) => self.set_position(number, submission.position),
@@ -152,14 +152,14 @@ impl SubmissionQueue {
         }
     }
 
-    /// Asks the driver how far the stream has come and lets go of what that settles. Never blocks.
+    /// Asks the driver how far the stream has come and releases what is done by then. Never blocks.
     pub(crate) fn poll(&self) -> Result<()> {
         let reached = self.stream.reached().inspect_err(|_| self.leak())?;
         self.settle(reached);
         Ok(())
     }
 
-    /// Blocks until `position` is reached and what that settles is let go of; `false` on time-out.
+    /// Blocks until `position` is reached, and releases what is done by then; `false` on time-out.
     pub(crate) fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool> {
         if self.has_reached(position) {
             return Ok(true);
@@ -171,8 +171,8 @@ impl SubmissionQueue {
         Ok(reached)
     }
 
-    /// Lets go of what is settled by `reached`, and then says so, under one lock: so nobody sees the one without the other. What
-    /// the program has lent goes to the copy that has used it, whose own waiter drops it, or to the threads for disposal.
+    /// Releases what is done up to `reached`, and then stores `reached`, under one lock: nobody sees the one without the other.
+    /// Memory that the program has lent goes to the copy that has used it, whose waiter drops it, or to the threads for owners.
     fn settle(&self, reached: u64) {
         let ((), unused) = lent::collect(|| {
             let mut entries = self.entries.lock();
@@ -203,7 +203,8 @@ impl SubmissionQueue {
         self.entries.lock().entries.is_empty()
     }
 
-    /// Gives an entry its position. If others have settled that already, they have passed the entry over.
+    /// Gives an entry its position. If another thread has settled that position already, it has skipped the entry: then this
+    /// thread settles it once more.
     fn set_position(&self, number: *const (), position: u64) {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.entries.iter_mut().rev().find(|entry| entry.keeps(number)) {
@@ -221,7 +222,7 @@ impl SubmissionQueue {
         entries.entries.remove(index)
     }
 
-    /// Gives up what is in flight: the device is broken and may or may not touch it.
+    /// Leaks what is in flight: the device is broken, and may or may not touch it.
     fn leak(&self) {
         let entries = std::mem::take(&mut self.entries.lock().entries);
         entries.into_iter().for_each(Entry::leak);
@@ -260,7 +261,7 @@ impl Drop for Submitting<'_> {
     }
 }
 
-/// What a failed copy has left in flight. An error has leaked it: the queue is empty then, too.
+/// Watched for what a failed copy has left in flight. After an error the queue has leaked that and is empty, too.
 impl Pollable for Arc<SubmissionQueue> {
     fn is_finished(&mut self, _: &mut Asked) -> bool {
         self.poll().is_err() || self.is_idle()

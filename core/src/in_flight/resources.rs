@@ -2,13 +2,13 @@
 
 use crate::backend::Staging;
 
-/// Memory that a device may touch, and a queue holds until it is done with it.
+/// Memory that a device may touch. A queue holds it until the device is done with it.
 pub(crate) trait Retained: Send + Sync + 'static {
-    /// Room for the table of a kernel that makes all of the copies.
+    /// A block for the table of a kernel that makes all of the copies.
     fn table(&self) -> Option<&dyn Staging> {
         None
     }
 
-    /// How many bytes are leaked when it is forgotten; pools count on them no more.
+    /// Called before it is leaked. Returns how many bytes that is; pools count their part of them as leaked.
     fn give_up(&self) -> usize;
 }

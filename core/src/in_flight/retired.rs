@@ -1,10 +1,12 @@
-//! What a copy has let go of and the program has lent: dropped by whoever waits for the copy, and by nobody else.
+//! Memory that the program has lent and a copy has released. The thread that waits for the copy drops it, and no other while
+//! there is a handle.
 
 use crate::runtime::fork;
 use crate::runtime::lent::Collected;
 use crate::runtime::sync::Mutex;
 
-/// Memory that the program has lent to a copy, used no more. In a child of fork its lock may be held for ever, and is left alone.
+/// Memory that the program has lent to a copy, which uses it no more. In a child of `fork` its lock may be held for ever, and is
+/// never taken.
 #[derive(Default)]
 pub(crate) struct Retired {
     state: Mutex<State>,
@@ -12,18 +14,18 @@ pub(crate) struct Retired {
 
 #[derive(Default)]
 struct State {
-    /// Who may still come for it.
+    /// How many handles may still take it.
     handles: usize,
     lent: Collected,
 }
 
 impl Retired {
-    /// One more handle may come for it.
+    /// One more handle may take it.
     pub(crate) fn join(&self) {
         self.state.lock().handles += 1;
     }
 
-    /// A handle is gone; the last one leaves what there is to the threads for disposal.
+    /// A handle is gone. The last one leaves what there is to the threads for owners.
     pub(crate) fn leave(&self) {
         if fork::is_child() {
             return;

@@ -16,18 +16,18 @@ use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::Ordering;
 use crate::runtime::{reactor, workers};
 
-/// So many uses are noted before somebody looks which of them are over.
+/// So many uses are noted before those that are over are removed.
 const FEW: usize = 4;
 
 /// The uses of a piece of memory: no more than twice as many as there are streams that the program holds or that still work.
 #[derive(Default)]
 pub(crate) struct Uses {
     all: List,
-    /// How many there may be before somebody looks which are over.
+    /// How many there may be before those that are over are removed.
     room: usize,
 }
 
-/// Some uses. Dropping them may run code of a stream's owner: not under a lock.
+/// Some uses. Dropping them may run code of a stream's owner, so never under a lock.
 pub(crate) type List = SmallVec<[Use; 1]>;
 
 /// A use that the end of the memory must wait for.
@@ -77,14 +77,14 @@ impl Uses {
         let mut over = List::new();
         if self.all.len() >= self.room.max(FEW) {
             over = self.take(Use::is_over);
-            // A look costs as much as there are uses: as many come before the next one.
+            // Looking through them takes time in proportion to their number: as many come before the next time.
             self.room = 2 * self.all.len();
         }
         self.all.push(using);
         over
     }
 
-    /// Takes those out behind which nothing runs now.
+    /// Takes those out of which nothing runs now.
     pub(crate) fn take_past(&mut self) -> List {
         self.take(Use::is_past)
     }
@@ -99,14 +99,14 @@ impl Uses {
     pub(crate) fn add_to(&self, streams: &mut StreamUses) {
         for (stream, position) in self.all.iter().filter_map(Use::point) {
             match streams.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &stream)) {
-                // Behind all is behind any position.
+                // After everything is after any position.
                 Some((_, known)) => *known = known.zip(position).map(|(known, position)| known.max(position)),
                 None => streams.push((stream, position)),
             }
         }
     }
 
-    /// Gives `buffer` back behind all of them, without blocking; `lent`: by the program, whose code runs then.
+    /// Gives `buffer` back after all of them, without blocking; `lent`: by the program, whose code runs then.
     pub(crate) fn release(self, buffer: Box<dyn Buffer>, lent: bool) {
         Leaving { buffer: Some(buffer), lent, behind: SmallVec::new(), left: self.all }.go_on();
     }
@@ -135,7 +135,7 @@ impl Use {
         }
     }
 
-    /// What later work must come behind; nothing if it is over.
+    /// What later work must come after; `None` if it is over.
     fn point(&self) -> Option<(Arc<dyn BackendStream>, Option<u64>)> {
         match self {
             Self::On(handed) => handed.point(),
@@ -154,7 +154,7 @@ pub(crate) struct Handed {
     state: Mutex<State>,
     /// Whether it has no twin: others may submit to it as long as they like, and it never ends here.
     is_endless: bool,
-    /// Memory that went while the stream was being captured.
+    /// Memory that was dropped while the stream was being captured.
     deferred: Mutex<Vec<Leaving>>,
 }
 
@@ -206,7 +206,7 @@ impl Handed {
     fn point(&self) -> Option<(Arc<dyn BackendStream>, Option<u64>)> {
         let (own, end) = self.known();
         let own = own?;
-        // Whoever compares streams finds the one that he knows.
+        // The object that was handed to us, if it is alive: streams are compared by address.
         Some((self.stream.upgrade().unwrap_or(own), end))
     }
 
@@ -215,18 +215,18 @@ impl Handed {
         (state.own.clone(), state.end)
     }
 
-    /// Whether nobody holds the stream, and all that was submitted to it is done. Nothing is let go of: that may run code of the
-    /// stream's owner, and this is asked under a lock.
+    /// Whether nobody holds the stream, and all that was submitted to it is done. Drops nothing: that may run code of the
+    /// stream's owner, and this is called under a lock.
     fn is_over(&self) -> bool {
         let is_held = self.stream.strong_count() > 0;
-        // What was submitted by whoever has let go of it comes before the position.
+        // Work that a thread submitted before it dropped the stream comes before the position.
         fence(Ordering::Acquire);
         let mut state = self.state.lock();
         let State { own: Some(own), end } = &mut *state else { return true };
         if end.is_none() && !is_held {
             *end = own.record().ok();
         }
-        // A broken stream comes to no end: its uses stay, so that the memory is leaked.
+        // A broken stream never ends: its uses stay, so that the memory is leaked.
         end.is_some_and(|end| own.reached().is_ok_and(|reached| reached >= end))
     }
 
@@ -251,7 +251,7 @@ impl Handed {
         }
     }
 
-    /// Its queue goes, which has held `stream`: perhaps nobody does now.
+    /// Its queue, which held `stream`, is dropped: perhaps nobody holds the stream then.
     pub(crate) fn queue_goes(self: &Arc<Self>, stream: &Arc<dyn BackendStream>) {
         let is_used = Arc::strong_count(self) > 1;
         let is_last = Arc::strong_count(stream) == 1;
@@ -268,13 +268,14 @@ impl Handed {
         let is_first = deferred.len() == 1;
         drop(deferred);
         if is_first && reactor::watch(self.clone()).is_err() {
-            // Nobody looks after it: the drop of what has not gone on leaks it.
+            // Without a reactor thread nothing watches the memory: dropping it leaks it.
             let unwatched = mem::take(&mut *self.deferred.lock());
             drop(unwatched);
         }
     }
 
-    /// Whether there is nothing to look after any more. What goes runs code of its owners, on a worker.
+    /// Whether there is nothing to watch any more. Memory and streams are dropped on a worker, because that runs code of their
+    /// owners.
     fn is_settled(&self) -> bool {
         let Some(ready) = self.take_ready() else { return false };
         if !ready.leaving.is_empty() {
@@ -288,19 +289,19 @@ impl Handed {
         true
     }
 
-    /// Lets memory go that went while the stream was being captured, if that is over. Behind this call nothing of the kind touches
-    /// the stream, whichever thread does it.
+    /// Gives memory back that was dropped while the stream was being captured, if the capture is over. After this call no thread
+    /// touches the stream for such memory.
     pub(crate) fn go_on_deferred(&self) {
         drop(self.take_ready());
     }
 
-    /// Memory that waits no longer for the end of a capture; `None` while the stream is captured.
+    /// Memory that need not wait for the end of a capture any more; `None` while the stream is captured.
     fn take_ready(&self) -> Option<Ready> {
         let mut deferred = self.deferred.lock();
         if deferred.is_empty() {
             return Some(Ready { leaving: Vec::new(), ticket: None });
         }
-        // One position for all: it is behind what was submitted before each of them went.
+        // One position for all: it is behind what was submitted before each of them was dropped.
         match self.ticket() {
             Err(Error::StreamCaptured { .. }) => None,
             Ok(ticket) => Some(Ready { leaving: mem::take(&mut *deferred), ticket }),
@@ -321,7 +322,8 @@ impl Pollable for Arc<Handed> {
     }
 }
 
-/// Memory that waits for a position in the place of a capture's end; it goes on when this is dropped.
+/// Memory that waits for a position now, not for the end of a capture. When this is dropped, the memory is given back behind
+/// that.
 struct Ready {
     leaving: Vec<Leaving>,
     ticket: Option<Ticket>,
@@ -336,7 +338,7 @@ impl Drop for Ready {
     }
 }
 
-/// Memory on its way back; leaked if it is dropped.
+/// Memory that is being given back; leaked if this is dropped.
 struct Leaving {
     buffer: Option<Box<dyn Buffer>>,
     lent: bool,
@@ -350,7 +352,7 @@ impl Leaving {
         while let Some(using) = self.left.pop() {
             match (using.ticket(), using) {
                 (Ok(ticket), _) => self.behind.extend(ticket),
-                // Nothing can be recorded there as long as that lasts.
+                // Nothing can be recorded there as long as the capture lasts.
                 (Err(Error::StreamCaptured { .. }), Use::On(handed)) => return handed.defer(self),
                 // The stream is broken: nothing proves that its work is done, so the memory is never freed.
                 (Err(_), _) => return,
