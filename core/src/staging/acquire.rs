@@ -75,7 +75,7 @@ impl StagingPool {
         };
         if class.bytes <= SMALL_CLASS {
             for _ in 1..BLOCKS_IN_TURN {
-                // Spare blocks are a matter of speed: without them the copy goes on all the same.
+                // Spare blocks only save time: without them the copy goes on.
                 if !self.state.lock().free_list.grow(class) || self.allocate(class).is_err() {
                     break;
                 }
@@ -84,8 +84,8 @@ impl StagingPool {
         Ok(Some(block))
     }
 
-    /// As [`take_or_grow`](Self::take_or_grow), but waits for one: within the share of `lease` for the next of its own, beyond it
-    /// in a queue for other copies to give one back. For workers.
+    /// As [`take_or_grow`](Self::take_or_grow), but waits for one: within the share of `lease` for the next block of its own,
+    /// beyond the share in the waiting line for a block of any copy. For workers.
     pub(crate) fn take(
         self: &Arc<Self>,
         bytes: usize,
@@ -115,7 +115,7 @@ impl StagingPool {
         {
             return Ok(block);
         }
-        // While nobody waits there is no queue: many workers find an idle block each, or page-lock one, at the same time.
+        // While nobody waits there is no line: many workers find an idle block each, or page-lock one, at the same time.
         if let Some(block) = self.take_or_grow(bytes, direction)? {
             return Ok(block);
         }
@@ -131,7 +131,7 @@ impl StagingPool {
         }
     }
 
-    /// Ordinary memory in the place of a block that cannot be had.
+    /// Ordinary memory in the place of a block that cannot be allocated.
     pub(crate) fn fall_back(&self, bytes: usize) -> Result<Block> {
         self.note_fallback();
         Block::pageable(bytes)
@@ -156,8 +156,8 @@ impl StagingPool {
         Ok(())
     }
 
-    /// Waits until it may be worth while to ask once more: the first in the queue for a copy or a block, the others for their
-    /// turn.
+    /// Waits until another attempt may succeed: the first in the waiting line for the end of a copy or for a block, the others
+    /// for their turn.
     fn wait_for_return(&self, class: SizeClass, asker: Asker<'_>) -> Result<()> {
         const PATIENCE: Duration = Duration::from_millis(1);
         let mut state = self.state.lock();
@@ -191,8 +191,8 @@ impl Lease {
         block
     }
 
-    /// A block within the share: an idle one, a new one, or the next that its own stream is done with. `None` if it has no part
-    /// in the pool at the moment, and has to wait as others do.
+    /// A block within the share: an idle one, a new one, or the next that its own stream is done with. `None` if no block of its
+    /// own will come back first: then it waits in line as others do.
     pub(crate) fn take(&self, bytes: usize, direction: Direction) -> Result<Option<Block>> {
         let asker = Asker { lease: Some(self), waiting: None };
         let mut since = None;
@@ -216,13 +216,13 @@ impl Lease {
         }
     }
 
-    /// Whether what comes back next is its own.
+    /// Whether the copy may wait for the next block of its own, out of line.
     fn may_wait(&self) -> bool {
         let state = self.pool.state.lock();
         state.line.is_empty() || (self.held() <= state.share() && !state.is_first_impatient())
     }
 
-    /// Until a block may have come back.
+    /// Waits until a block may have come back.
     fn wait(&self, since: Instant) -> Result<()> {
         if self.asking.swap(true, Ordering::Acquire) {
             Backoff::AMONG_MANY.sleep(since);
@@ -244,7 +244,7 @@ impl Lease {
 /// So many blocks of a small class are allocated at once, so that they can be taken in turn.
 const BLOCKS_IN_TURN: usize = 4;
 
-/// Others may ask when it is dropped.
+/// A thread asks the stream while this lives. Another one may ask when it is dropped.
 struct Asking<'a>(&'a AtomicBool);
 
 impl Drop for Asking<'_> {

@@ -78,7 +78,7 @@ impl Block {
         self.pool.as_ref().is_some_and(|pool| pool.backend.limits().mapped_staging)
     }
 
-    /// Counts it as lost for its pool: it is about to be leaked. `false` if another copy that reads it has lost it
+    /// Counts it as leaked in its pool: it is about to be. `false` if another copy that reads it has done so
     /// before.
     pub(crate) fn give_up(&self) -> bool {
         if self.given_up.swap(true, Ordering::Relaxed) {
@@ -102,7 +102,7 @@ impl Drop for Block {
         if fork::is_child() {
             return;
         }
-        // SAFETY: the field is not touched again.
+        // SAFETY: this is `drop`, which runs once and does not touch the field again.
         let staging = unsafe { ManuallyDrop::take(&mut self.staging) };
         if let Some(lease) = self.lease.take() {
             lease.give_back(self.class.bytes);
@@ -127,7 +127,8 @@ unsafe impl Staging for Pageable {
     }
 
     fn window(&self) -> Option<WriteWindow> {
-        // SAFETY: as above; the window is used while the block is held.
+        // SAFETY: `HostMemory` has so many bytes at `start` and keeps them in place until it is dropped. The window is used
+        // while the block is held.
         self.contents().map(|start| unsafe { WriteWindow::new(start, self.0.bytes()) })
     }
 
@@ -136,7 +137,7 @@ unsafe impl Staging for Pageable {
     }
 }
 
-/// The place at `offset` of memory of the host, for a copy by `backend`: the staging block where it lies in one of that.
+/// Memory of the host at `offset`, for a copy by `backend`: as a staging block if it lies in one of that backend.
 pub(crate) fn host_side<'a>(
     buffer: &'a dyn Buffer,
     offset: usize,
@@ -149,7 +150,7 @@ pub(crate) fn host_side<'a>(
     }
 }
 
-/// Whether memory that is page-locked is so for `driver`. Of what a program brings along itself nobody else knows.
+/// Whether memory is page-locked for `driver`. Memory that the program has page-locked itself counts for every driver.
 pub(crate) fn is_pinned_for(buffer: &dyn Buffer, driver: &str) -> bool {
     let any: &dyn Any = buffer;
     let pool = any.downcast_ref::<PinnedBuffer>().and_then(|pinned| pinned.block.pool.as_ref());
@@ -162,7 +163,8 @@ struct PinnedBuffer {
     bytes: usize,
 }
 
-// SAFETY: the block keeps its memory in place until it is dropped, and is ours alone.
+// SAFETY: the block keeps its memory in place until it is dropped (promise 3 of `Backend`), and the pool gives a block to one
+// owner at a time (`FreeList::take`).
 unsafe impl Buffer for PinnedBuffer {
     fn bytes(&self) -> usize {
         self.bytes

@@ -19,13 +19,13 @@ pub(crate) struct FreeList<T> {
     /// How many of each class there are, in use or idle.
     blocks: BTreeMap<SizeClass, usize>,
     budget: usize,
-    /// Blocks on their way out included.
+    /// Bytes of all blocks, including those that are being freed and those that are leaked.
     held: usize,
     idle_bytes: usize,
-    /// Held for ever: a broken stream never proved to be done with it.
+    /// Bytes that are held for ever: a broken stream never proved to be done with them.
     leaked: usize,
     high_water: usize,
-    /// Large classes leave the eighth part of the budget to small ones, which would have to wait for them otherwise.
+    /// Large classes leave an eighth of the budget to small ones, which would have to wait for them otherwise.
     spares_small: bool,
 }
 
@@ -55,8 +55,8 @@ impl<T> FreeList<T> {
         self.serving(class).is_some()
     }
 
-    /// A block in use is idle again. `false` if it is above the budget: its owner frees it, then says so
-    /// ([`freed`](Self::freed)).
+    /// A block in use is idle again. If the pool is above its budget the block comes back as `Err`: the caller frees it, then
+    /// calls [`freed`](Self::freed).
     pub(crate) fn put(&mut self, class: SizeClass, block: T) -> Result<(), T> {
         if self.held > self.budget {
             self.withdraw(class);
@@ -83,7 +83,7 @@ impl<T> FreeList<T> {
         self.fits(class)
     }
 
-    /// The block was not to be had.
+    /// A block that was counted could not be allocated.
     pub(crate) fn cancel(&mut self, class: SizeClass) {
         self.withdraw(class);
         self.held -= class.bytes;
@@ -99,7 +99,7 @@ impl<T> FreeList<T> {
                 victims.into_iter().rev().for_each(|(class, block)| self.restore(class, block));
                 return None;
             };
-            // What the next ones must still make room for.
+            // Counted out for this search alone.
             self.held -= victim.bytes;
             victims.push((victim, block));
         }
@@ -143,7 +143,7 @@ impl<T> FreeList<T> {
         self.budget
     }
 
-    /// The budget without what is lost.
+    /// The budget without what is leaked.
     pub(crate) fn hope(&self) -> usize {
         self.budget.saturating_sub(self.leaked)
     }
@@ -188,7 +188,7 @@ impl<T> FreeList<T> {
         spared && within(self.budget, self.held)
     }
 
-    /// The block that is best gone where one of `class` is needed.
+    /// The class of the idle block that is freed first where one of `class` is needed.
     fn victim_for(&self, class: SizeClass) -> Option<SizeClass> {
         let half = self.budget / 2;
         let own = |known: &SizeClass| known.direction == class.direction;
@@ -245,7 +245,7 @@ pub struct PoolUsage {
     pub idle: usize,
     /// The most it ever held.
     pub high_water: usize,
-    /// How many copies wait for a block, which is no number of bytes.
+    /// How many copies wait for a block (a count, not bytes).
     pub waiting: usize,
     /// How often ordinary memory took the place of a block, because it would have been above the budget or could not be
     /// page-locked.

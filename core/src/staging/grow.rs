@@ -11,7 +11,7 @@ use crate::staging::size_class::SizeClass;
 use crate::staging::waiting_line::Asker;
 
 impl StagingPool {
-    /// One more block of a class that there was too little of. The first ones are allocated as always.
+    /// One more block of `class`, if a copy was short of one. The first blocks of a class are not allocated here.
     pub(crate) fn end_shortage(self: &Arc<Self>, class: SizeClass) -> Result<Option<Block>> {
         let mut state = self.state.lock();
         let short = state.short_of.take_if(|short| *short == class).is_some();
@@ -72,7 +72,7 @@ impl StagingPool {
         let reserved = Reservation { pool: self, class };
         let allocate = || self.backend.allocate_staging(class.bytes, class.direction);
         let staging = match allocate() {
-            // What lies idle may be what is missing.
+            // Idle blocks may hold the memory that is missing.
             Err(Error::OutOfMemory { .. }) if self.trim() > 0 => allocate()?,
             result => result?,
         };

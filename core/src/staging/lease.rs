@@ -1,7 +1,7 @@
 //! The share of a pool that a copy of many segments has.
 //!
-//! It uses its blocks again itself, as soon as its own stream has read them, and need not line up for each. Copies that run at the
-//! same time have equal shares. The queue of the pool is for what goes beyond them.
+//! The copy uses its blocks again as soon as its own stream has read them, and need not wait in line for each. Copies that run at
+//! the same time have equal shares. The waiting line of the pool is for what goes beyond a share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::staging::pool::{StagingPool, State};
 use crate::staging::size_class::SMALLEST_BLOCK;
 
-/// How long it asks in one go where hardly anybody else copies.
+/// How long a thread waits for its own stream at a time, where few other copies run.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1);
-/// So many blocks are within a share: the device reads some while others are filled.
+/// Blocks are small enough that so many fit into a share: the device reads some while others are filled.
 const FEWEST_BLOCKS: usize = 2;
 
 /// While many copies run, larger blocks would be too few for each.
@@ -24,7 +24,7 @@ pub(crate) const MOST_BLOCKS: usize = 32;
 /// What one copy holds of a pool.
 pub(crate) struct Lease {
     pub(crate) pool: Arc<StagingPool>,
-    /// What the blocks are read on.
+    /// The queue of the stream that reads the blocks.
     pub(crate) queue: Arc<SubmissionQueue>,
     /// Bytes of blocks that it fills or that are in flight.
     pub(crate) held: AtomicUsize,
@@ -71,7 +71,7 @@ impl Drop for Lease {
 }
 
 impl State {
-    /// What each of the copies that run may hold: small copies have a part of their own.
+    /// How many bytes each of the running copies may hold. An eighth of the budget stays for small copies.
     pub(crate) fn share(&self) -> usize {
         let budget = self.free_list.budget();
         (budget - budget / 8) / self.leases.max(1)

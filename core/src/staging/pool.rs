@@ -21,7 +21,7 @@ use crate::staging::size_class::{LARGEST_BLOCK, SizeClass};
 
 /// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
 const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
-/// So many copies at a time are a few.
+/// More copies at a time than these are many.
 const FEW_LEASES: usize = 2;
 /// Most pinned memory for results on the host, unless set otherwise, in bytes.
 const RESULT_BUDGET: usize = 256 << 20;
@@ -36,22 +36,22 @@ pub(crate) struct StagingPool {
     borrowers: Mutex<Vec<Weak<dyn Borrower>>>,
 }
 
-/// Somebody who has blocks of a pool while nothing is in flight.
+/// A holder of blocks of a pool that are not in flight any more.
 pub(crate) trait Borrower: Send + Sync {
     /// Gives them back if they are not needed any more; whether there were some. Never waits for a device.
     fn give_back(&self) -> bool;
 
-    /// Whether it still has some. Waits for whoever gives them back.
+    /// Whether it still has some. Waits for a thread that is giving them back.
     fn has_blocks(&self) -> bool;
 }
 
 pub(crate) struct State {
     pub(crate) free_list: FreeList<Box<dyn Staging>>,
-    /// What somebody needed at once in vain.
+    /// The class of a block that a copy needed at once and did not get.
     pub(crate) short_of: Option<SizeClass>,
     /// Who waits for a block, in order: only copies within their share are served before them, and that not for long.
     pub(crate) line: VecDeque<u64>,
-    /// Since when the first of them has been that.
+    /// Since when the first in line has been the first.
     pub(crate) first_since: Option<Instant>,
     /// How many copies have a share.
     pub(crate) leases: usize,
@@ -106,8 +106,8 @@ impl StagingPool {
         borrowers.push(borrower);
     }
 
-    /// Somebody needed a block at once in vain: there shall be one more, even if one comes back meanwhile. Else there would
-    /// be too few of them for ever.
+    /// A copy needed a block at once and did not get it. One more is to be allocated, even if one comes back meanwhile: otherwise
+    /// there would be too few of them for ever.
     pub(crate) fn note_shortage(&self, bytes: usize, direction: Direction) {
         self.state.lock().short_of = Some(self.class(bytes, direction));
     }
@@ -117,7 +117,7 @@ impl StagingPool {
         self.state.lock().leases
     }
 
-    /// Whether those are more than a few: then each thread leaves processors and driver to the others where it has to wait.
+    /// Whether many copies have a share. Then a thread that has to wait leaves the processors and the driver to the others.
     pub(crate) fn is_shared_by_many(&self) -> bool {
         self.leases() > FEW_LEASES
     }
@@ -130,7 +130,7 @@ impl StagingPool {
     pub(crate) fn trim(&self) -> usize {
         let idle = self.state.lock().free_list.drain();
         let freed = free(idle);
-        // Only what is freed counts as free: the budget is a promise about pinned memory, not about intentions.
+        // Blocks count until they are freed: the budget limits the memory that is pinned now.
         self.state.lock().free_list.freed(freed);
         freed
     }
@@ -157,8 +157,8 @@ impl StagingPool {
         self.backend.device()
     }
 
-    /// The class that serves `bytes`. Only mapped blocks have a direction; others serve both, so that what one direction has
-    /// grown is there for the other.
+    /// The class that serves `bytes`. Only mapped blocks have a direction. Others serve both, so that a block that was allocated
+    /// for one direction is there for the other.
     pub(crate) fn class(&self, bytes: usize, direction: Direction) -> SizeClass {
         match self.backend.limits().mapped_staging {
             true => SizeClass::of(bytes, direction),
@@ -201,7 +201,7 @@ impl StagingPool {
     /// The queues that blocks may come back from.
     pub(crate) fn busy_queues(&self) -> SmallVec<[Arc<SubmissionQueue>; 8]> {
         let mut queues: SmallVec<[_; 8]> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
-        // Without the lock: what goes with the last reference to a queue may come back here.
+        // Without the lock: dropping the last reference to a queue may call this pool.
         queues.retain(|queue| !queue.is_idle());
         queues
     }
@@ -227,9 +227,9 @@ pub(crate) fn free(blocks: Vec<(SizeClass, Box<dyn Staging>)>) -> usize {
 impl Drop for StagingPool {
     fn drop(&mut self) {
         let idle = self.state.get_mut().free_list.drain();
-        // SAFETY: the field is not touched again.
+        // SAFETY: this is `drop`, which runs once and does not touch the field again.
         let backend = unsafe { ManuallyDrop::take(&mut self.backend) };
-        // The backend must outlive its blocks, and the last reference to it may block when it goes.
+        // The backend must outlive its blocks, and dropping the last reference to it may block.
         workers::dispose((idle, backend));
     }
 }

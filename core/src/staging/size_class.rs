@@ -2,10 +2,10 @@
 
 use crate::backend::Direction;
 
-/// What blocks are alike in.
+/// What blocks of one class have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SizeClass {
-    // First, so that the larger classes of one direction come one behind the other.
+    // The first field, so that in order all classes of one direction come together.
     pub(crate) direction: Direction,
     pub(crate) bytes: usize,
 }

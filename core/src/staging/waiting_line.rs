@@ -7,11 +7,11 @@ use crate::staging::lease::Lease;
 use crate::staging::pool::{StagingPool, State};
 use crate::staging::size_class::SizeClass;
 
-/// The first who waits for a block may be passed over for so long by copies within their share, at 76 us for each of the largest
-/// blocks. Then nobody is served before.
+/// Copies within their share may take blocks before the first in line for so long; a block of the largest size takes 76 us. After
+/// that nobody is served before the first.
 pub(crate) const FIRST_PATIENCE: Duration = Duration::from_millis(5);
 
-/// A place in the queue of a pool, left when it is dropped.
+/// A place in the waiting line of a pool, left when it is dropped.
 pub(crate) struct PlaceInLine<'a> {
     pool: &'a StagingPool,
     number: u64,
@@ -44,7 +44,7 @@ impl Drop for PlaceInLine<'_> {
     }
 }
 
-/// Who asks for a block: one that waits in the queue, a copy with a share, or somebody with neither.
+/// Who asks for a block: a thread in the waiting line, a copy with a share, or a thread with neither.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Asker<'a> {
     pub(crate) waiting: Option<&'a PlaceInLine<'a>>,
@@ -52,8 +52,8 @@ pub(crate) struct Asker<'a> {
 }
 
 impl State {
-    /// Whether it is the turn of somebody: the first of those who wait, or anybody where nobody waits. Copies within their share
-    /// need not wait for others, unless the first has waited too long.
+    /// Whether it is the turn of `asker`: it is the first in line, or nobody waits, or it is a copy within its share and the
+    /// first in line has not waited too long.
     pub(crate) fn may_serve(&self, class: SizeClass, asker: Asker<'_>) -> bool {
         let is_within_share =
             |lease: &Lease| lease.held() + class.bytes <= self.share() && !self.is_first_impatient();
