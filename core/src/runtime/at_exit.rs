@@ -1,4 +1,4 @@
-//! The end of the process: drivers take themselves down then, and nobody may be inside of one.
+//! The end of the process: drivers shut down then, and no thread may be inside one.
 
 use std::ffi::c_int;
 use std::sync::Once;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::runtime::fork;
 use crate::runtime::sync::{Instant, Mutex, statics};
 
-/// How long the end of the process waits at the most for threads of this crate: a driver may never come back.
+/// How long the end of the process waits at most for threads of this crate: a call of a driver may never return.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 statics! {
     static SERVICES: Mutex<Vec<Service>> = Mutex::new(Vec::new());
 }
 
-/// Threads of this crate that may be inside of a driver.
+/// Threads of this crate that may be inside a driver.
 #[derive(Clone, Copy)]
 pub(crate) struct Service {
     /// Whether nothing is left for them to do.
@@ -29,8 +29,8 @@ unsafe extern "C" {
     fn atexit(handler: extern "C" fn()) -> c_int;
 }
 
-/// Sees to it that the process ends only when `service` is idle, or after two seconds. Called once, before the service starts its
-/// first thread: drivers that are loaded by then clean up behind this.
+/// Makes the end of the process wait until `service` is idle, for about two seconds at most. Called once, before the service
+/// starts its first thread: drivers that are loaded by then clean up after this.
 pub(crate) fn register(service: Service) {
     static ONCE: Once = Once::new();
     fork::watch();
@@ -38,8 +38,8 @@ pub(crate) fn register(service: Service) {
     // Miri has no such function, and an execution of the model is no process.
     if !cfg!(any(miri, shuttle)) {
         ONCE.call_once(|| {
-            // SAFETY: the handler is a function of this program, and does not unwind. Where it cannot be registered, the
-            // end is as it would be without it.
+            // SAFETY: `settle` is a function of this program, and `extern "C"` lets no panic out of it. Where it cannot be
+            // registered, the process ends without waiting.
             let _ = unsafe { atexit(settle) };
         });
     }

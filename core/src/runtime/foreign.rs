@@ -76,7 +76,7 @@ pub(crate) fn thread_is_ours() {
     replace_place(Place::Ours);
 }
 
-/// Where this thread is from now on; where it was, `None` at the end of a thread.
+/// Sets where this thread is. Returns where it was; `None` at the end of a thread.
 #[inline]
 pub(crate) fn replace_place(place: Place) -> Option<Place> {
     PLACE.try_with(|current| current.replace(place)).ok()
@@ -109,7 +109,7 @@ impl Drop for TaskWaker {
     }
 }
 
-/// A place that is left with this value.
+/// A place that the thread leaves when this is dropped.
 struct Inside(Option<Place>);
 
 impl Inside {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// From now on children of this process are told from it. Called before there is anything that they could not use.
+/// From now on [`is_child`] knows children of this process. Called before there is anything that they could not use.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(register);
@@ -34,8 +34,8 @@ fn register() {
     unsafe extern "C" fn in_child() {
         IS_CHILD.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the handler is a function of this program that writes one atomic. Where there is no room for it, children are as
-    // they would be without it.
+    // SAFETY: `in_child` is a function of this program that writes one atomic. Where it cannot be registered, children are not
+    // recognised.
     let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 

@@ -2,17 +2,17 @@
 
 use std::ptr::NonNull;
 
-/// What a huge page has on most machines, in bytes.
+/// The size of a huge page on most machines, in bytes.
 pub(crate) const SIZE: usize = 2 << 20;
-/// For less than so many bytes a start that is aligned like this would waste too much.
+/// Below so many bytes, aligning the start to a huge page would waste too much.
 pub(crate) const LEAST: usize = 4 * SIZE;
 
-/// Asks for huge pages below memory that nobody has written yet, where the system waits to be asked.
+/// Asks for huge pages for memory that nobody has written yet. Some systems give them on request only.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn advise(start: NonNull<u8>, bytes: usize) {
     if bytes >= SIZE {
-        // SAFETY: the range is allocated, and the advice changes nothing that it holds. Refused, it is no error: then there
-        // are small pages.
+        // SAFETY: the callers have allocated the range, and `MADV_HUGEPAGE` changes no content. A refusal is no error: then
+        // there are small pages.
         unsafe { libc::madvise(start.as_ptr().cast(), bytes & !(SIZE - 1), libc::MADV_HUGEPAGE) };
     }
 }

@@ -1,7 +1,8 @@
 //! What the program has lent and nobody uses any more, on its way to where its destructor may run.
 //!
-//! That destructor is the program's code ([`foreign`]). A thread of the program drops what it lets go of itself; while a copy's own
-//! memory goes, lent memory is collected and goes to whoever waits for that copy; threads of ours hand it to the threads for owners.
+//! That destructor is the program's code ([`foreign`]). A thread of the program drops itself what it releases. While the memory
+//! of a copy is released, lent memory is collected, and the thread that waits for that copy gets it. Threads of ours hand it to
+//! the threads for owners.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -17,7 +18,7 @@ thread_local! {
 /// An owner of the program.
 struct Lent(Box<dyn Any + Send + Sync>);
 
-/// Lent memory that was let go of; handed to the threads for owners unless it is dropped here.
+/// Lent memory that was released. Dropping this hands it to the threads for owners.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Collected(Vec<Lent>);
@@ -27,7 +28,7 @@ pub(crate) fn let_go(owner: Box<dyn Any + Send + Sync>) {
     Lent(owner).let_go();
 }
 
-/// Does something in whose course lent memory may be let go of, also of others: that is not dropped meanwhile.
+/// Runs `inside`. Lent memory that is released meanwhile, that of other copies included, is collected and not dropped.
 #[inline]
 pub(crate) fn collect<R>(inside: impl FnOnce() -> R) -> (R, Collected) {
     let collecting = Collecting::begin();
@@ -35,7 +36,7 @@ pub(crate) fn collect<R>(inside: impl FnOnce() -> R) -> (R, Collected) {
     (result, collecting.end())
 }
 
-/// A [`collect`] that ends with this value.
+/// A [`collect`] that lasts as long as this value.
 pub(crate) struct Collecting {
     /// Where this thread was, and what it had collected; `None` at the end of the collecting.
     outer: Option<(Place, Vec<Lent>)>,

@@ -101,7 +101,8 @@ pub(crate) fn watch(pollable: impl Pollable + 'static) -> Result<()> {
     tell(|state| state.arrived.push(pollable))
 }
 
-/// Wakes a task. On this thread alone: a waker is the program's code, and nobody waits for the reactor but for its news.
+/// Has the reactor thread wake a task: a waker is the program's code, and no thread waits for the reactor's. Without a reactor
+/// thread this one wakes it.
 pub(crate) fn wake(waker: TaskWaker) {
     let mut left = Some(waker);
     if tell(|state| state.wakers.extend(left.take())).is_err() {
@@ -146,7 +147,7 @@ fn run() {
             sleep = SHORTEST_SLEEP;
         }
         let before = watched.len();
-        // Nothing in there should panic; if a backend does, others are looked after all the same.
+        // Nothing in there should panic. If a backend does, the thread goes on with the next round.
         foreign::caught(|| settle(&mut watched));
         let woken = wake_all();
         if watched.len() < before || woken {
@@ -161,7 +162,7 @@ fn run() {
     }
 }
 
-/// Takes over what has arrived; parks while there is nothing at all to look after.
+/// Takes over what has arrived. Parks while there is nothing at all to look after.
 fn collect(watched: &mut Vec<Box<dyn Pollable>>) -> bool {
     let mut state = REACTOR.state.lock();
     while state.stopped || (watched.is_empty() && !state.has_news()) {

@@ -35,8 +35,8 @@ impl<T> ScratchVec<T> {
         Self { items: room.try_with(Scratch::take).unwrap_or_default(), room }
     }
 
-    /// As [`Vec::push`], with the growing apart: what a failure there would have to drop is put together in memory and copied
-    /// from there, which cost a traversal a quarter of its time.
+    /// As [`Vec::push`], with the growing in a function of its own. Otherwise the item is built in memory, to be dropped if
+    /// growing fails, and copied from there: that took a quarter of the time of a traversal.
     #[inline(always)]
     pub(crate) fn push(&mut self, item: T) {
         if self.items.len() < self.items.capacity() {
@@ -57,7 +57,7 @@ impl<T> ScratchVec<T> {
 impl<T> Drop for ScratchVec<T> {
     fn drop(&mut self) {
         let list = std::mem::take(&mut self.items);
-        // Not at the end of a thread, when there is no room any more.
+        // Not at the end of a thread, when `room` is gone.
         let _ = self.room.try_with(|room| room.keep(list));
     }
 }
@@ -80,7 +80,7 @@ impl<T> Scratch<T> {
 
     fn keep(&self, mut list: Vec<T>) {
         let count = list.len();
-        // Items may be a program's own, which come back here if they copy something when they are dropped.
+        // Items may be a program's own, whose destructors may copy something and so use this list's room.
         list.clear();
         if self.expected.get().is_none() {
             return;

@@ -62,7 +62,7 @@ impl Team {
     /// The team for work that waits for objects at these addresses and for no others.
     pub(crate) fn waiting_for(addresses: impl Iterator<Item = usize>) -> Self {
         const MIX: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
-        // Different teams by the same name only share threads.
+        // Teams whose names collide only share threads.
         Self(addresses.fold(2, |name, address| (name ^ address).rotate_left(7).wrapping_mul(MIX)))
     }
 }
@@ -71,7 +71,7 @@ impl Team {
 struct TaskQueue {
     tasks: VecDeque<Task>,
     threads: usize,
-    /// Those that spin included.
+    /// Including those that spin.
     idle: usize,
     spinning: usize,
     /// How many tasks there are, for those that spin.
@@ -113,7 +113,7 @@ pub(crate) fn run(team: Team, task: impl FnOnce() + Send + 'static) -> Result<()
     run_all(team, std::iter::once(task))
 }
 
-/// Runs each of `tasks` on a worker of `team`; an error if there is none at all.
+/// Runs each of `tasks` on a worker of `team`; an error if the team has no thread and none can be started.
 pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
     team: Team,
     tasks: impl Iterator<Item = T>,
@@ -131,7 +131,7 @@ pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
     {
         let refused = queues.remove(&team);
         drop(queues);
-        // Tasks own memory, whose drop may come back here.
+        // Tasks own memory, and dropping that may call this module.
         drop(refused);
         return Err(Error::NoThread { reason: error.to_string() });
     }
@@ -174,8 +174,8 @@ fn add_thread(queue: &mut TaskQueue, team: Team) -> io::Result<()> {
     Ok(())
 }
 
-/// Wakes two threads if there is something to do for them, without the lock that they need. They wake others in turn:
-/// that takes some microseconds for each, and those of a caller are worth more.
+/// Wakes two threads if there is something to do for them, without the lock that they need. They wake others in turn: each wake
+/// takes some microseconds, which this spares the caller.
 fn wake_some(mut queues: MutexGuard<'_, FxHashMap<Team, TaskQueue>>, team: Team) {
     let Some(queue) = queues.get_mut(&team) else { return };
     let asleep = queue.idle - queue.spinning;
@@ -197,7 +197,7 @@ fn next_task(team: Team) -> Option<Task> {
         let stopped = STOPPED.load(Ordering::Acquire);
         if !stopped && let Some(task) = queue.tasks.pop_front() {
             queue.tell_spinning();
-            // Without another thread this one does the rest.
+            // If no thread can be started, this one does the rest.
             let _ = add_thread(queue, team);
             wake_some(queues, team);
             return Some(task);

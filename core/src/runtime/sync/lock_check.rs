@@ -1,4 +1,5 @@
-//! The ordinary lock, which counts: how many a thread holds. For debug builds, where the program's code must not run meanwhile.
+//! The ordinary lock with a count of how many a thread holds. Debug builds check with it that no code of the program runs under
+//! one.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

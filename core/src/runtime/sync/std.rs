@@ -1,4 +1,4 @@
-//! The ordinary ones.
+//! Ordinary locks, atomics, threads and the ordinary clock.
 
 pub(crate) use std::sync::{OnceLock, atomic};
 pub(crate) use std::time::Instant;

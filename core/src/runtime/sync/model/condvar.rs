@@ -60,7 +60,7 @@ impl Condvar {
         all.iter().for_each(|woken| woken.release(1));
     }
 
-    /// Waits to be woken, as long as there is patience.
+    /// Waits to be woken, as long as `patient` says so.
     fn wait_while<T>(&self, guard: &mut MutexGuard<'_, T>, patient: impl Fn() -> bool) -> WaitTimeoutResult {
         let wake = self.enqueue(guard);
         let woken = loop {
@@ -77,7 +77,7 @@ impl Condvar {
     }
 
     fn enqueue<T>(&self, guard: &mut MutexGuard<'_, T>) -> Arc<BatchSemaphore> {
-        // Threads may be switched in front of the unlocking and not behind it: nobody can notify between these two.
+        // Threads may be switched before `unlock` and not after it: nobody can notify between `unlock` and `push`.
         guard.unlock();
         let wake = Arc::new(BatchSemaphore::new(0, Fairness::Unfair));
         self.waiting().push(wake.clone());

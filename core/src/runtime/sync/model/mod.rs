@@ -1,7 +1,8 @@
-//! Those of the model checker `shuttle`, in the shape of the ordinary ones: each call is a point at which threads may be switched.
+//! Locks, atomics, threads and the clock of the model checker `shuttle`, with the interface of the ordinary ones. At each call
+//! threads may be switched.
 //!
-//! Time is made up: whoever looks at the clock finds that some has passed or none, and a wait with a time limit may end at
-//! any moment. So whatever a test finds holds at any speed.
+//! Time is simulated: a look at the clock finds that some has passed or none, and a wait with a time limit may end at any moment.
+//! So whatever a test finds holds at any speed.
 
 #![allow(clippy::disallowed_types, reason = "locks of the model itself")]
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub use shuttle::thread::yield_now;
 
-/// Lets others go first, whatever the schedule: whoever sleeps waits for them.
+/// Lets other threads run first, whatever the schedule: a thread that sleeps waits for them.
 pub fn sleep(_time: Duration) {
     yield_now();
 }
@@ -30,7 +30,7 @@ impl Builder {
     }
 }
 
-/// The same on every machine, so that schedules are.
+/// The same number on every machine, so that schedules are the same.
 pub fn available_parallelism() -> io::Result<NonZero<usize>> {
     NonZero::new(3).ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
