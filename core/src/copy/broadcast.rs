@@ -51,7 +51,7 @@ pub fn start_copy_to_all<S: TensorTree + Clone>(
     to: &[Device],
     options: CopyOptions,
 ) -> Result<Vec<CopyHandle<S>>, CopyError<S>> {
-    // Here already: deadlines and reports count from the call.
+    // Made first, because deadlines and reports count from the call.
     let mut targets = to.iter().map(|target| (target, Completion::within(options.deadline)));
     let Some((first, completion)) = targets.next() else { return Ok(Vec::new()) };
     let mut broadcast = Broadcast::new(Prepared::new(value, first, &options, completion)?);
@@ -79,7 +79,7 @@ struct SharedPlan<S> {
     /// Until the last of its copies has it.
     value: Option<S>,
     jobs: JobGroup,
-    /// Who carries it out, if it is a single copy.
+    /// What the workers carry out, if it is a single copy.
     workers: Option<Arc<BackgroundCopy>>,
     copies: usize,
 }
@@ -91,7 +91,7 @@ impl<S: TensorTree + Clone> Broadcast<S> {
         broadcast
     }
 
-    /// Adds a copy to `target`: to a plan that it can share with, else planned by itself.
+    /// Adds a copy to `target`: to a plan that it can share, or with a plan of its own.
     fn add(&mut self, target: &Device, options: &CopyOptions, completion: Arc<Completion>) -> Result<()> {
         let mut plans = self.plans.iter_mut().enumerate();
         match plans.find(|(_, plan)| plan.jobs.can_take(target)) {

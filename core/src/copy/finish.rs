@@ -1,4 +1,4 @@
-//! Putting the structure together, with the copies or again with its sources, and helping workers on the way.
+//! Puts the structure together again, with the copies or with its sources, and helps workers meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,13 +48,13 @@ impl<S: TensorTree> CopyHandle<S> {
         }
     }
 
-    /// Whether workers carry it out and more copies than a few share the same staging.
+    /// Whether workers carry it out and many copies share the same staging.
     fn is_one_of_many(&self) -> bool {
         let is_shared = |job: &Arc<Job>| job.target.staging().is_shared_by_many();
         self.workers.is_some() && self.job.as_ref().is_some_and(is_shared)
     }
 
-    /// Asks now and then, for as long as there is something to wait for: where many threads copy, they need the processor.
+    /// Polls now and then until the copy is over, if all of it is submitted: where many threads copy, they need the processor.
     fn sleep_until_done(&self) {
         let begin = Instant::now();
         while self.completion.is_submitted() && matches!(self.completion.is_done(), Ok(false)) {
@@ -62,14 +62,14 @@ impl<S: TensorTree> CopyHandle<S> {
         }
     }
 
-    /// Does what there is to do until every piece is submitted: for those who would wait for that without a limit. Segments are
-    /// carried as workers carry them, and nothing of the program's runs meanwhile: it may wait for this copy.
+    /// Helps the workers until every piece is submitted. For threads that would wait for that without a limit. Segments are
+    /// carried as workers carry them: no code of the program runs meanwhile, since that may wait for this copy.
     pub(crate) fn help(&mut self) -> Result<(), CopyError<S>> {
         if self.completion.is_submitted() {
             return Ok(());
         }
         fork::check().map_err(|error| self.give_up(error))?;
-        // One that is held back, or has a time to keep, is left to the workers.
+        // A copy that is paced or has a deadline is left to the workers.
         let is_free =
             self.job.as_ref().is_some_and(|job| job.pace.is_none()) && !self.completion.has_deadline();
         if let Some(copy) = self.workers.as_ref().filter(|_| is_free).and_then(|workers| workers.join()) {
@@ -92,7 +92,7 @@ impl<S: TensorTree> CopyHandle<S> {
             if !self.completion.is_done_cached() {
                 return Ok(());
             }
-            // SAFETY: it is done, and its results are not in the structure yet.
+            // SAFETY: the copy is done (`is_done_cached`), and only `place`, below, puts its results into the structure.
             if let Err(error) = unsafe { landings.land() } {
                 return Err(self.give_up(error));
             }
@@ -134,7 +134,7 @@ impl<S: TensorTree> CopyHandle<S> {
         self.rebuild()?;
         self.placed.clear();
         if self.job.is_some() {
-            // It failed since it was looked at.
+            // It has failed since the last look.
             let error = self.completion.is_done().err().unwrap_or(Error::NotReady);
             return Err(self.give_up(error));
         }
@@ -146,7 +146,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// The structure with its sources, if they are still there.
     pub(crate) fn give_up(&mut self, error: Error) -> CopyError<S> {
         if fork::is_child() {
-            // Workers of the parent may have been in the middle of it.
+            // Workers of the parent may have been in the middle of the copy.
             std::mem::forget((self.value.take(), self.into.take(), self.job.take()));
             return CopyError::new(error, None);
         }
@@ -162,8 +162,8 @@ impl<S: TensorTree> CopyHandle<S> {
         CopyError::new(error, value)
     }
 
-    /// Both structures of a copy into memory that was there before. Nobody reads that while it is being filled, nor what did
-    /// not get all of it: unless it is done, the copy fails now.
+    /// Both structures of a copy into memory of the caller. Unless the copy is done it fails now: nobody may read memory that is
+    /// being filled, or that was filled in part.
     fn give_up_both(&mut self, error: Error, mut into: S) -> CopyError<S> {
         self.completion.fail(error.clone());
         self.placed.clear();
@@ -177,7 +177,8 @@ impl<S: TensorTree> CopyHandle<S> {
             take::restore(&job.leaves, value);
         }
         let filled = match job.left_to_land() {
-            // SAFETY: it is done, and its results are not in the structure yet.
+            // SAFETY: the copy is done, and only `give_back`, below, puts its results into a structure: the job is still
+            // here, so `place` has not run.
             Some(landings) if self.completion.is_done_cached() => unsafe { landings.land() },
             _ => Ok(()),
         };

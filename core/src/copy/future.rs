@@ -18,7 +18,7 @@ use crate::tree::visitor::TensorTree;
 /// task costs more.
 const SPIN_IN_POLL: Duration = Duration::from_micros(15);
 
-/// Tasks are woken by one thread, for all copies of the program: a waker that blocks holds the other tasks up.
+/// One thread wakes the tasks of all copies of the program: a waker that blocks holds the other tasks up.
 impl<S: TensorTree> Future for CopyHandle<S> {
     type Output = Result<S, CopyError<S>>;
 

@@ -26,14 +26,14 @@ pub struct CopyHandle<S> {
     pub(crate) value: Option<S>,
     /// The structure whose memory is filled, where that was there before.
     pub(crate) into: Option<Box<S>>,
-    /// Owns the sources; let go of as soon as they are not needed any more.
+    /// Owns the sources. Released as soon as they are not needed any more.
     pub(crate) job: Option<Arc<Job>>,
-    /// Who carries it out, if that is done in the background and a thread that waits can help.
+    /// What the workers carry out, if there is something and a thread that waits can help.
     pub(crate) workers: Option<Arc<BackgroundCopy>>,
     /// The memory of the structure's tensors, once the copies are in it.
     pub(crate) placed: SmallVec<[Storage; 1]>,
     pub(crate) completion: Arc<Completion>,
-    /// Where memory goes that the program has lent, when the copy has let go of it.
+    /// Keeps memory that the program has lent, once the copy has released it.
     keeper: Arc<Completion>,
     pub(crate) planned: CopyReport,
     pub(crate) polled: bool,
@@ -190,7 +190,7 @@ impl<S: TensorTree> CopyHandle<S> {
         })
     }
 
-    /// To be asked before the job is let go of.
+    /// To be called before the job is released.
     fn in_flight(&self) -> InFlight {
         match &self.job {
             Some(job) => job.left_in_flight.watch(&self.completion),
@@ -198,8 +198,8 @@ impl<S: TensorTree> CopyHandle<S> {
         }
     }
 
-    /// Does something, and then drops on this thread what the copy has let go of meanwhile and the program has lent to it: its
-    /// own, and nobody else's.
+    /// Runs `work`, and then drops on this thread what the program has lent to this copy and the copy has released. Drops nothing
+    /// of other copies.
     fn and_drop_sources<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
         let (result, mut lent) = lent::collect(|| work(self));
         lent.append(self.keeper.retired.take());
@@ -233,14 +233,14 @@ impl<S> CopyHandle<S> {
 
 impl<S> Drop for CopyHandle<S> {
     fn drop(&mut self) {
-        // A structure that was handed out is wanted; what its copy uses is looked after by whoever handed it out.
+        // A structure that was handed out is wanted. `wait_on`, which hands it out, has its copy watched.
         if self.value.is_some() && !matches!(self.completion.is_done(), Ok(true) | Err(_)) {
             self.completion.abandon();
         }
         if self.polled {
             self.completion.forget_waker();
         }
-        // What it lets go of was lent by the program, whose destructors may take their time: that is for other threads.
+        // Memory that it releases may be lent by the program, whose destructors may take long: other threads drop that.
         let (_, lent) = lent::collect(|| self.job = None);
         drop(lent);
         self.keeper.retired.leave();

@@ -1,4 +1,4 @@
-//! The calls of programs. The only room that knows the type of the structure.
+//! The functions that programs call. The only module that knows the type of the structure.
 
 pub(crate) mod broadcast;
 pub(crate) mod finish;

@@ -1,4 +1,4 @@
-//! Taking the tensors of two structures, pair by pair: one to copy, and one to copy it into.
+//! Takes the tensors of two structures, pair by pair: one to copy, and one to copy it into.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -72,7 +72,8 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
-    /// Whoever goes on behind an error has taken one of a pair and not the other one.
+    /// Fails unless both structures gave as many tensors. An implementation that goes on after an error has taken one of a pair
+    /// and not the other one.
     fn check_count(&self) -> Result<()> {
         let (tensors, into) = (self.leaves.len(), self.held.len());
         match tensors == into {

@@ -1,4 +1,4 @@
-//! Putting the copies of a job into the tensors that their sources were taken out of.
+//! Puts the copies of a job into the tensors that their sources were taken out of.
 
 use crate::job::destination::Destinations;
 use crate::job::job::Job;
@@ -14,18 +14,18 @@ impl Job {
     }
 }
 
-/// Hands the memory of chunks out to tensors. Neighbours mostly share one: they are counted once for all.
+/// Gives tensors their share of the memory of chunks. Neighbours mostly share a chunk: its references are counted once for all.
 pub(crate) struct ResultPlacer<'a> {
     job: &'a Job,
     /// `None` if nothing is copied: sources stay.
     destinations: Option<&'a Destinations>,
-    /// The chunk that `shares` are of.
+    /// The chunk that `shares` belong to.
     chunk: u32,
     shares: Option<Shares>,
 }
 
 impl ResultPlacer<'_> {
-    /// Puts the copy of `leaf` into `tensor`, which has it planned by `route`; `false` if there is none that fits.
+    /// Puts the copy of `leaf`, which is planned by `route`, into `tensor`; `false` if there is none that fits.
     #[inline(always)]
     pub(crate) fn place(&mut self, leaf: &Leaf, route: Route, tensor: &mut Tensor) -> bool {
         let Some(destinations) = self.destinations else {
@@ -42,7 +42,7 @@ impl ResultPlacer<'_> {
         }
     }
 
-    /// The memory of a chunk. If several tensors lie in it, their shares are counted now.
+    /// The memory of a chunk. If several tensors lie in it, the references of all are counted now.
     #[inline(never)]
     fn share(&mut self, chunk: u32, destinations: &Destinations) -> Option<Storage> {
         let storage = &destinations.chunks.get(chunk as usize)?.storage;

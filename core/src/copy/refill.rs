@@ -1,4 +1,4 @@
-//! Putting memory of the caller into the structure that a copy fills it for, or back where it was.
+//! Puts memory of the caller into the structure that a copy fills it for, or back where it was.
 
 use crate::copy::take::{put_all, visit};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Taking the storages out of a structure and putting copies, or the same ones, in.
+//! Takes the storages out of a structure, and puts copies or the same storages in.
 //!
 //! Each tensor keeps a [`Mark`]: the number of the copy and its own. What is put in is found by that, whatever the order in
 //! which a visit shows the tensors.
