@@ -32,7 +32,7 @@ impl<S: TensorTree> CopyHandle<S> {
         Ok(())
     }
 
-    /// Waits, using the time of the device to put the structure together and to let go of the sources.
+    /// Waits. While the device copies, puts the structure together and releases the sources.
     pub(crate) fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, CopyError<S>> {
         if timeout.is_none() {
             self.help()?;
@@ -79,7 +79,7 @@ impl<S: TensorTree> CopyHandle<S> {
         Ok(())
     }
 
-    /// Puts the copies in and lets go of the sources, once every piece is submitted.
+    /// Puts the copies in and releases the sources, once every piece is submitted.
     pub(crate) fn rebuild(&mut self) -> Result<(), CopyError<S>> {
         if !self.completion.is_done_cached() {
             fork::check().map_err(|error| self.give_up(error))?;

@@ -239,14 +239,14 @@ impl Handed {
         Ok(())
     }
 
-    /// The stream to let go of, if its end is known and reached; `None` if it comes to its end later. A stream without a known
-    /// end goes on.
+    /// The stream to drop, if its end is known and reached. `None` if the end is still to come; `Some(None)` if there is nothing
+    /// to wait for.
     fn take_ended(&self) -> Option<Option<Arc<dyn BackendStream>>> {
         let (Some(own), Some(end)) = self.known() else { return Some(None) };
         match own.reached() {
             Ok(reached) if reached >= end => Some(self.state.lock().own.take()),
             Ok(_) => None,
-            // It will never be known; what it may use is leaked when that goes.
+            // The stream is broken: its end will never be reached, and memory that it may use is leaked.
             Err(_) => Some(None),
         }
     }
@@ -256,7 +256,7 @@ impl Handed {
         let is_used = Arc::strong_count(self) > 1;
         let is_last = Arc::strong_count(stream) == 1;
         if is_used && is_last && !self.is_endless && self.find_end().is_ok() && self.take_ended().is_none() {
-            // Without a reactor it goes with the memory, or when other streams are handed the same.
+            // Without a reactor thread it is dropped with the memory, or when the memory is handed to other streams.
             let _ = reactor::watch(self.clone());
         }
     }

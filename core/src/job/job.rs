@@ -139,7 +139,7 @@ impl Job {
     ///
     /// # Safety
     ///
-    /// No thread carries a segment of this job any more, or will.
+    /// No thread carries a segment of this job any more, and none will.
     pub(crate) unsafe fn close(&self) -> Result<()> {
         match self.destinations.get() {
             Some(written) if !written.open.is_empty() => {

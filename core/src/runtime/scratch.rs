@@ -80,7 +80,7 @@ impl<T> Scratch<T> {
 
     fn keep(&self, mut list: Vec<T>) {
         let count = list.len();
-        // Items may be a program's own, whose destructors may copy something and so use this list's room.
+        // Items may be a program's own: their destructors may copy something, which takes a list from here.
         list.clear();
         if self.expected.get().is_none() {
             return;

@@ -157,7 +157,7 @@ pub(crate) fn is_pinned_for(buffer: &dyn Buffer, driver: &str) -> bool {
     buffer.kind() == MemoryKind::Pinned && pool.is_none_or(|pool| pool.device().driver() == driver)
 }
 
-/// A block that a tensor on the host lies in; it goes back to its pool when the last tensor over it goes.
+/// A block that a tensor on the host lies in. It goes back to its pool when the last tensor over it is dropped.
 struct PinnedBuffer {
     block: Block,
     bytes: usize,

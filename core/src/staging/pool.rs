@@ -49,7 +49,7 @@ pub(crate) struct State {
     pub(crate) free_list: FreeList<Box<dyn Staging>>,
     /// The class of a block that a copy needed at once and did not get.
     pub(crate) short_of: Option<SizeClass>,
-    /// Who waits for a block, in order: only copies within their share are served before them, and that not for long.
+    /// The waiting line, in order. Only copies within their share are served before it, and not for long.
     pub(crate) line: VecDeque<u64>,
     /// Since when the first in line has been the first.
     pub(crate) first_since: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Who waits for a block, in order.
+//! The line of threads that wait for a block of a pool.
 
 use std::time::Duration;
 

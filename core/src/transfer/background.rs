@@ -23,7 +23,7 @@ pub(crate) struct BackgroundCopy {
 enum State {
     /// Nobody has begun.
     Called(JobGroup),
-    /// Somebody begins, and may wait for devices.
+    /// A thread begins, and may wait for devices.
     Beginning,
     Begun(Weak<ParallelCopy>),
 }

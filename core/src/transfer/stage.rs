@@ -126,7 +126,7 @@ impl<'a> SegmentCopy<'a> {
 ///
 /// # Safety
 ///
-/// `to` has room for the piece and is not used by anybody else, before `writer` is dropped.
+/// `to` has room for the piece, and nobody else uses it before `writer` is dropped.
 #[inline]
 unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &HostCopy) -> Result<()> {
     let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
