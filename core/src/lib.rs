@@ -50,7 +50,7 @@ pub use crate::in_flight::left_in_flight::InFlight;
 pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
-pub use crate::staging::free_list::PoolUsage;
+pub use crate::staging::block_accounts::PoolUsage;
 pub use crate::tensor::layout::Layout;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
 pub use crate::tree::key::{Key, OtherKey};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::{pairing, refill, take};
+use crate::copy::{held_memory, pairing, take};
 use crate::device::stream::Stream;
 use crate::error::{CopyError, Error, Result};
 use crate::job::job::Job;
@@ -88,12 +88,12 @@ impl<S: TensorTree> CopyHandle<S> {
             return Ok(());
         }
         let Some(job) = &self.job else { return Ok(()) };
-        if let Some(landings) = job.left_to_land() {
+        if let Some(unstaging) = job.left_to_unstage() {
             if !self.completion.is_done_cached() {
                 return Ok(());
             }
             // SAFETY: the copy is done (`is_done_cached`), and only `place`, below, puts its results into the structure.
-            if let Err(error) = unsafe { landings.land() } {
+            if let Err(error) = unsafe { unstaging.unstage() } {
                 return Err(self.give_up(error));
             }
         }
@@ -109,7 +109,7 @@ impl<S: TensorTree> CopyHandle<S> {
     fn place(&mut self) -> Result<(), CopyError<S>> {
         let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
         let placed = match job.held() {
-            Some(held) => refill::place(held, value, job.leaves.copy()),
+            Some(held) => held_memory::place(held, value, job.leaves.copy()),
             None => take::place(value, job),
         };
         let Err(error) = placed else { return Ok(()) };
@@ -176,14 +176,14 @@ impl<S: TensorTree> CopyHandle<S> {
         if let Some(value) = &mut value {
             take::restore(&job.leaves, value);
         }
-        let filled = match job.left_to_land() {
+        let filled = match job.left_to_unstage() {
             // SAFETY: the copy is done, and only `give_back`, below, puts its results into a structure: the job is still
             // here, so `place` has not run.
-            Some(landings) if self.completion.is_done_cached() => unsafe { landings.land() },
+            Some(unstaging) if self.completion.is_done_cached() => unsafe { unstaging.unstage() },
             _ => Ok(()),
         };
         let is_back =
-            job.held().is_some_and(|held| refill::give_back(held, &mut into, job.leaves.copy()).is_ok());
+            job.held().is_some_and(|held| held_memory::give_back(held, &mut into, job.leaves.copy()).is_ok());
         let mut into = Some(into).filter(|_| filled.is_ok() && is_back);
         let error = match (&mut value, &mut into) {
             (Some(value), Some(into)) => pairing::located(error, value, into),

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use crate::copy::{refill, take};
+use crate::copy::{held_memory, take};
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
@@ -39,7 +39,7 @@ pub(crate) fn take<'a, S: TensorTree>(
         (Ok(()), Some(scan)) => Ok(Paired { leaves, held, scan }),
         (checked, _) => {
             take::restore(&leaves, value);
-            refill::restore(&held, into, leaves.copy());
+            held_memory::restore(&held, into, leaves.copy());
             Err(located(checked.err().unwrap_or(Error::Taken), value, into))
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::backend::host::{HostBackend, HostStream};
 use crate::backend::{Backend, BackendStream, Counters, Limits};
-use crate::device::limits;
+use crate::device::check_limits;
 use crate::device::thread_queues::ThreadQueues;
 use crate::device_id::DeviceId;
 use crate::error::Result;
@@ -36,7 +36,7 @@ pub(crate) struct Parts {
     between: ThreadQueues,
     pub(crate) staging: Arc<StagingPool>,
     pub(crate) results: Arc<StagingPool>,
-    /// Those that were [checked](limits::check), whatever the backend says later.
+    /// Those that were [checked](check_limits::check), whatever the backend says later.
     limits: Limits,
     pub(crate) backend: Arc<dyn Backend>,
 }
@@ -69,7 +69,7 @@ impl Device {
         let _ = Self::host();
         fork::watch();
         let limits = backend.limits().clone();
-        limits::check(backend.device(), &limits)?;
+        check_limits::check(backend.device(), &limits)?;
         let queues =
             [ThreadQueues::new(&backend)?, ThreadQueues::new(&backend)?, ThreadQueues::new(&backend)?];
         Ok(Self::assemble(backend, limits, queues))

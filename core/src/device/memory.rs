@@ -8,7 +8,7 @@ use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::fork;
-use crate::staging::free_list::PoolUsage;
+use crate::staging::block_accounts::PoolUsage;
 use crate::staging::pool::StagingPool;
 
 impl Device {

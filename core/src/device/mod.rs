@@ -1,10 +1,10 @@
 //! A device as the program sees it: its queues, its pools, its streams.
 
 pub(crate) mod block_size;
+pub(crate) mod check_limits;
 pub(crate) mod current;
 pub(crate) mod device;
 pub(crate) mod drivers;
-pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod stream;

@@ -9,7 +9,7 @@ use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::sync::OnceLock;
 use crate::runtime::thread_index;
 
-/// ThreadQueues of a device, of which all but the first are created when a thread first needs its own.
+/// The queues of a device, of which all but the first are created when a thread first needs its own.
 pub(crate) struct ThreadQueues {
     first: Arc<SubmissionQueue>,
     others: Box<[OnceLock<Arc<SubmissionQueue>>]>,

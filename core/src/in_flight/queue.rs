@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::backend::{Backend, BackendStream, CopyOp, Submission, Ticket};
 use crate::error::Result;
 use crate::in_flight::resources::Retained;
-use crate::in_flight::uses::Handed;
+use crate::in_flight::stream_uses::Handed;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 use crate::in_flight::completion::Completion;
-use crate::in_flight::uses::StreamUses;
+use crate::in_flight::stream_uses::StreamUses;
 
 /// The copies and streams that a copy must come after.
 #[derive(Default, Clone)]

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::in_flight::uses::StreamUses;
+use crate::in_flight::stream_uses::StreamUses;
 use crate::job::path::TransferPath;
 use crate::tensor::storage::Storage;
 

@@ -53,7 +53,7 @@ impl Job {
 
     /// Whether results in ordinary memory come down through staging blocks, and not by copies that wait for the device. Copies in
     /// whole granules always use blocks for memory of the caller, because they could write beyond its end.
-    pub(crate) fn lands(&self) -> bool {
+    pub(crate) fn is_unstaged_later(&self) -> bool {
         self.pinned || (self.held.is_some() && self.granularity > Alignment::ONE)
     }
 

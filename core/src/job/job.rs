@@ -47,7 +47,7 @@ pub(crate) struct Job {
     pub(crate) held: Option<Preallocated>,
     pub(crate) destinations: OnceLock<Destinations>,
     /// The results that the host copies out of staging blocks into ordinary memory when the copy is done.
-    pub(crate) landings: OnceLock<Arc<Unstaging>>,
+    pub(crate) unstaging: OnceLock<Arc<Unstaging>>,
     /// Dropped last.
     pub(crate) left_in_flight: LeftInFlight,
 }
@@ -90,7 +90,7 @@ impl Job {
             mapped_results: options.mapped_results,
             pace: options.pace,
             background: options.background,
-            landings: OnceLock::new(),
+            unstaging: OnceLock::new(),
             left_in_flight: LeftInFlight::new(),
             completion,
             has_residents: scan.has_residents(),
@@ -101,13 +101,13 @@ impl Job {
     }
 
     /// The list of results that the host copies into ordinary memory when the copy is done.
-    pub(crate) fn landings(&self) -> &Arc<Unstaging> {
-        self.landings.get_or_init(|| Unstaging::of(self.completion.clone()))
+    pub(crate) fn unstaging(&self) -> &Arc<Unstaging> {
+        self.unstaging.get_or_init(|| Unstaging::of(self.completion.clone()))
     }
 
     /// The same, if some are left.
-    pub(crate) fn left_to_land(&self) -> Option<&Unstaging> {
-        self.landings.get().map(|landings| &**landings).filter(|landings| !landings.is_empty())
+    pub(crate) fn left_to_unstage(&self) -> Option<&Unstaging> {
+        self.unstaging.get().map(|unstaging| &**unstaging).filter(|unstaging| !unstaging.is_empty())
     }
 
     /// The devices that something is copied from.

@@ -12,6 +12,6 @@ pub(crate) mod path;
 pub(crate) mod preallocated;
 pub(crate) mod report;
 pub(crate) mod scan;
-pub(crate) mod share;
+pub(crate) mod shared_plan;
 pub(crate) mod source;
 pub(crate) mod unstage;

@@ -9,7 +9,7 @@ use crate::alignment::Alignment;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::uses::StreamUses;
+use crate::in_flight::stream_uses::StreamUses;
 use crate::job::dependencies::Dependencies;
 use crate::job::leaf::Leaf;
 use crate::plan::leaf;

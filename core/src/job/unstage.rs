@@ -16,7 +16,7 @@ use crate::tensor::storage::Storage;
 /// that waits for the blocks: a handle that nobody uses must not keep blocks from others.
 pub(crate) struct Unstaging {
     completion: Arc<Completion>,
-    left: Mutex<Vec<Landing>>,
+    left: Mutex<Vec<Unstaged>>,
 }
 
 impl Unstaging {
@@ -24,8 +24,8 @@ impl Unstaging {
         Arc::new(Self { completion, left: Mutex::default() })
     }
 
-    pub(crate) fn push(&self, landing: Landing) {
-        self.left.lock().push(landing);
+    pub(crate) fn push(&self, unstaged: Unstaged) {
+        self.left.lock().push(unstaged);
     }
 
     /// Whether nothing is left. Waits for a thread that is copying.
@@ -38,12 +38,12 @@ impl Unstaging {
     /// # Safety
     ///
     /// The copy is done, and nobody has its results yet.
-    pub(crate) unsafe fn land(&self) -> Result<()> {
+    pub(crate) unsafe fn unstage(&self) -> Result<()> {
         let mut left = self.left.lock();
         // SAFETY: the caller promises that the copy is done and that nobody has its results. Another thread that copies here
         // would hold the lock of `left`.
-        let land = || left.iter().try_for_each(|landing| unsafe { landing.land() });
-        self.completion.metrics.time(Phase::Stage, land)?;
+        let unstage = || left.iter().try_for_each(|unstaged| unsafe { unstaged.unstage() });
+        self.completion.metrics.time(Phase::Stage, unstage)?;
         left.clear();
         Ok(())
     }
@@ -62,8 +62,8 @@ impl Borrower for Unstaging {
         match self.completion.is_done() {
             Ok(false) => false,
             // SAFETY: the copy is done, and `CopyHandle::rebuild` hands results out only when nothing is left here
-            // (`Job::left_to_land`). After an error `left` stays as it is, for the handle to find the error.
-            Ok(true) => unsafe { self.land() }.is_ok(),
+            // (`Job::left_to_unstage`). After an error `left` stays as it is, for the handle to find the error.
+            Ok(true) => unsafe { self.unstage() }.is_ok(),
             Err(_) => {
                 self.left.lock().clear();
                 true
@@ -73,26 +73,26 @@ impl Borrower for Unstaging {
 }
 
 /// A segment that lies in a block once its copies are done, and the chunks that it belongs into.
-pub(crate) struct Landing {
+pub(crate) struct Unstaged {
     pub(crate) block: Arc<Block>,
-    pub(crate) parts: SmallVec<[Part; 1]>,
+    pub(crate) parts: SmallVec<[UnstagedPart; 1]>,
 }
 
 /// Bytes of one chunk: where they lie in the block, and where they belong.
-pub(crate) struct Part {
+pub(crate) struct UnstagedPart {
     pub(crate) from: usize,
     pub(crate) to: Storage,
     pub(crate) to_offset: usize,
     pub(crate) bytes: usize,
 }
 
-impl Landing {
+impl Unstaged {
     /// Copies the bytes to where they belong.
     ///
     /// # Safety
     ///
     /// The copies into the block are done, and nobody reads or writes the chunks.
-    pub(crate) unsafe fn land(&self) -> Result<()> {
+    pub(crate) unsafe fn unstage(&self) -> Result<()> {
         let contents = self.block.staging().contents().ok_or_else(|| self.block.why_no_access())?;
         for part in &self.parts {
             let to = part.to.host_range(part.to_offset, part.bytes)?;

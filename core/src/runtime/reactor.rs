@@ -147,7 +147,7 @@ fn run() {
             sleep = SHORTEST_SLEEP;
         }
         let before = watched.len();
-        // Nothing in there should panic. If a backend does, the thread goes on with the next round.
+        // The destructor of what is over may panic as well.
         foreign::caught(|| settle(&mut watched));
         let woken = wake_all();
         if watched.len() < before || woken {
@@ -194,8 +194,57 @@ fn nap(time: Duration) {
     }
 }
 
-/// Drops what is over.
+/// Drops what is over. Nothing in there should panic; if a backend does, what panics is asked again, and others are looked after all
+/// the same.
 fn settle(watched: &mut Vec<Box<dyn Pollable>>) {
     let mut asked = Asked::default();
-    watched.retain_mut(|pollable| !pollable.is_finished(&mut asked));
+    watched.retain_mut(|pollable| foreign::caught(|| !pollable.is_finished(&mut asked)).unwrap_or(true));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Panics as long as it is told to.
+    struct Panics(Arc<AtomicBool>);
+
+    /// Over at once; says when it is dropped.
+    struct Over(Arc<AtomicBool>);
+
+    impl Pollable for Panics {
+        fn is_finished(&mut self, _: &mut Asked) -> bool {
+            assert!(!self.0.load(Ordering::Relaxed), "as this test wants it to");
+            true
+        }
+    }
+
+    impl Pollable for Over {
+        fn is_finished(&mut self, _: &mut Asked) -> bool {
+            true
+        }
+    }
+
+    impl Drop for Over {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// catches: 167-a-panic-ends-the-round
+    #[test]
+    fn what_panics_holds_up_nobody_behind_it() {
+        let (panics, dropped) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        watch(Panics(panics.clone())).unwrap();
+        watch(Over(dropped.clone())).unwrap();
+        let begin = std::time::Instant::now();
+        while !dropped.load(Ordering::Relaxed) && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        panics.store(false, Ordering::Relaxed);
+        assert!(dropped.load(Ordering::Relaxed), "nobody has asked it");
+    }
 }

@@ -10,8 +10,8 @@ use crate::runtime::backoff::Backoff;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::runtime::sync::{Instant, thread};
 use crate::staging::block::Block;
-use crate::staging::lease::{Lease, MOST_BLOCKS, PATIENCE};
 use crate::staging::pool::StagingPool;
+use crate::staging::pool_share::{MOST_BLOCKS, PATIENCE, PoolShare};
 use crate::staging::size_class::{SMALL_CLASS, SizeClass, class_of};
 use crate::staging::waiting_line::{Asker, PlaceInLine};
 
@@ -90,7 +90,7 @@ impl StagingPool {
         self: &Arc<Self>,
         bytes: usize,
         direction: Direction,
-        lease: Option<&Arc<Lease>>,
+        lease: Option<&Arc<PoolShare>>,
     ) -> Result<Block> {
         let block = self.wait_for_block(bytes, direction, lease)?;
         Ok(match lease {
@@ -103,7 +103,7 @@ impl StagingPool {
         self: &Arc<Self>,
         bytes: usize,
         direction: Direction,
-        lease: Option<&Arc<Lease>>,
+        lease: Option<&Arc<PoolShare>>,
     ) -> Result<Block> {
         let class = self.class(bytes, direction);
         self.check_hope(class.bytes)?;
@@ -183,7 +183,7 @@ impl StagingPool {
     }
 }
 
-impl Lease {
+impl PoolShare {
     /// Counts `block` as one of its own until it is given back.
     pub(crate) fn hold(self: &Arc<Self>, mut block: Block) -> Block {
         self.held.fetch_add(block.bytes(), Ordering::Relaxed);

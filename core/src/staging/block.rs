@@ -10,8 +10,8 @@ use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, 
 use crate::error::{Error, Result};
 use crate::runtime::fork;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
-use crate::staging::lease::Lease;
 use crate::staging::pool::StagingPool;
+use crate::staging::pool_share::PoolShare;
 use crate::staging::size_class::SizeClass;
 
 /// A staging block in use; dropping it gives it back to its pool.
@@ -21,7 +21,7 @@ pub(crate) struct Block {
     /// `None` for ordinary memory, which is not pooled.
     pub(crate) pool: Option<Arc<StagingPool>>,
     /// The copy in whose share it is.
-    pub(crate) lease: Option<Arc<Lease>>,
+    pub(crate) lease: Option<Arc<PoolShare>>,
     pub(crate) given_up: AtomicBool,
 }
 
@@ -164,7 +164,7 @@ struct PinnedBuffer {
 }
 
 // SAFETY: the block keeps its memory in place until it is dropped (promise 3 of `Backend`), and the pool gives a block to one
-// owner at a time (`FreeList::take`).
+// owner at a time (`BlockAccounts::take`).
 unsafe impl Buffer for PinnedBuffer {
     fn bytes(&self) -> usize {
         self.bytes

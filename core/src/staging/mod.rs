@@ -2,9 +2,9 @@
 
 pub(crate) mod acquire;
 pub(crate) mod block;
-pub(crate) mod free_list;
+pub(crate) mod block_accounts;
 pub(crate) mod grow;
-pub(crate) mod lease;
 pub(crate) mod pool;
+pub(crate) mod pool_share;
 pub(crate) mod size_class;
 pub(crate) mod waiting_line;

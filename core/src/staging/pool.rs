@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::in_flight::queue::SubmissionQueue;
 use crate::runtime::sync::{Condvar, Instant, Mutex};
 use crate::runtime::workers;
-use crate::staging::free_list::{FreeList, PoolUsage};
+use crate::staging::block_accounts::{BlockAccounts, PoolUsage};
 use crate::staging::size_class::{LARGEST_BLOCK, SizeClass};
 
 /// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
@@ -46,7 +46,7 @@ pub(crate) trait Borrower: Send + Sync {
 }
 
 pub(crate) struct State {
-    pub(crate) free_list: FreeList<Box<dyn Staging>>,
+    pub(crate) free_list: BlockAccounts<Box<dyn Staging>>,
     /// The class of a block that a copy needed at once and did not get.
     pub(crate) short_of: Option<SizeClass>,
     /// The waiting line, in order. Only copies within their share are served before it, and not for long.
@@ -63,15 +63,15 @@ pub(crate) struct State {
 impl StagingPool {
     /// Blocks that copies go through.
     pub(crate) fn for_staging(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Self::new(backend, FreeList::new(STAGING_BUDGET, true))
+        Self::new(backend, BlockAccounts::new(STAGING_BUDGET, true))
     }
 
     /// Blocks that results on the host lie in.
     pub(crate) fn for_results(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Self::new(backend, FreeList::new(RESULT_BUDGET, false))
+        Self::new(backend, BlockAccounts::new(RESULT_BUDGET, false))
     }
 
-    fn new(backend: Arc<dyn Backend>, free_list: FreeList<Box<dyn Staging>>) -> Arc<Self> {
+    fn new(backend: Arc<dyn Backend>, free_list: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
         let state = State {
             free_list,
             short_of: None,

@@ -1,6 +1,6 @@
 //! Shared ownership of which many shares are had at once.
 //!
-//! A copy puts one piece of memory into hundreds of tensors. BulkArc one by one, as by [`Arc`](std::sync::Arc), that took two
+//! A copy puts one piece of memory into hundreds of tensors. Counted one by one, as by [`Arc`](std::sync::Arc), that took two
 //! thirds of the time of putting them in: each count waits for all that was written before it.
 
 use std::marker::PhantomData;

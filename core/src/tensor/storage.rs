@@ -1,4 +1,4 @@
-//! StorageInner that tensors share: a buffer, where it lies, and when it may be used.
+//! Memory that tensors share: a buffer, where it lies, and when it may be used.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -9,9 +9,9 @@ use crate::device::device::Device;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::deferred;
+use crate::in_flight::deferred_release;
 use crate::in_flight::resources::Retained;
-use crate::in_flight::uses::{Handed, List, StreamUses, Uses};
+use crate::in_flight::stream_uses::{Handed, List, StreamUses, Uses};
 use crate::plan::plan::Chunk;
 use crate::runtime::fork;
 use crate::runtime::sync::Mutex;
@@ -365,7 +365,7 @@ impl Drop for StorageInner {
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         let uses = std::mem::take(self.uses.get_mut());
         match uses.is_empty() {
-            true => deferred::drop_unused(buffer, self.lent),
+            true => deferred_release::drop_unused(buffer, self.lent),
             false => uses.release(buffer, self.lent),
         }
     }

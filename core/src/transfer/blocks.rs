@@ -4,15 +4,15 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 use crate::backend::Direction;
+use crate::device::check_limits;
 use crate::device::device::Device;
-use crate::device::limits;
 use crate::error::{Error, Result};
 use crate::job::job::Job;
 use crate::job::path::{PathKind, TransferPath};
 use crate::staging::block::Block;
-use crate::staging::lease::Lease;
+use crate::staging::pool_share::PoolShare;
 use crate::transfer::coalesce;
-use crate::transfer::effort::{Effort, MOST_INLINE_COPIES, NotInline};
+use crate::transfer::inline_policy::{Effort, MOST_INLINE_COPIES, NotInline};
 use crate::transfer::segment::Segment;
 
 /// Where the blocks of a segment come from.
@@ -21,12 +21,12 @@ pub(crate) enum BlockSource<'a> {
     /// They were taken before, as far as they are needed. Nothing may wait.
     SegmentBlocks(SegmentBlocks),
     /// They are taken now, which may wait. Those for uploads are taken within the share of the copy, if it has one.
-    Now(Option<&'a Arc<Lease>>),
+    Now(Option<&'a Arc<PoolShare>>),
 }
 
 impl<'a> BlockSource<'a> {
     /// The share of staging that the copy has.
-    pub(crate) fn lease(&self) -> Option<&'a Arc<Lease>> {
+    pub(crate) fn lease(&self) -> Option<&'a Arc<PoolShare>> {
         match self {
             Self::SegmentBlocks(_) => None,
             Self::Now(lease) => *lease,
@@ -47,7 +47,7 @@ pub(crate) struct SegmentBlocks {
 pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
     let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
     let entry = path.gather(&job.target).filter(|_| job.pinned || !pageable)?;
-    (coalesce::count(job, path, limits::FEWEST_GATHERED) >= limits::FEWEST_GATHERED)
+    (coalesce::count(job, path, check_limits::FEWEST_GATHERED) >= check_limits::FEWEST_GATHERED)
         .then(|| coalesce::most(job, path).saturating_mul(entry))
 }
 

@@ -16,7 +16,9 @@ pub(crate) fn carry(job: &Job, segment: &Segment, blocks: BlockSource<'_>, outle
         PathKind::HostWrite => transfer.fill(),
         PathKind::Staged if transfer.destinations.are_open(transfer.path) => transfer.fill(),
         PathKind::Staged => transfer.stage(blocks, outlet),
-        PathKind::Download if transfer.destinations.pageable && job.lands() => transfer.drain(blocks),
+        PathKind::Download if transfer.destinations.pageable && job.is_unstaged_later() => {
+            transfer.drain(blocks)
+        }
         PathKind::Direct | PathKind::Download => transfer.direct(blocks),
         PathKind::ViaHost { down } => transfer.via_host(down, outlet),
     };

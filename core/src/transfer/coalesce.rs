@@ -1,7 +1,7 @@
 //! Copies without staging, as few as possible: neighbours in memory are joined into one copy.
 
 use crate::alignment::Alignment;
-use crate::device::limits::FEWEST_GATHERED;
+use crate::device::check_limits::FEWEST_GATHERED;
 use crate::job::destination::Destination;
 use crate::job::job::Job;
 use crate::job::leaf::Leaf;

@@ -8,7 +8,7 @@ use crate::backend::{Buffer, CopyOp, Direction, HostSide};
 use crate::error::{Error, Result};
 use crate::in_flight::metrics::Phase;
 use crate::in_flight::queue::SubmissionQueue;
-use crate::job::unstage::{Landing, Part, Unstaging};
+use crate::job::unstage::{Unstaged, UnstagedPart, Unstaging};
 use crate::staging::block::Block;
 use crate::transfer::blocks::{BlockSource, SegmentBlocks};
 use crate::transfer::coalesce;
@@ -26,33 +26,38 @@ impl SegmentCopy<'_> {
             BlockSource::SegmentBlocks(SegmentBlocks { block, table }) => {
                 let block = Arc::new(block.ok_or(Error::NotReady)?);
                 self.read_down(queue, &block, |_| table)?;
-                job.landings().push(self.landing(block));
-                let landings: Weak<Unstaging> = Arc::downgrade(job.landings());
-                source.staging().lend_to(landings);
+                job.unstaging().push(self.unstaged(block));
+                let unstaging: Weak<Unstaging> = Arc::downgrade(job.unstaging());
+                source.staging().lend_to(unstaging);
                 Ok(Carried::Whole)
             }
             BlockSource::Now(_) => {
                 let Some(block) = self.take(source.staging(), Direction::Download, None)? else {
                     return Ok(Carried::InHalves);
                 };
-                let landing = self.landing(self.copy_down(queue, block)?);
+                let unstaged = self.unstaged(self.copy_down(queue, block)?);
                 // SAFETY: `copy_down` has waited for the copies into the block. Nobody uses the chunks before the whole copy is
                 // done (`Storage::check_ready`), and earlier uses come before those copies (`order_behind_uses`).
-                job.completion.metrics.time(Phase::Stage, || unsafe { landing.land() })?;
+                job.completion.metrics.time(Phase::Stage, || unsafe { unstaged.unstage() })?;
                 Ok(Carried::Whole)
             }
         }
     }
 
     /// The results of the segment, which copies put into `block`.
-    fn landing(&self, block: Arc<Block>) -> Landing {
+    fn unstaged(&self, block: Arc<Block>) -> Unstaged {
         let part = |piece: ChunkPiece| {
             let to = self.destinations.chunks.get(piece.chunk)?;
             let from = piece.linear - self.segment.start;
             let bytes = to.room_for(piece.chunk_offset, piece.bytes);
-            Some(Part { from, to: to.storage.clone(), to_offset: to.offset + piece.chunk_offset, bytes })
+            Some(UnstagedPart {
+                from,
+                to: to.storage.clone(),
+                to_offset: to.offset + piece.chunk_offset,
+                bytes,
+            })
         };
-        Landing { parts: chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(), block }
+        Unstaged { parts: chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(), block }
     }
 
     /// Copies the segment into a block of the source and waits for it.

@@ -13,11 +13,11 @@ use crate::job::options::CopyOptions;
 use crate::job::path::{PathKind, TransferPath};
 use crate::runtime::foreign;
 use crate::runtime::workers::Team;
-use crate::staging::lease::Lease;
+use crate::staging::pool_share::PoolShare;
 use crate::transfer::blocks::{BlockSource, take_blocks};
 use crate::transfer::carry::carry;
-use crate::transfer::effort::{Effort, NotInline};
 use crate::transfer::filled::{FilledSegment, Outlet, SharedSegment};
+use crate::transfer::inline_policy::{Effort, NotInline};
 use crate::transfer::segment::{Segment, segments};
 use crate::transfer::upload::{copy_up, copy_up_shared};
 use crate::transfer::{inline, order};
@@ -27,7 +27,7 @@ use crate::transfer::{inline, order};
 pub(crate) struct JobGroup {
     jobs: SmallVec<[Arc<Job>; 2]>,
     /// The share of staging that they have while they are carried out by workers.
-    lease: Option<Arc<Lease>>,
+    lease: Option<Arc<PoolShare>>,
 }
 
 impl JobGroup {
@@ -98,10 +98,10 @@ impl JobGroup {
         let staged = lead.and_then(|lead| {
             Some((lead, lead.paths.iter().find(|path| matches!(path.kind, PathKind::Staged))?))
         });
-        self.lease = staged.map(|(lead, path)| Lease::new(lead.target.staging(), &path.queue));
+        self.lease = staged.map(|(lead, path)| PoolShare::new(lead.target.staging(), &path.queue));
     }
 
-    pub(crate) fn leased(&self) -> Option<&Arc<Lease>> {
+    pub(crate) fn leased(&self) -> Option<&Arc<PoolShare>> {
         self.lease.as_ref()
     }
 

@@ -10,7 +10,7 @@ use crate::job::path::{PathKind, TransferPath};
 use crate::transfer::blocks::{BlockSource, table_inline, take_blocks};
 use crate::transfer::carry::carry;
 use crate::transfer::coalesce;
-use crate::transfer::effort::{Effort, MOST_INLINE_COPIES, NotInline};
+use crate::transfer::inline_policy::{Effort, MOST_INLINE_COPIES, NotInline};
 use crate::transfer::order::{order_behind_destinations, order_behind_predecessors, order_behind_uses};
 use crate::transfer::segment::segments;
 use crate::transfer::upload::copy_up;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::backend::BackendStream;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::uses::StreamUses;
+use crate::in_flight::stream_uses::StreamUses;
 use crate::job::job::Job;
 use crate::job::path::{PathKind, TransferPath};
 use crate::tensor::storage::poisoned;

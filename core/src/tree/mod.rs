@@ -5,6 +5,6 @@ pub(crate) mod key;
 pub(crate) mod nested;
 pub(crate) mod outline;
 pub(crate) mod pair;
-pub(crate) mod stack;
+pub(crate) mod stack_growth;
 pub(crate) mod value;
 pub(crate) mod visitor;

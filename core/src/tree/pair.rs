@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::Error;
 use crate::tensor::tensor::Tensor;
 use crate::tree::outline::{Part, count, difference};
-use crate::tree::stack;
+use crate::tree::stack_growth;
 use crate::tree::visitor::{Descent, Stop, TensorTree, Visitor};
 
 /// Goes through two structures side by side: one to copy, and one to copy it into.
@@ -86,7 +86,7 @@ impl<'a> Pairs<'a> {
 
     #[cold]
     fn on_more_stack(&mut self, inside: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
-        stack::with_enough(|stack| {
+        stack_growth::with_enough(|stack| {
             let outer = std::mem::replace(&mut self.descent.stack, stack);
             let result = self.one_down(inside);
             self.descent.stack = outer;

@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::tensor::tensor::Tensor;
 use crate::tree::outline::Part;
 use crate::tree::pair::{Pairs, Step};
-use crate::tree::stack;
-use crate::tree::stack::StackMark;
+use crate::tree::stack_growth;
+use crate::tree::stack_growth::StackMark;
 
 /// The most levels of nesting that a visit goes down; more is [`Error::TooDeep`]. Boxes and types that hold themselves go so far
 /// down on any stack; what is nested by hand should use [`Visitor::recursive`] for that.
@@ -145,7 +145,7 @@ impl<'a> Visitor<'a> {
 
     #[cold]
     fn on_more_stack(&mut self, inside: impl FnOnce(&mut Self) -> Result<(), Stop>) -> Result<(), Stop> {
-        stack::with_enough(|stack| {
+        stack_growth::with_enough(|stack| {
             let outer = std::mem::replace(&mut self.descent.stack, stack);
             let result = inside(self);
             self.descent.stack = outer;

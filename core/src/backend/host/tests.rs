@@ -5,7 +5,7 @@ use super::*;
 use smallvec::smallvec;
 
 use crate::backend::{Direction, HostSide, MemoryKind, Ticket};
-use crate::in_flight::deferred::release;
+use crate::in_flight::deferred_release::release;
 
 fn fill(block: &dyn Staging, bytes: &[u8]) {
     let to = block.window().unwrap().at(0, bytes.len()).unwrap();

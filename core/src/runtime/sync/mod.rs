@@ -6,7 +6,7 @@
 //! that do.
 
 #[cfg(all(debug_assertions, not(shuttle)))]
-mod lock_check;
+mod lock_count;
 #[cfg(shuttle)]
 mod model;
 #[cfg(not(shuttle))]

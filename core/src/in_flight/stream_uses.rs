@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::backend::{BackendStream, Buffer, Ticket};
 use crate::error::{Error, Result};
-use crate::in_flight::deferred;
+use crate::in_flight::deferred_release;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::Mutex;
@@ -359,7 +359,7 @@ impl Leaving {
             }
         }
         if let Some(buffer) = self.buffer.take() {
-            deferred::release(buffer, mem::take(&mut self.behind), self.lent);
+            deferred_release::release(buffer, mem::take(&mut self.behind), self.lent);
         }
     }
 }

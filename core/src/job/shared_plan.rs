@@ -51,7 +51,7 @@ impl Job {
             has_residents: false,
             held: None,
             destinations: OnceLock::new(),
-            landings: OnceLock::new(),
+            unstaging: OnceLock::new(),
             left_in_flight: LeftInFlight::new(),
         })
     }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::staging::size_class::{SMALL_CLASS, SizeClass};
 
 /// The blocks of a pool, idle ones by class.
-pub(crate) struct FreeList<T> {
+pub(crate) struct BlockAccounts<T> {
     idle: BTreeMap<SizeClass, VecDeque<T>>,
     /// How many of each class there are, in use or idle.
     blocks: BTreeMap<SizeClass, usize>,
@@ -29,7 +29,7 @@ pub(crate) struct FreeList<T> {
     spares_small: bool,
 }
 
-impl<T> FreeList<T> {
+impl<T> BlockAccounts<T> {
     pub(crate) fn new(budget: usize, spares_small: bool) -> Self {
         Self {
             idle: BTreeMap::new(),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     /// A block for `class`, as the pool goes about it; whether it was allocated.
-    fn obtain(free_list: &mut FreeList<()>, class: SizeClass) -> Option<(SizeClass, bool)> {
+    fn obtain(free_list: &mut BlockAccounts<()>, class: SizeClass) -> Option<(SizeClass, bool)> {
         if let Some((found, ())) = free_list.take(class) {
             return Some((found, false));
         }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     /// So many blocks of `class` in use at once, or as many as there are; how many were allocated.
-    fn use_at_once(free_list: &mut FreeList<()>, class: SizeClass, count: usize) -> usize {
+    fn use_at_once(free_list: &mut BlockAccounts<()>, class: SizeClass, count: usize) -> usize {
         let taken: Vec<_> = (0..count).map_while(|_| obtain(free_list, class)).collect();
         assert!(!taken.is_empty(), "one can always be had");
         taken.iter().for_each(|(class, _)| free_list.put(*class, ()).unwrap());
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_larger_block_serves_where_there_is_no_room_for_a_new_one() {
-        let mut free_list = FreeList::new(8 * MIB, false);
+        let mut free_list = BlockAccounts::new(8 * MIB, false);
         assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 2), 2);
         assert_eq!(obtain(&mut free_list, up(1)).unwrap(), (up(4 * MIB), false));
         assert!(free_list.take(down(1)).is_none(), "a block has a direction");
@@ -300,14 +300,14 @@ mod tests {
 
     #[test]
     fn a_new_block_comes_first_while_there_is_room() {
-        let mut free_list = FreeList::new(8 * MIB, false);
+        let mut free_list = BlockAccounts::new(8 * MIB, false);
         assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 1), 1);
         assert_eq!(obtain(&mut free_list, up(1)).unwrap(), (up(1), true));
     }
 
     #[test]
     fn no_block_goes_where_that_would_not_be_enough() {
-        let mut free_list = FreeList::new(4 * MIB, false);
+        let mut free_list = BlockAccounts::new(4 * MIB, false);
         assert_eq!(use_at_once(&mut free_list, up(MIB), 4), 4);
         let in_use = free_list.take(up(MIB)).unwrap();
         assert_eq!(obtain(&mut free_list, up(4 * MIB)), None);
@@ -318,14 +318,14 @@ mod tests {
 
     #[test]
     fn large_blocks_leave_room_for_small_ones() {
-        let mut free_list = FreeList::new(64 * MIB, true);
+        let mut free_list = BlockAccounts::new(64 * MIB, true);
         assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 100), 14);
         assert_eq!(use_at_once(&mut free_list, up(256 << 10), 32), 32);
     }
 
     #[test]
     fn what_is_lost_keeps_nobody_waiting() {
-        let mut free_list = FreeList::new(8 * MIB, true);
+        let mut free_list = BlockAccounts::new(8 * MIB, true);
         let (lost, _) = obtain(&mut free_list, up(2 * MIB)).unwrap();
         free_list.give_up(lost);
         assert_eq!(use_at_once(&mut free_list, down(2 * MIB), 3), 3);
@@ -342,7 +342,7 @@ mod tests {
             (random >> 33) as usize % limit
         };
         for _ in 0..if cfg!(miri) { 3 } else { 300 } {
-            let mut free_list = FreeList::new([1, 3, 8, 64][below(4)] * MIB, below(2) == 0);
+            let mut free_list = BlockAccounts::new([1, 3, 8, 64][below(4)] * MIB, below(2) == 0);
             // A larger one in each direction can be more than there is room for.
             let largest = free_list.budget() / 4;
             let mix: Vec<_> = (0..1 + below(8))
@@ -354,7 +354,7 @@ mod tests {
                     (SizeClass { bytes: class.bytes.min(1 << largest.ilog2()), ..class }, 1 + below(80))
                 })
                 .collect();
-            let round = |free_list: &mut FreeList<()>| -> usize {
+            let round = |free_list: &mut BlockAccounts<()>| -> usize {
                 mix.iter().map(|(class, count)| use_at_once(free_list, *class, *count)).sum()
             };
             let calm = (0..100).find(|_| round(&mut free_list) == 0);
