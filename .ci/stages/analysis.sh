@@ -5,7 +5,7 @@
 # within minutes there.
 miri_tests=(tensor tree value in_flight)
 miri_proptest_cases=4
-miri_seconds=900
+miri_seconds=1800
 
 # The tests of transship-core that ThreadSanitizer watches, beside those inside of the crate: those with threads, but for some
 # that copy too much or are held to a time, since everything takes many times as long there. And how long the soak is, in
