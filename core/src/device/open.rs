@@ -46,6 +46,26 @@ impl Device {
         Self::open(drivers::best())
     }
 
+    /// As [`best`](Self::best), without blocking while the driver initialises the device.
+    ///
+    /// ```
+    /// use transship_core::Device;
+    ///
+    /// async fn first() -> transship_core::Result<Device> {
+    ///     Device::best_async().await
+    /// }
+    /// assert_eq!(pollster::block_on(first())?.id(), Device::best()?.id());
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`best`](Self::best).
+    pub async fn best_async() -> Result<Self> {
+        fork::check()?;
+        Self::open_async(drivers::best()).await
+    }
+
     /// All devices of all drivers in this program that can be used here, without initialising them; the best first.
     pub fn list() -> Vec<DeviceId> {
         drivers::list()
