@@ -1,4 +1,4 @@
-//! Tensors over memory of the host that is there already. Nothing is copied.
+//! Tensors over memory of the host that is there already. Nothing is copied but out of slices.
 
 use std::sync::Arc;
 
@@ -87,6 +87,21 @@ impl<T: Element> From<Vec<T>> for Tensor {
     fn from(data: Vec<T>) -> Self {
         let layout = Layout::of_slice(&data);
         Self::whole(HostMemory::from_vec(data), layout)
+    }
+}
+
+/// A copy of the elements, in one dimension as long as the slice. [`Tensor::reshape`] gives it another shape.
+///
+/// ```
+/// use transship_core::Tensor;
+///
+/// let tensor = Tensor::from(&[1.0_f32, 2.0, 3.0, 4.0][..]).reshape(&[2, 2])?;
+/// assert_eq!(tensor.shape(), [2, 2]);
+/// # Ok::<(), transship_core::Error>(())
+/// ```
+impl<T: Element> From<&[T]> for Tensor {
+    fn from(data: &[T]) -> Self {
+        Self::from(data.to_vec())
     }
 }
 
