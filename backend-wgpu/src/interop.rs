@@ -109,7 +109,8 @@ pub fn wrap_buffer(
     let (start, bytes) = check(&buffer, offset)?;
     let alignment = dtype.alignment().bytes();
     if !offset.is_multiple_of(alignment as u64) {
-        return Err(Error::Misaligned { what: "offset", value: offset, alignment });
+        let cure = "put the elements at such an offset";
+        return Err(Error::Misaligned { what: "offset", value: offset, alignment, cure });
     }
     let buffer = Box::new(WgpuBuffer::wrap(backend.context(), buffer, start, bytes));
     // SAFETY: the buffer is used on this device alone, since wgpu refuses it elsewhere; it has no host pointer.

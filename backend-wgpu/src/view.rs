@@ -36,8 +36,8 @@ impl WgpuSlice {
     ///
     /// # Errors
     ///
-    /// [`Error::Misaligned`] if the offset does not suit the device: bind the whole buffer and index inside, or copy with a
-    /// `packed_alignment` as large as `Limits::bindable_alignment`. [`Error::OutOfRange`] if there are no bytes, or if they
+    /// [`Error::Misaligned`] if the offset does not suit the device: copy with `CopyOptions::bindable(true)`, or bind the whole
+    /// buffer and index inside. [`Error::OutOfRange`] if there are no bytes, or if they
     /// are no multiple of 4 and nothing lies behind them in the buffer.
     pub fn binding(&self) -> Result<wgpu::BufferBinding<'_>> {
         if !self.offset.is_multiple_of(u64::from(self.alignment)) {
@@ -45,6 +45,7 @@ impl WgpuSlice {
                 what: "offset of a binding",
                 value: self.offset,
                 alignment: self.alignment as usize,
+                cure: "copy it with CopyOptions::bindable(true), or bind the whole buffer and index inside",
             });
         }
         let size = self.bytes.next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);

@@ -15,7 +15,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// A shape needs another number of bytes than there are.
     #[error(
-        "shape {shape:?} of {dtype} needs {expected} bytes, but there are {actual}; change the shape or the data"
+        "shape {shape:?} of {dtype} needs {}, but there {} {actual}; change the shape or the data",
+        count(*expected, "byte"),
+        if *actual == 1 { "is" } else { "are" }
     )]
     ShapeMismatch {
         /// The shape asked for.
@@ -50,7 +52,7 @@ pub enum Error {
         limit: usize,
     },
     /// An address or offset is not a multiple of what the element type or the device needs.
-    #[error("{what} {value:#x} is not a multiple of {alignment}; copy the data to an aligned place")]
+    #[error("{what} {value:#x} is not a multiple of {alignment}; {cure}")]
     Misaligned {
         /// What is misaligned.
         what: &'static str,
@@ -58,6 +60,8 @@ pub enum Error {
         value: u64,
         /// What it must be a multiple of, in bytes.
         alignment: usize,
+        /// What to do, as in `copy the data to an aligned place`.
+        cure: &'static str,
     },
     /// The elements are of another type.
     #[error("the tensor holds {actual}, not {asked}; ask for {actual}")]
@@ -68,17 +72,17 @@ pub enum Error {
         asked: DType,
     },
     /// A slice or a reshape needs elements that lie in one run, in order.
-    #[error(
-        "a tensor of shape {shape:?} with strides {strides:?} is not contiguous; call contiguous() first"
-    )]
+    #[error("a tensor of shape {shape:?} with strides {strides:?} is not contiguous; {cure}")]
     NotContiguous {
         /// Its shape.
         shape: Vec<usize>,
         /// Its strides, in elements.
         strides: Vec<usize>,
+        /// What to do, as in `call contiguous() first`.
+        cure: &'static str,
     },
     /// Bytes that are no value of the element type (a bool that is neither 0 nor 1).
-    #[error("the bytes are not valid {dtype} values; read them as u8")]
+    #[error("the bytes are not valid {dtype} values; read them with as_bytes() or to_bytes()")]
     InvalidBits {
         /// The element type.
         dtype: DType,
@@ -90,7 +94,7 @@ pub enum Error {
         device: DeviceId,
     },
     /// The tensor lies on another device than the operation needs.
-    #[error("the tensor lies on {actual}, not on {expected}; copy it to {expected} first")]
+    #[error("the tensor lies on {actual}, not on {expected}; use one that lies there")]
     WrongDevice {
         /// Where it lies.
         actual: DeviceId,
@@ -98,12 +102,12 @@ pub enum Error {
         expected: DeviceId,
     },
     /// Somebody else uses the same memory, or it may not be written.
-    #[error(
-        "the memory of the tensor is {why}; write to a tensor of your own, or wait until nobody else uses this one (after a cancelled copy: Cancelled::in_flight)"
-    )]
+    #[error("the memory of the tensor is {why}; {cure}")]
     NotWritable {
         /// Shared, in flight, or not ours to write.
         why: &'static str,
+        /// What to do, as in `drop the other tensors over it`.
+        cure: &'static str,
     },
     /// The process was forked from one that has opened devices, or had threads of this crate.
     #[error(
@@ -174,7 +178,7 @@ pub enum Error {
     /// The copy was not done within its deadline.
     #[error(
         "the copy was not done within {limit:?}; what is in flight stays owned until the device is done with it: copy again, \
-         or give it more time"
+         or give it more time (CopyOptions::deadline)"
     )]
     DeadlineExceeded {
         /// How long it was given.
@@ -209,7 +213,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// A description of foreign memory is wrong.
-    #[error("{bytes} bytes at {address:#x} cannot be wrapped: {reason}")]
+    #[error("{} at {address:#x} cannot be wrapped: {reason}", count(*bytes, "byte"))]
     InvalidMemory {
         /// The address given.
         address: u64,
@@ -252,7 +256,7 @@ pub enum Error {
         reason: String,
     },
     /// The driver has no device of this number.
-    #[error("there is no device {device}: the driver has {count}; use a number below that")]
+    #[error("there is no device {device}: {}", numbers(*count))]
     NoSuchDevice {
         /// The device asked for.
         device: DeviceId,
@@ -287,7 +291,9 @@ pub enum Error {
     },
     /// Memory ran out; it may be there later.
     #[error(
-        "{device} is out of {kind} memory: {requested} bytes asked for, {free} of {total} free; free some and try again"
+        "{device} is out of {kind} memory: {} asked for{}; free some and try again",
+        count(*requested, "byte"),
+        of_total(*free, *total)
     )]
     OutOfMemory {
         /// The device asked.
@@ -303,7 +309,9 @@ pub enum Error {
     },
     /// More memory than there can ever be.
     #[error(
-        "{requested} bytes of {kind} memory can never fit on {device}, which has {limit}; split the tensor"
+        "{} of {kind} memory can never fit on {device}, which has {limit}; split the tensor{}",
+        count(*requested, "byte"),
+        budget(kind, *limit)
     )]
     TooLarge {
         /// The device asked.
@@ -317,7 +325,8 @@ pub enum Error {
     },
     /// The copy cannot start now without blocking, and background work was switched off.
     #[error(
-        "{requested} bytes cannot be had on {device} without waiting: {reason}; wait for other copies, call Device::prepare, or allow background work"
+        "{} cannot be had on {device} without waiting: {reason}; {cure}",
+        count(*requested, "byte")
     )]
     Busy {
         /// The device.
@@ -326,11 +335,14 @@ pub enum Error {
         requested: usize,
         /// Why it would block.
         reason: &'static str,
+        /// What to do, as in `wait for other copies`.
+        cure: &'static str,
     },
     /// A structure is nested more than [`MAX_DEPTH`](crate::MAX_DEPTH) levels deep, or more deeply than the stack of the thread
     /// has room for.
     #[error(
-        "the structure is nested more than {limit} levels deep; flatten it, or give the thread more stack below 1024 levels"
+        "the structure is nested more than {limit} levels deep; flatten it{}",
+        if *limit < 1024 { ", or give the thread more stack" } else { "" }
     )]
     TooDeep {
         /// The most levels there may be, here.
@@ -338,8 +350,9 @@ pub enum Error {
     },
     /// A structure showed other tensors on the second visit than on the first.
     #[error(
-        "the structure showed {first} tensors when the copy started and others at its end, which was noticed after {second}; \
-         its TensorTree must show the same ones at each visit, each once"
+        "the structure showed {} when the copy started and others at its end, which was noticed after {second}; \
+         its TensorTree must show the same ones at each visit, each once",
+        count(*first, "tensor")
     )]
     TreeChanged {
         /// Tensors visited at first.
@@ -438,6 +451,35 @@ impl Error {
 /// How a path in a structure is written in an error.
 fn place(path: &str) -> &str {
     if path.is_empty() { "the value" } else { path }
+}
+
+/// So many of what is called `thing`.
+pub(crate) fn count(number: usize, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
+/// Which numbers the devices of a driver have.
+fn numbers(count: usize) -> String {
+    match count {
+        0 => "the driver has none here; use another driver, or the host".to_owned(),
+        count => format!("the driver has {count}; use a number below that"),
+    }
+}
+
+/// How much memory was free, where the driver tells.
+fn of_total(free: usize, total: usize) -> String {
+    if total == 0 { String::new() } else { format!(", {free} of {total} free") }
+}
+
+/// Which budget is the limit of a kind of memory, if it is one that the program sets.
+fn budget(kind: &str, limit: usize) -> &'static str {
+    match kind {
+        _ if limit >= isize::MAX.unsigned_abs() => "",
+        "pinned" => ", or raise the budget (Device::set_result_budget)",
+        "staging" => ", or raise the budget (Device::set_staging_budget)",
+        _ => "",
+    }
 }
 
 /// A copy that failed, and the structure where it could be kept.

@@ -17,7 +17,7 @@ use support::{in_time, late, on, two, with};
 use transship_core::backend::{Backend, Driver, MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
     Alignment, BackgroundWork, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, Result, Stop, Tensor,
-    TensorTree, Value, Visitor, register_driver, start_copy,
+    TensorTree, Value, Visitor, register_driver, start_copy, start_copy_into,
 };
 
 fn options() -> CopyOptions {
@@ -58,11 +58,15 @@ fn tensors_say_what_is_wrong_with_them() {
     says(&tensor.narrow(1, 2, 5).unwrap_err(), "OutOfRange", &["2..7", "0..3", "ask for a part"]);
     says(&tensor.as_slice::<i64>().unwrap_err(), "WrongDType", &["float32", "int64", "ask for"]);
     let across = tensor.transpose(0, 1).unwrap().as_slice::<f32>().unwrap_err();
-    says(&across, "NotContiguous", &["[3, 2]", "[1, 3]", "call contiguous()"]);
+    says(&across, "NotContiguous", &["[3, 2]", "[1, 3]", "call contiguous() first"]);
     let odd = Tensor::from_owner(vec![2_u8], DType::Bool, &[1]).unwrap().as_slice::<bool>().unwrap_err();
-    says(&odd, "InvalidBits", &["bool", "read them as u8"]);
+    says(&odd, "InvalidBits", &["bool", "read them with as_bytes()"]);
     let twin = tensor.clone();
-    says(&{ twin }.as_mut_bytes().unwrap_err(), "NotWritable", &["shared", "write to a tensor of your own"]);
+    says(&{ twin }.as_mut_bytes().unwrap_err(), "NotWritable", &["shared", "drop the other tensors over it"]);
+    let lent = Tensor::from_owner(vec![2_u8], DType::U8, &[1]).unwrap().as_mut_bytes().unwrap_err();
+    says(&lent, "NotWritable", &["lent read-only", "write to a copy of its elements (to_vec)"]);
+    let byte = Tensor::from_vec(vec![1_u8], &[2, 0]).unwrap_err();
+    says(&byte, "ShapeMismatch", &["0 bytes, but there is 1;"]);
 
     #[repr(align(8))]
     struct Eight([u8; 16]);
@@ -159,8 +163,16 @@ fn options_say_what_they_forbid() {
     let never = options().background(BackgroundWork::Never);
     let first = start_copy(bytes(8), &device, never.clone()).unwrap();
     let busy = copy(bytes(8), &device, never);
-    says(&busy, "Busy", &["late:0", "bytes", "no staging block", "wait for other copies"]);
+    says(
+        &busy,
+        "Busy",
+        &["late:0", "bytes", "no staging block", "wait for other copies", "set_staging_budget"],
+    );
     drop(first);
+    let paced = options().background(BackgroundWork::Never).max_bytes_in_flight(4096);
+    let paced = copy(bytes(8192), &device, paced);
+    says(&paced, "Busy", &["8192 bytes", "paced", "raise CopyOptions::max_bytes_in_flight"]);
+    assert!(!paced.to_string().contains("other copies"), "{paced}");
 }
 
 #[test]
@@ -215,6 +227,21 @@ fn memory_that_is_not_there_says_how_much() {
     let held = pinned().unwrap();
     says(&pinned().unwrap_err(), "OutOfMemory", &["late:0", "pinned", "of 100000 free", "free some"]);
     drop(held);
+
+    let (_, device) = late();
+    device.set_result_budget(64 << 10).unwrap();
+    let pinned = |bytes: usize| Tensor::empty_pinned(&[bytes], DType::U8, &device);
+    let held = pinned(64 << 10).unwrap();
+    let busy = pinned(1).unwrap_err();
+    says(&busy, "Busy", &["1 byte cannot", "drop tensors in pinned memory", "Device::set_result_budget"]);
+    assert!(!busy.to_string().contains("background"), "{busy}");
+    says(&pinned(65 << 10).unwrap_err(), "TooLarge", &["split the tensor", "Device::set_result_budget"]);
+    drop(held);
+    let unknown =
+        Error::OutOfMemory { device: DeviceId::HOST, kind: "host", requested: 1, free: 0, total: 0 };
+    assert_eq!(unknown.to_string(), "host is out of host memory: 1 byte asked for; free some and try again");
+    let none = Error::NoSuchDevice { device: DeviceId::new("late", 0).unwrap(), count: 0 };
+    says(&none, "NoSuchDevice", &["late:0", "has none here", "use another driver"]);
 }
 
 /// Shows its tensor twice.
@@ -245,10 +272,11 @@ fn structures_that_break_the_rules_are_errors() {
     says(twice.error(), "Taken", &["part of a copy in progress", "wait for its handle"]);
     assert_eq!(twice.into_value().unwrap().0.to_bytes().unwrap(), [1; 8]);
     let fickle = copy(Fickle(vec![bytes(8), bytes(8), bytes(8)], 3), &device, options());
-    says(&fickle, "TreeChanged", &["2 tensors", "after 1", "show the same ones"]);
+    says(&fickle, "TreeChanged", &["2 tensors when", "after 1", "show the same ones"]);
     let deep = (0..2000).fold(Value::from(bytes(8)), |inside, _| Value::list([inside]));
     let deep = start_copy(deep, &device, options()).unwrap_err();
     says(deep.error(), "TooDeep", &["1024 levels", "flatten it"]);
+    assert!(!deep.error().to_string().contains("stack"), "more of it does not help");
     device.drain().unwrap();
     support::no_violations(&late);
 }
@@ -286,4 +314,42 @@ fn a_panic_is_an_error_with_its_message() {
     backend.before_next_allocate(|| panic!("told to panic in allocate"));
     let panicked = copy(bytes(8), &device, options().background(BackgroundWork::Always));
     says(&panicked, "Panicked", &["told to panic in allocate", "please report it"]);
+}
+
+/// What came down together shares its memory. The error says which options give a tensor memory of its own, and they do.
+#[test]
+fn the_options_that_make_packed_results_writable_are_named() {
+    let (_, device) = late();
+    let there =
+        || start_copy(vec![bytes(8), bytes(9), bytes(10)], &device, options()).unwrap().wait().unwrap();
+    let down = |options| start_copy(there(), &Device::host(), options).unwrap().wait().unwrap();
+    let mut packed = down(options());
+    let refused = packed[0].as_mut_slice::<u8>().unwrap_err();
+    says(&refused, "NotWritable", &["packed", "CopyOptions::packing(false)", "CopyPolicy::Always"]);
+
+    let mut apart = down(options().packing(false));
+    apart[0].as_mut_slice::<u8>().unwrap().fill(2);
+    let alone = options().policy(CopyPolicy::Always);
+    let mut alone = start_copy(packed.remove(0), &Device::host(), alone).unwrap().wait().unwrap();
+    alone.as_mut_slice::<u8>().unwrap().fill(2);
+    assert_eq!(packed[0].to_bytes().unwrap(), [1; 9]);
+}
+
+/// What does not suit a copy into held memory says what would.
+#[test]
+fn unsuited_destinations_say_what_suits() {
+    let (_, device) = late();
+    let refused = |value: Tensor, into: Tensor| {
+        let failed = start_copy_into(vec![value], vec![into], options()).unwrap_err();
+        Error::from(failed)
+    };
+    let across = Tensor::zeros(&[4, 2], DType::U8, &Device::host()).unwrap().transpose(0, 1).unwrap();
+    let strided = refused(Tensor::zeros(&[2, 4], DType::U8, &Device::host()).unwrap(), across);
+    says(&strided, "UnsuitedTensor", &["[0] to copy into", "copy into a contiguous tensor"]);
+    assert!(!strided.to_string().contains("contiguous()"), "{strided}");
+    let held = on(&device, &[1; 8]);
+    let shared = refused(bytes(8), held.clone());
+    says(&shared, "UnsuitedTensor", &["[0] to copy into", "shared", "drop the other tensors over it"]);
+    let lent = refused(bytes(8), Tensor::from_owner(vec![0; 8], DType::U8, &[8]).unwrap());
+    says(&lent, "UnsuitedTensor", &["[0] to copy into", "lent read-only", "copy into memory of your own"]);
 }

@@ -40,7 +40,10 @@ fn memory_that_somebody_else_holds_is_refused() {
     let error = refused(vec![tensor()], vec![destination]);
     let (index, role, why) = unsuited(&error);
     assert_eq!((index, role), (0, "to copy into"));
-    assert!(matches!(why, Error::NotWritable { why: "shared with another tensor or in flight" }), "{error}");
+    assert!(
+        matches!(why, Error::NotWritable { why: "shared with another tensor or in flight", .. }),
+        "{error}"
+    );
     assert_eq!(bytes_of(&twin), [1; 8]);
 
     // A view of it in the value, and one of its batch that is elsewhere.
@@ -61,7 +64,8 @@ fn memory_that_somebody_else_holds_is_refused() {
     let error = refused(vec![on(&device, &[1; 4]), on(&device, &[1; 4])], overlapping);
     let (index, _, why) = unsuited(&error);
     assert!(
-        matches!(why, Error::NotWritable { why: "shared with another tensor to copy into" }) && index == 0
+        matches!(why, Error::NotWritable { why: "shared with another tensor to copy into", .. })
+            && index == 0
     );
     no_violations(&late);
 }
@@ -77,7 +81,7 @@ fn memory_that_may_not_be_written_or_does_not_suit_is_refused() {
         why.clone()
     };
     let lent = refusal(Drops::default().tensor(vec![0; 4]));
-    assert!(matches!(lent, Error::NotWritable { why: "lent read-only" }), "{lent}");
+    assert!(matches!(lent, Error::NotWritable { why: "lent read-only", .. }), "{lent}");
     let elsewhere = refusal(on(&device, &[0; 4]));
     assert!(matches!(elsewhere, Error::WrongDevice { expected, .. } if expected.is_host()), "{elsewhere}");
     let strided = Tensor::from(vec![0_u8; 8]).slice(0, 0..8, 2).unwrap();
@@ -90,7 +94,7 @@ fn memory_that_may_not_be_written_or_does_not_suit_is_refused() {
     // SAFETY: `owner` keeps the memory alive, and nobody writes it.
     let foreign = unsafe { Tensor::from_raw(memory, Box::new(owner), &[4], DType::U8, &device) }.unwrap();
     let error = refused(vec![tensor()], vec![foreign]);
-    assert!(matches!(unsuited(&error).2, Error::NotWritable { why: "lent read-only" }), "{error}");
+    assert!(matches!(unsuited(&error).2, Error::NotWritable { why: "lent read-only", .. }), "{error}");
     // Strides are kept on a device, and there is no room for them here.
     let strided = vec![on(&device, &[1; 8]).slice(0, 0..8, 2).unwrap()];
     let error = refused(strided, vec![tensor()]);

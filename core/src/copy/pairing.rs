@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::copy::{held_memory, take};
 use crate::device::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, count};
 use crate::in_flight::completion::Completion;
 use crate::job::into_memory::Paired;
 use crate::job::leaves::Leaves;
@@ -14,7 +14,6 @@ use crate::job::preallocated::Preallocated;
 use crate::job::scan::Scan;
 use crate::runtime::foreign;
 use crate::tensor::tensor::Tensor;
-use crate::tree::outline::count;
 use crate::tree::pair::{PairSink, Pairs};
 use crate::tree::visitor::{Stop, TensorTree};
 

@@ -116,7 +116,8 @@ impl Preallocated {
         match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
                 let offset = leaves.get(index).map_or(0, |leaf| leaf.offset);
-                Err(unsuited(index, SOURCE, misaligned(offset, granularity)))
+                let cure = "copy it with start_copy, or to the host first";
+                Err(unsuited(index, SOURCE, misaligned(offset, granularity, cure)))
             }
             None => Ok(()),
         }
@@ -148,7 +149,8 @@ impl Preallocated {
                 && slot.offset < before.offset + before.layout.nbytes()
             {
                 let why = "shared with another tensor to copy into";
-                return Err(unsuited(*index, DESTINATION, Error::NotWritable { why }));
+                let cure = "copy into tensors that do not overlap";
+                return Err(unsuited(*index, DESTINATION, Error::NotWritable { why, cure }));
             }
         }
         Ok(())
@@ -245,7 +247,7 @@ impl HeldStorage {
             return Ok(());
         }
         if !self.storage.is_writable() {
-            return Err(Error::NotWritable { why: "lent read-only" });
+            return Err(Error::NotWritable { why: "lent read-only", cure: "copy into memory of your own" });
         }
         if self.still_filled_by().is_none() && !self.storage.is_exclusive() {
             return Err(SHARED);
@@ -284,20 +286,24 @@ impl Slot {
 
     fn check(&self, storage: &Storage, granularity: Alignment) -> Result<()> {
         if !self.layout.is_contiguous() {
-            return Err(self.layout.not_contiguous());
+            return Err(self.layout.not_contiguous("copy into a contiguous tensor"));
         }
         if self.layout.nbytes() == 0 {
             return Ok(());
         }
         if !granularity.divides(self.offset) {
-            return Err(misaligned(self.offset, granularity));
+            let cure = "copy into a tensor that begins at a multiple of that";
+            return Err(misaligned(self.offset, granularity, cure));
         }
         let whole = granularity.round_up(self.layout.nbytes()).unwrap_or(usize::MAX);
         storage.check_range(self.offset, whole)
     }
 }
 
-const SHARED: Error = Error::NotWritable { why: "shared with another tensor or in flight" };
+const SHARED: Error = Error::NotWritable {
+    why: "shared with another tensor or in flight",
+    cure: "drop the other tensors over it, or wait for the copies that use it (after a cancelled one: Cancelled::in_flight)",
+};
 
 /// The error of a tensor of one of the two structures.
 fn unsuited(index: usize, role: &'static str, error: Error) -> Error {
@@ -305,8 +311,8 @@ fn unsuited(index: usize, role: &'static str, error: Error) -> Error {
 }
 
 /// The error of a tensor that does not begin with a granule.
-fn misaligned(offset: usize, granularity: Alignment) -> Error {
-    Error::Misaligned { what: "offset", value: offset as u64, alignment: granularity.bytes() }
+fn misaligned(offset: usize, granularity: Alignment, cure: &'static str) -> Error {
+    Error::Misaligned { what: "offset", value: offset as u64, alignment: granularity.bytes(), cure }
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Tensor {
         if device.limits().mapped_staging {
             return Err(Error::Unsupported {
                 device: device.id(),
-                what: "lend page-locked memory to tensors",
+                what: "lend page-locked memory to tensors; use Tensor::zeros of the host",
             });
         }
         let (bytes, limit) = (layout.nbytes(), device.results().budget());
@@ -94,6 +94,7 @@ impl Tensor {
             device: device.id(),
             requested: bytes,
             reason: "the budget for pinned results is used up",
+            cure: "drop tensors in pinned memory, or raise the budget (Device::set_result_budget)",
         };
         let block = device.results().take_or_grow(bytes, Direction::Download)?.ok_or_else(busy)?;
         clear(&block, bytes);

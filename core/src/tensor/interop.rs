@@ -119,8 +119,9 @@ impl Tensor {
             return Err(Error::WrongDType { actual: self.dtype(), asked: T::DTYPE });
         }
         if !self.is_contiguous() {
-            let (shape, strides) = (self.shape().to_vec(), self.strides().into_vec());
-            return Err(Error::NotContiguous { shape, strides });
+            return Err(self
+                .layout()
+                .not_contiguous("call contiguous() on the host, before it is copied to a device"));
         }
         let (first, behind, there) =
             (self.offset(), self.offset().saturating_add(self.nbytes()), self.memory()?.retained_bytes);
@@ -130,7 +131,10 @@ impl Tensor {
         let address = self.address()?.unwrap_or(0);
         match address % align_of::<T>() as u64 {
             0 => Ok(address),
-            _ => Err(Error::Misaligned { what: "address", value: address, alignment: align_of::<T>() }),
+            _ => {
+                let (alignment, cure) = (align_of::<T>(), "copy it with CopyOptions::packed_alignment");
+                Err(Error::Misaligned { what: "address", value: address, alignment, cure })
+            }
         }
     }
 }

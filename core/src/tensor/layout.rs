@@ -142,8 +142,8 @@ impl Layout {
     }
 
     /// The error of an operation that needs the elements in one run.
-    pub(crate) fn not_contiguous(&self) -> Error {
-        Error::NotContiguous { shape: self.shape.to_vec(), strides: self.strides().to_vec() }
+    pub(crate) fn not_contiguous(&self, cure: &'static str) -> Error {
+        Error::NotContiguous { shape: self.shape.to_vec(), strides: self.strides().to_vec(), cure }
     }
 
     /// The error of memory of `actual` bytes for this layout.

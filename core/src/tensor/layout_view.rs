@@ -101,7 +101,7 @@ impl Layout {
             return Err(layout.shape_mismatch(self.nbytes()));
         }
         if !self.is_contiguous() {
-            return Err(self.not_contiguous());
+            return Err(self.not_contiguous("call contiguous() first"));
         }
         Ok((layout, 0))
     }

@@ -28,7 +28,7 @@ impl<T: Element, D: Dimension + 'static> TryFrom<ArcArray<T, D>> for Tensor {
     fn try_from(array: ArcArray<T, D>) -> Result<Self> {
         let layout = layout_of(&array)?;
         if array.as_slice_memory_order().is_none() {
-            return Err(layout.not_contiguous());
+            return Err(layout.not_contiguous("call as_standard_layout() first"));
         }
         let storage = Storage::new(Box::new(HostMemory::from_owner(AsBytes(array))), None, None);
         Self::from_storage(storage, 0, layout)

@@ -28,6 +28,10 @@ impl Tensor {
 
     /// The elements, in place, to be changed.
     ///
+    /// Small results on the host come packed: they share one allocation, and are not writable while another of them lives. With
+    /// [`CopyOptions::packing(false)`](crate::CopyOptions::packing) each has its own; a copy of one tensor with
+    /// [`CopyPolicy::Always`](crate::CopyPolicy::Always) has its own, too.
+    ///
     /// # Errors
     ///
     /// As [`as_slice`](Tensor::as_slice); [`Error::NotWritable`] if anything else shares the memory or it is read-only.
@@ -163,7 +167,7 @@ impl Tensor {
     }
 
     fn check_contiguous(&self) -> Result<()> {
-        if self.is_contiguous() { Ok(()) } else { Err(self.layout.not_contiguous()) }
+        if self.is_contiguous() { Ok(()) } else { Err(self.layout.not_contiguous("call contiguous() first")) }
     }
 }
 
@@ -171,7 +175,8 @@ fn cast_error<T: Element>(error: CheckedCastError, start: *const u8) -> Error {
     match error {
         CheckedCastError::InvalidBitPattern => Error::InvalidBits { dtype: T::DTYPE },
         CheckedCastError::PodCastError(_) => {
-            Error::Misaligned { what: "address", value: start.addr() as u64, alignment: align_of::<T>() }
+            let (value, alignment) = (start.addr() as u64, align_of::<T>());
+            Error::Misaligned { what: "address", value, alignment, cure: "read it with to_vec()" }
         }
     }
 }

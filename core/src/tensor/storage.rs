@@ -242,15 +242,17 @@ impl Storage {
         self.check_ready()?;
         let start = self.host_range(offset, bytes)?;
         let Some(memory) = self.0.get_mut() else {
-            return Err(Error::NotWritable { why: "shared with another tensor or in flight" });
+            return Err(self.shared());
         };
         if !memory.host().is_some_and(|(_, writable)| writable) {
-            return Err(Error::NotWritable { why: "lent read-only" });
+            let cure = "write to a copy of its elements (to_vec)";
+            return Err(Error::NotWritable { why: "lent read-only", cure });
         }
         let uses = memory.uses.get_mut();
         drop(uses.take_past());
         if !uses.is_empty() {
-            return Err(Error::NotWritable { why: "in use on a stream" });
+            let cure = "wait for the stream (Stream::synchronize)";
+            return Err(Error::NotWritable { why: "in use on a stream", cure });
         }
         // SAFETY: as in `host_bytes`; `get_mut` has shown that nobody else, a copy in flight included, holds it.
         Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
@@ -287,6 +289,21 @@ impl Storage {
     pub(crate) fn host_range(&self, offset: usize, bytes: usize) -> Result<NonNull<u8>> {
         self.check_range(offset, bytes)?;
         self.host_address(offset).ok_or_else(|| Error::NotOnHost { device: self.device_id() })
+    }
+
+    /// The error of a write to memory that something else holds. Who that is, nobody knows: it is counted only.
+    #[cold]
+    fn shared(&self) -> Error {
+        let cure = match self.gaps() {
+            Gaps::Kept => {
+                "drop the other tensors over it, or wait for the copies that use it (after a cancelled one: Cancelled::in_flight)"
+            }
+            Gaps::Padding => {
+                "tensors that came packed share their memory: copy them with CopyOptions::packing(false), or this one alone \
+                 with CopyPolicy::Always"
+            }
+        };
+        Error::NotWritable { why: "shared with another tensor or in flight", cure }
     }
 
     #[cold]

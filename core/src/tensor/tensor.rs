@@ -293,7 +293,7 @@ fn check_alignment(storage: &Storage, offset: usize, dtype: DType) -> Result<()>
     if value.is_multiple_of(alignment as u64) {
         return Ok(());
     }
-    Err(Error::Misaligned { what, value, alignment })
+    Err(Error::Misaligned { what, value, alignment, cure: "copy the data to an aligned place" })
 }
 
 impl fmt::Debug for Tensor {

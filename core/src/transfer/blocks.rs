@@ -12,7 +12,7 @@ use crate::job::path::{PathKind, TransferPath};
 use crate::staging::block::Block;
 use crate::staging::pool_share::PoolShare;
 use crate::transfer::coalesce;
-use crate::transfer::inline_policy::{Effort, MOST_INLINE_COPIES, NotInline};
+use crate::transfer::inline_policy::{Effort, MOST_INLINE_COPIES, NotInline, WAIT_FOR_BLOCKS};
 use crate::transfer::segment::Segment;
 
 /// Where the blocks of a segment come from.
@@ -97,7 +97,7 @@ fn staging_block(
     effort: Effort,
 ) -> Result<Block, NotInline> {
     let block = take_block(device, segment.block, direction, effort)?;
-    block.ok_or(NotInline::NeedsWorker("no staging block is free within the budget"))
+    block.ok_or(NotInline::NeedsWorker("no staging block is free within the budget", WAIT_FOR_BLOCKS))
 }
 
 /// A block for the table of a kernel, where one pays.
@@ -112,7 +112,7 @@ fn table(job: &Job, path: &TransferPath, effort: Effort) -> Result<Option<Block>
     let hands_over =
         || effort == Effort::Quick || coalesce::count(job, path, MOST_INLINE_COPIES) > MOST_INLINE_COPIES;
     match block.is_none() && hands_over() {
-        true => Err(NotInline::NeedsWorker("no block is free for the table of a kernel")),
+        true => Err(NotInline::NeedsWorker("no block is free for the table of a kernel", WAIT_FOR_BLOCKS)),
         false => Ok(block),
     }
 }

@@ -17,7 +17,7 @@ use crate::staging::pool_share::PoolShare;
 use crate::transfer::blocks::{BlockSource, take_blocks};
 use crate::transfer::carry::carry;
 use crate::transfer::filled::{FilledSegment, Outlet, SharedSegment};
-use crate::transfer::inline_policy::{Effort, NotInline};
+use crate::transfer::inline_policy::{Effort, NotInline, WAIT};
 use crate::transfer::segment::{Segment, segments};
 use crate::transfer::upload::{copy_up, copy_up_shared};
 use crate::transfer::{inline, order};
@@ -74,7 +74,7 @@ impl JobGroup {
         for job in &self.jobs {
             match order::order_behind_predecessors(job, false) {
                 Ok(true) => {}
-                Ok(false) => return Err(NotInline::NeedsWorker("a source is still being filled")),
+                Ok(false) => return Err(NotInline::NeedsWorker("a source is still being filled", WAIT)),
                 Err(error) => job.completion.fail(error),
             }
         }

@@ -10,7 +10,7 @@ use crate::job::path::{PathKind, TransferPath};
 use crate::transfer::blocks::{BlockSource, table_inline, take_blocks};
 use crate::transfer::carry::carry;
 use crate::transfer::coalesce;
-use crate::transfer::inline_policy::{Effort, MOST_INLINE_COPIES, NotInline};
+use crate::transfer::inline_policy::{ALLOW, Effort, MOST_INLINE_COPIES, NotInline, PIN, UNPACE, WAIT};
 use crate::transfer::order::{order_behind_destinations, order_behind_predecessors, order_behind_uses};
 use crate::transfer::segment::segments;
 use crate::transfer::upload::copy_up;
@@ -19,24 +19,24 @@ use crate::transfer::upload::copy_up;
 pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
     weigh(job, effort)?;
     if !order_behind_predecessors(job, false)? {
-        return Err(NotInline::NeedsWorker("a source is still being filled"));
+        return Err(NotInline::NeedsWorker("a source is still being filled", WAIT));
     }
     if !order_behind_destinations(job, false)? {
-        return Err(NotInline::NeedsWorker("memory that is to be filled is still in use"));
+        return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
     }
     let host_results = if effort == Effort::Quick { HostResults::IdleOnly } else { HostResults::Grow };
     let destinations =
-        job.allocate(host_results)?.ok_or(NotInline::NeedsWorker("no pinned result is idle"))?;
+        job.allocate(host_results)?.ok_or(NotInline::NeedsWorker("no pinned result is idle", WAIT))?;
     if !order_behind_uses(job, &destinations.uses, false)? {
-        return Err(NotInline::NeedsWorker("memory that is to be filled is still in use"));
+        return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
     }
     let down = || job.paths.iter().filter(|path| matches!(path.kind, PathKind::Download));
     if destinations.pageable && !job.pinned && down().next().is_some() {
-        return Err(NotInline::NeedsWorker("copies into ordinary memory wait for the device"));
+        return Err(NotInline::NeedsWorker("copies into ordinary memory wait for the device", PIN));
     }
     let is_large = |path: &TransferPath| job.plan.source_span(path.source) > MOST_INLINE_BYTES;
     if destinations.pageable && effort == Effort::Quick && down().any(is_large) {
-        return Err(NotInline::NeedsWorker("large results in ordinary memory"));
+        return Err(NotInline::NeedsWorker("large results in ordinary memory", ALLOW));
     }
     let segments = segments(job);
     let blocks = take_blocks(job, &segments, effort)?;
@@ -55,7 +55,7 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
 pub(crate) fn weigh(job: &Job, effort: Effort) -> Result<(), NotInline> {
     let total = job.paths.iter().map(|path| job.plan.source_span(path.source)).fold(0, usize::saturating_add);
     if job.pace.is_some_and(|pace| total > pace) {
-        return Err(NotInline::NeedsWorker("a paced copy waits for the device"));
+        return Err(NotInline::NeedsWorker("a paced copy waits for the device", UNPACE));
     }
     for path in &job.paths {
         let span = job.plan.source_span(path.source);
@@ -73,7 +73,7 @@ pub(crate) fn weigh(job: &Job, effort: Effort) -> Result<(), NotInline> {
             _ => None,
         };
         if let Some(reason) = refusal {
-            return Err(NotInline::NeedsWorker(reason));
+            return Err(NotInline::NeedsWorker(reason, ALLOW));
         }
     }
     Ok(())

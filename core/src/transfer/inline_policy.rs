@@ -4,8 +4,8 @@ use crate::error::Error;
 
 /// Why a copy was not carried out at once.
 pub(crate) enum NotInline {
-    /// It would block, or take too long for the caller's thread.
-    NeedsWorker(&'static str),
+    /// It would block, or take too long for the caller's thread: why, and what a caller can do who allows no workers.
+    NeedsWorker(&'static str, &'static str),
     /// It failed; parts of it may be in flight, owned by their queues.
     Failed(Error),
 }
@@ -15,6 +15,24 @@ impl From<Error> for NotInline {
         Self::Failed(error)
     }
 }
+
+/// What helps where a copy would wait for others.
+pub(crate) const WAIT: &str = "wait for other copies, or allow background work (CopyOptions::background)";
+
+/// What helps where all blocks of the staging budget are in use.
+pub(crate) const WAIT_FOR_BLOCKS: &str = "wait for other copies, raise the budget (Device::set_staging_budget), or allow background work \
+                                          (CopyOptions::background)";
+
+/// What helps where ordinary memory is copied from or to.
+pub(crate) const PIN: &str =
+    "leave CopyOptions::pinned_staging on, or allow background work (CopyOptions::background)";
+
+/// What helps where a copy may have too few bytes in flight.
+pub(crate) const UNPACE: &str =
+    "raise CopyOptions::max_bytes_in_flight, or allow background work (CopyOptions::background)";
+
+/// What helps where the copy itself would wait for the device.
+pub(crate) const ALLOW: &str = "allow background work (CopyOptions::background)";
 
 /// What the caller's thread may do.
 #[derive(Clone, Copy, PartialEq, Eq)]

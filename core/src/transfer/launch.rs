@@ -43,11 +43,11 @@ fn launch_by(
     match inline(effort) {
         Ok(()) => Ok(None),
         Err(NotInline::Failed(error)) => Err(error),
-        Err(NotInline::NeedsWorker(reason)) if job.background == BackgroundWork::Never => {
+        Err(NotInline::NeedsWorker(reason, cure)) if job.background == BackgroundWork::Never => {
             let requested = job.plan.chunks().iter().map(|chunk| chunk.bytes).sum();
-            Err(Error::Busy { device: job.target.id(), requested, reason })
+            Err(Error::Busy { device: job.target.id(), requested, reason, cure })
         }
-        Err(NotInline::NeedsWorker(_)) => in_background(),
+        Err(NotInline::NeedsWorker(..)) => in_background(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a visit goes through besides tensors: what two structures that are paired in order must have in common.
 
+use crate::error::count;
+
 /// One part, in the order of the visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -26,12 +28,6 @@ fn describe(part: Option<&Part>) -> String {
         Some(Part::Entries(_)) => "a map, which has no order (pair it with Pairs::part)".to_owned(),
         Some(Part::Variant(name)) => format!("the variant {name}"),
     }
-}
-
-/// So many of what is called `thing`.
-pub(crate) fn count(number: usize, thing: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{plural}")
 }
 
 impl Part {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::error::Error;
+use crate::error::{Error, count};
 use crate::tensor::tensor::Tensor;
-use crate::tree::outline::{Part, count, difference};
+use crate::tree::outline::{Part, difference};
 use crate::tree::stack_growth;
 use crate::tree::visitor::{Descent, Stop, TensorTree, Visitor};
 
@@ -157,9 +157,7 @@ impl<'a> Pairs<'a> {
         into: impl ExactSizeIterator<Item = &'t mut T>,
     ) -> Result<(), Stop> {
         if value.len() != into.len() {
-            let items =
-                |items: usize| if items == 1 { "1 item".to_owned() } else { format!("{items} items") };
-            return Err(self.differ(items(value.len()), items(into.len())));
+            return Err(self.differ(count(value.len(), "item"), count(into.len(), "item")));
         }
         self.nested(|pairs| {
             let mut both = value.zip(into).enumerate();

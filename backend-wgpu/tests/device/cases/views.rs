@@ -6,8 +6,8 @@ use super::Outcome;
 use crate::bed::{Program, numbers};
 use crate::shader::{Doubling, Part};
 
-/// Packed tightly the leaves are read through one binding of the whole chunk; packed at the device's own alignment each of
-/// them has a binding too.
+/// Packed tightly the leaves are read through one binding of the whole chunk; packed to be bindable each of them has a binding
+/// too.
 pub(crate) fn a_leaf_is_bound_alone_where_it_is_aligned() -> Outcome {
     let program = Program::new();
     let doubling = Doubling::new(&program);
@@ -17,7 +17,10 @@ pub(crate) fn a_leaf_is_bound_alone_where_it_is_aligned() -> Outcome {
     let views = tight.iter().map(transship_wgpu::wgpu_view).collect::<Result<Vec<_>, _>>()?;
     assert!(views.iter().all(|view| view.buffer == views[0].buffer), "they share a chunk");
     let refused = views.iter().filter_map(|view| view.binding().err()).collect::<Vec<_>>();
-    let says = |error: &Error| matches!(error, Error::Misaligned { alignment, .. } if *alignment == aligned);
+    let says = |error: &Error| {
+        matches!(error, Error::Misaligned { alignment, .. } if *alignment == aligned)
+            && error.to_string().contains("CopyOptions::bindable(true)")
+    };
     assert!(!refused.is_empty() && refused.iter().all(says), "{refused:?}");
     for (seed, view) in views.iter().enumerate() {
         let count = 5 + seed as u64;
@@ -26,8 +29,8 @@ pub(crate) fn a_leaf_is_bound_alone_where_it_is_aligned() -> Outcome {
         let doubled: Vec<f32> = numbers(5 + seed, seed).iter().map(|number| number * 2.0).collect();
         assert_eq!(program.read(&result), doubled);
     }
-    let options = CopyOptions::default().packed_alignment(aligned);
-    let bindable = start_copy(leaves(), &program.target, options)?.wait()?;
+    let bindable = CopyOptions::default().bindable(true);
+    let bindable = start_copy(leaves(), &program.target, bindable)?.wait()?;
     for (seed, tensor) in bindable.iter().enumerate() {
         let view = transship_wgpu::wgpu_view(tensor)?;
         let binding = view.binding()?;
