@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     match run(std::env::args().nth(1)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     match start(std::env::args().nth(1)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_loader::{Batch, Loader, batch, shut_down, stop};
 use transship::prelude::*;
-use transship::{CopyError, Error};
+use transship::{CopyError, Error, ErrorKind};
 
 /// Longer than anything here takes, unless the device stands still.
 const LONG: Duration = Duration::from_secs(60);
@@ -137,7 +137,7 @@ fn a_device_that_stands_still_holds_nobody_up() {
 
 type Boxed = Box<dyn StdError + Send + Sync>;
 
-/// `?` puts the error into the box as it is: that of the copy, with the structure in it.
+/// `?` puts the error into the box as it is: that of the copy, with the structure in it, and the plain one as its source.
 fn boxed_as_it_is(device: &Device) -> Result<Vec<Tensor>, Boxed> {
     let batch = vec![Tensor::from(vec![1_u8; 64])];
     Ok(transship::start_copy(batch, device, CopyOptions::default().deadline(SHORT))?.wait()?)
@@ -158,7 +158,8 @@ fn a_boxed_error_is_what_was_put_into_the_box() {
     late.stall();
     let boxed = boxed_as_it_is(&device).unwrap_err();
     assert!(boxed.downcast_ref::<Error>().is_none());
-    assert!(boxed.source().is_none());
+    let plain = boxed.source().and_then(|source| source.downcast_ref::<Error>());
+    assert!(matches!(plain, Some(Error::DeadlineExceeded { limit: SHORT })), "{plain:?}");
     let failed = boxed.downcast_ref::<CopyError<Vec<Tensor>>>().unwrap();
     assert!(matches!(failed.error(), Error::DeadlineExceeded { .. }));
 
@@ -183,6 +184,7 @@ fn what_depends_on_a_late_copy_fails_with_it() {
     let failed = transship::start_copy(tensor, &Device::host(), CopyOptions::default()).unwrap_err();
     let Error::CopyFailed(cause) = failed.error() else { panic!("{failed}") };
     assert!(matches!(**cause, Error::DeadlineExceeded { limit: SHORT }));
+    assert_eq!(failed.error().kind(), ErrorKind::TimedOut);
     late.release();
     device.synchronize().unwrap();
 }

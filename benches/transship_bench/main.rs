@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -77,8 +77,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut failed = Vec::new();
     for work in rows::chosen(&arguments.only)? {
         let rows = measured(&bed, work).unwrap_or_else(|error| {
-            failed.push(format!("{}: {error}", work.name));
-            vec![Row::not_measured(work.name, work.title, format!("FAILED: {error}"))]
+            failed.push(format!("{}: {error:#}", work.name));
+            vec![Row::not_measured(work.name, work.title, format!("FAILED: {error:#}"))]
         });
         rows.iter().for_each(terminal::print_row);
         table.rows.extend(rows);

@@ -6,6 +6,12 @@ use std::time::Duration;
 use crate::device_id::{DeviceId, ParseDeviceIdError};
 use crate::dtype::{DType, ParseDTypeError};
 
+mod copy_error;
+mod kind;
+
+pub use copy_error::CopyError;
+pub use kind::ErrorKind;
+
 /// `Result` with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -434,6 +440,61 @@ impl From<ParseDTypeError> for Error {
 }
 
 impl Error {
+    /// What to do next about it. What wraps the reason of a failure ([`CopyFailed`](Self::CopyFailed),
+    /// [`UnsuitedTensor`](Self::UnsuitedTensor)) is of the kind of that reason: a copy that needs one that missed its deadline
+    /// [timed out](ErrorKind::TimedOut) as well.
+    ///
+    /// ```
+    /// use transship_core::{Error, ErrorKind, Tensor};
+    ///
+    /// let error = Tensor::from_vec(vec![1_u8; 5], &[2, 3]).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// ```
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::ShapeMismatch { .. }
+            | Self::SizeOverflow { .. }
+            | Self::OutOfRange { .. }
+            | Self::Misaligned { .. }
+            | Self::WrongDType { .. }
+            | Self::NotContiguous { .. }
+            | Self::InvalidBits { .. }
+            | Self::NotOnHost { .. }
+            | Self::WrongDevice { .. }
+            | Self::NotWritable { .. }
+            | Self::StructureMismatch { .. }
+            | Self::DestinationMismatch { .. }
+            | Self::InvalidOption { .. }
+            | Self::InvalidMemory { .. }
+            | Self::InvalidDeviceId { .. }
+            | Self::InvalidDType { .. }
+            | Self::DriverExists { .. }
+            | Self::NeverCopy { .. }
+            | Self::TooDeep { .. }
+            | Self::HostTarget
+            | Self::WrongStream { .. } => ErrorKind::InvalidInput,
+            Self::UnsuitedTensor { error, .. } => error.kind(),
+            Self::CopyFailed(cause) => cause.kind(),
+            Self::NotReady | Self::Taken => ErrorKind::NotReady,
+            Self::Busy { .. } | Self::StreamCaptured { .. } | Self::NoThread { .. } => ErrorKind::Busy,
+            Self::OutOfMemory { .. } | Self::TooLarge { .. } => ErrorKind::OutOfMemory,
+            Self::Forked
+            | Self::UnknownDriver { .. }
+            | Self::DriverUnavailable { .. }
+            | Self::NoSuchDevice { .. }
+            | Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::DeviceLost { .. } => ErrorKind::DeviceLost,
+            Self::Driver { .. } => ErrorKind::Driver,
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::DeadlineExceeded { .. } => ErrorKind::TimedOut,
+            Self::Finished => ErrorKind::Finished,
+            Self::Unpaired { .. }
+            | Self::InvalidLimit { .. }
+            | Self::TreeChanged { .. }
+            | Self::Panicked { .. } => ErrorKind::Bug,
+        }
+    }
+
     /// The same, found at `path`, if it says where it was found.
     pub(crate) fn at(mut self, found: String) -> Self {
         if let Self::StructureMismatch { path, .. }
@@ -479,75 +540,5 @@ fn budget(kind: &str, limit: usize) -> &'static str {
         "pinned" => ", or raise the budget (Device::set_result_budget)",
         "staging" => ", or raise the budget (Device::set_staging_budget)",
         _ => "",
-    }
-}
-
-/// A copy that failed, and the structure where it could be kept.
-pub struct CopyError<S>(Box<Failed<S>>);
-
-struct Failed<S> {
-    error: Error,
-    value: Option<S>,
-    into: Option<S>,
-}
-
-impl<S> CopyError<S> {
-    /// A failure that gives the structure back unless it is gone.
-    pub fn new(error: Error, value: Option<S>) -> Self {
-        Self(Box::new(Failed { error, value, into: None }))
-    }
-
-    /// The same with the structure that it should have been copied into.
-    pub(crate) fn with_destination(mut self, into: Option<S>) -> Self {
-        self.0.into = into;
-        self
-    }
-
-    /// What went wrong.
-    pub fn error(&self) -> &Error {
-        &self.0.error
-    }
-
-    /// The structure with the tensors that went in; `None` if they were let go of before the copy failed.
-    pub fn into_value(self) -> Option<S> {
-        self.0.value
-    }
-
-    /// Both.
-    pub fn into_parts(self) -> (Error, Option<S>) {
-        (self.0.error, self.0.value)
-    }
-
-    /// The structure with the tensors that went in, and the one that [`start_copy_into`](crate::start_copy_into) should have
-    /// copied it into. If the copy had begun, the latter's tensors are [`Error::CopyFailed`] until another copy has filled them.
-    pub fn into_both(self) -> (Option<S>, Option<S>) {
-        (self.0.value, self.0.into)
-    }
-}
-
-impl<S> From<CopyError<S>> for Error {
-    fn from(failed: CopyError<S>) -> Self {
-        failed.0.error
-    }
-}
-
-impl<S> std::fmt::Debug for CopyError<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CopyError")
-            .field("error", &self.0.error)
-            .field("value", &if self.0.value.is_some() { "kept" } else { "gone" })
-            .finish()
-    }
-}
-
-impl<S> std::fmt::Display for CopyError<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.error.fmt(f)
-    }
-}
-
-impl<S> std::error::Error for CopyError<S> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.0.error)
     }
 }

@@ -45,7 +45,7 @@ pub use crate::device::stream::{Event, Stream};
 pub use crate::device_id::{DeviceId, ParseDeviceIdError};
 pub use crate::dtype::{DType, ParseDTypeError};
 pub use crate::element::Element;
-pub use crate::error::{CopyError, Error, Result};
+pub use crate::error::{CopyError, Error, ErrorKind, Result};
 pub use crate::in_flight::left_in_flight::InFlight;
 pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;

@@ -104,7 +104,7 @@ fn the_device_breaks() {
             trip.late.let_go();
             for copy in std::iter::once(copy).chain(trip.other) {
                 if let Err(failed) = in_time(move || copy.wait()) {
-                    assert!(failed.to_string().contains("the device is broken"), "{failed}");
+                    assert!(failed.error().to_string().contains("the device is broken"), "{failed}");
                 }
             }
             let [one, _] = &trip.devices;

@@ -7,8 +7,11 @@
 mod hooked;
 mod support;
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hooked::Hooked;
@@ -16,8 +19,8 @@ use late_backend::{Call, LateConfig, LateHandle};
 use support::{in_time, late, on, two, with};
 use transship_core::backend::{Backend, Driver, MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
-    Alignment, BackgroundWork, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, Result, Stop, Tensor,
-    TensorTree, Value, Visitor, register_driver, start_copy, start_copy_into,
+    Alignment, BackgroundWork, CopyError, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, ErrorKind,
+    Result, Stop, Tensor, TensorTree, Value, Visitor, register_driver, start_copy, start_copy_into,
 };
 
 fn options() -> CopyOptions {
@@ -296,10 +299,10 @@ fn failures_of_the_driver_keep_its_words_and_their_source() {
     late.break_device();
     let poisoned = start_copy(tensor, &other, options()).unwrap_err();
     says(poisoned.error(), "CopyFailed", &["failed", "copy the source again"]);
-    let source = poisoned.source().expect("the reason is kept");
-    assert!(source.to_string().contains("broken"), "{source}");
-    assert_eq!(poisoned.to_string(), poisoned.error().to_string());
-    let plain = Error::from(poisoned);
+    let source = poisoned.source().expect("it is the plain error");
+    assert!(matches!(source.downcast_ref(), Some(Error::CopyFailed(_))));
+    assert_eq!(poisoned.error().kind(), ErrorKind::Driver);
+    let plain = poisoned.into_error();
     assert!(plain.source().expect("the reason is kept").to_string().contains("broken"));
 }
 
@@ -341,7 +344,8 @@ fn unsuited_destinations_say_what_suits() {
     let (_, device) = late();
     let refused = |value: Tensor, into: Tensor| {
         let failed = start_copy_into(vec![value], vec![into], options()).unwrap_err();
-        Error::from(failed)
+        assert_eq!(failed.error().kind(), ErrorKind::InvalidInput, "{failed:?}");
+        failed.into_error()
     };
     let across = Tensor::zeros(&[4, 2], DType::U8, &Device::host()).unwrap().transpose(0, 1).unwrap();
     let strided = refused(Tensor::zeros(&[2, 4], DType::U8, &Device::host()).unwrap(), across);
@@ -352,4 +356,121 @@ fn unsuited_destinations_say_what_suits() {
     says(&shared, "UnsuitedTensor", &["[0] to copy into", "shared", "drop the other tensors over it"]);
     let lent = refused(bytes(8), Tensor::from_owner(vec![0; 8], DType::U8, &[8]).unwrap());
     says(&lent, "UnsuitedTensor", &["[0] to copy into", "lent read-only", "copy into memory of your own"]);
+}
+
+/// All variants of the error, and what to do about each.
+fn kinds() -> Vec<(Error, ErrorKind)> {
+    use ErrorKind::*;
+    let device = DeviceId::HOST;
+    let (dtype, text, path, reason) = (DType::U8, String::new, String::new, "");
+    let late = || Error::DeadlineExceeded { limit: Duration::ZERO };
+    let unsuited =
+        |error| Error::UnsuitedTensor { index: 0, path: path(), role: "to copy", error: Arc::new(error) };
+    vec![
+        (Error::ShapeMismatch { shape: vec![], dtype, expected: 1, actual: 2 }, InvalidInput),
+        (Error::SizeOverflow { shape: vec![], dtype }, InvalidInput),
+        (Error::OutOfRange { what: "bytes", start: 0, end: 1, limit: 0 }, InvalidInput),
+        (Error::Misaligned { what: "offset", value: 1, alignment: 2, cure: "" }, InvalidInput),
+        (Error::WrongDType { actual: dtype, asked: dtype }, InvalidInput),
+        (Error::NotContiguous { shape: vec![], strides: vec![], cure: "" }, InvalidInput),
+        (Error::InvalidBits { dtype }, InvalidInput),
+        (Error::NotOnHost { device }, InvalidInput),
+        (Error::WrongDevice { actual: device, expected: device }, InvalidInput),
+        (Error::NotWritable { why: "", cure: "" }, InvalidInput),
+        (Error::Forked, Unsupported),
+        (Error::StructureMismatch { path: path(), value: text(), into: text() }, InvalidInput),
+        (Error::Unpaired { path: path(), type_name: "" }, Bug),
+        (
+            Error::DestinationMismatch {
+                path: path(),
+                shape: vec![],
+                dtype,
+                into_shape: vec![],
+                into_dtype: dtype,
+            },
+            InvalidInput,
+        ),
+        (unsuited(Error::WrongDevice { actual: device, expected: device }), InvalidInput),
+        (unsuited(Error::CopyFailed(Arc::new(Error::Cancelled))), Cancelled),
+        (Error::NotReady, NotReady),
+        (late(), TimedOut),
+        (Error::Cancelled, Cancelled),
+        (Error::Finished, Finished),
+        (Error::Taken, NotReady),
+        (Error::CopyFailed(Arc::new(late())), TimedOut),
+        (Error::CopyFailed(Arc::new(Error::DeviceLost { device, reason: text() })), DeviceLost),
+        (Error::InvalidOption { name: "", value: text(), reason }, InvalidInput),
+        (Error::InvalidMemory { address: 0, bytes: 0, reason: text() }, InvalidInput),
+        (Error::InvalidDeviceId { text: text() }, InvalidInput),
+        (Error::InvalidDType { text: text() }, InvalidInput),
+        (Error::UnknownDriver { name: text(), known: text() }, Unsupported),
+        (Error::DriverUnavailable { driver: "", reason: text() }, Unsupported),
+        (Error::NoSuchDevice { device, count: 1 }, Unsupported),
+        (Error::InvalidLimit { device, field: "", value: text(), reason }, Bug),
+        (Error::DriverExists { name: "" }, InvalidInput),
+        (Error::NeverCopy { from: device, to: device }, InvalidInput),
+        (Error::OutOfMemory { device, kind: "host", requested: 1, free: 0, total: 0 }, OutOfMemory),
+        (Error::TooLarge { device, kind: "host", requested: 1, limit: 0 }, OutOfMemory),
+        (Error::Busy { device, requested: 1, reason, cure: "" }, Busy),
+        (Error::TooDeep { limit: 1024 }, InvalidInput),
+        (Error::TreeChanged { first: 1, second: 0 }, Bug),
+        (Error::HostTarget, InvalidInput),
+        (Error::WrongStream { actual: device, expected: device }, InvalidInput),
+        (Error::StreamCaptured { device }, Busy),
+        (Error::Unsupported { device, what: "" }, Unsupported),
+        (Error::DeviceLost { device, reason: text() }, DeviceLost),
+        (Error::Driver { device, call: "", code: 1, message: text() }, Driver),
+        (Error::Panicked { message: text() }, Bug),
+        (Error::NoThread { reason: text() }, Busy),
+    ]
+}
+
+#[test]
+fn each_error_has_a_kind() {
+    let kinds = kinds();
+    for (error, kind) in &kinds {
+        assert_eq!(error.kind(), *kind, "{error:?}");
+    }
+    // Variants that are new belong into the list.
+    let name = |error: &Error| format!("{error:?}").split([' ', '(']).next().map(str::to_owned);
+    let named: BTreeSet<_> = kinds.iter().filter_map(|(error, _)| name(error)).collect();
+    let source = include_str!("../src/error.rs");
+    let body = source.split("pub enum Error {").nth(1).and_then(|rest| rest.split("\n}\n").next()).unwrap();
+    let lines = body.lines().filter_map(|line| line.strip_prefix("    "));
+    let variants = lines.filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()));
+    let listed: BTreeSet<_> =
+        variants.map(|line| line.trim_end_matches([' ', '{', ',', '(']).to_owned()).collect();
+    assert_eq!(named, listed);
+}
+
+/// Chains print each text once, and lead to the plain error without naming the structure.
+#[test]
+fn the_error_of_a_copy_is_told_from_its_reason() {
+    for (error, _) in kinds() {
+        let why = error.to_string();
+        let failed = CopyError::new(error, Some(7));
+        assert!(!failed.to_string().contains(&why), "{failed}");
+        assert_eq!(format!("{failed:#}"), format!("{failed}: {why}"));
+        let boxed: Box<dyn std::error::Error + Send + Sync> = failed.into();
+        let plain = boxed.source().and_then(|source| source.downcast_ref::<Error>());
+        assert_eq!(plain.expect("it is the plain error").to_string(), why);
+    }
+    let (late, device) = late();
+    late.stall();
+    let late_copy = start_copy(bytes(8), &device, options().deadline(Duration::from_millis(5))).unwrap();
+    let missed = in_time(move || late_copy.wait()).unwrap_err();
+    assert_eq!(missed.to_string(), "the copy to late:0 missed its deadline");
+    let refused = start_copy(bytes(8), &Device::host(), options().max_chunk_bytes(0)).unwrap_err();
+    assert_eq!(refused.to_string(), "the copy to host was refused");
+    assert!(matches!(refused.into_error(), Error::InvalidOption { .. }));
+}
+
+/// Nobody shares the structure that a failed copy gives back: it need not be `Sync`.
+#[test]
+fn the_error_of_a_copy_asks_no_sync_of_the_structure() {
+    fn crosses_threads<T: Send + Sync>(value: T) -> T {
+        value
+    }
+    let counted = crosses_threads(CopyError::new(Error::Finished, Some(Cell::new(3))));
+    assert_eq!(counted.into_value().map(Cell::into_inner), Some(3));
 }

@@ -230,7 +230,7 @@ fn a_failure_of_one_device_leaves_the_other_alone() {
             assert_eq!(contents(&tree), contents(&[numbers(9, 3)]), "{when:?} {call:?} {failing}");
             assert_eq!(report.submissions, 1);
             let error = in_time(move || failed.wait()).unwrap_err();
-            assert!(error.to_string().contains("told to fail"), "{error}");
+            assert!(error.error().to_string().contains("told to fail"), "{error}");
             let mut back = error.into_value().expect("the structure comes back");
             assert_eq!(contents(&back), contents(&[numbers(9, 3)]));
             eventually("the source is no longer in use", || back[0].as_mut_bytes().is_ok());
@@ -250,7 +250,7 @@ fn what_fails_for_all_at_the_start_gives_the_structure_back() {
         (0..times).for_each(|_| late.fail_next(call, 0));
         one.trim();
         let failed = start_copy_to_all(tree, &to, options().background(BackgroundWork::Never)).unwrap_err();
-        assert!(failed.to_string().contains("told to fail"), "{call:?}: {failed}");
+        assert!(failed.error().to_string().contains("told to fail"), "{call:?}: {failed}");
         let back = failed.into_value().expect("the structure comes back");
         assert_eq!(back.iter().map(|tensor| tensor.address().unwrap()).collect::<Vec<_>>(), addresses);
         assert_eq!(contents(&back), contents(&batch()));

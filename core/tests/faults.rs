@@ -42,7 +42,7 @@ fn fails_and_recovers(late: &LateHandle, device: &Device, when: BackgroundWork) 
     let tree = sources();
     let addresses: Vec<_> = tree.iter().map(|tensor| tensor.address().unwrap()).collect();
     let failed = copy(tree, device, options(when)).unwrap_err();
-    assert!(failed.to_string().contains("told to fail"), "{failed}");
+    assert!(failed.error().to_string().contains("told to fail"), "{failed}");
     let mut back = failed.into_value().expect("the structure comes back");
     assert_eq!(back.iter().map(|tensor| tensor.address().unwrap()).collect::<Vec<_>>(), addresses);
     assert_eq!(bytes(&back), [vec![1; 8], vec![2; 24]]);
@@ -145,7 +145,7 @@ fn what_was_submitted_before_the_failure_stays_owned() {
             Err(failed) => failed,
             Ok(handle) => in_time(move || handle.wait()).unwrap_err(),
         };
-        assert!(failed.to_string().contains("told to fail"), "{failed}");
+        assert!(failed.error().to_string().contains("told to fail"), "{failed}");
         let back = failed.into_value().unwrap();
         assert_eq!(bytes(&back), [vec![3; 9 << 20], vec![4; 16]]);
         drop(back);
@@ -423,7 +423,7 @@ fn what_fails_while_somebody_waits_gives_the_sources_back() {
         let (shapes, bytes) =
             (layouts(&tree), tree.iter().map(|leaf| leaf.to_bytes().unwrap()).collect::<Vec<_>>());
         let failed = fails_in_wait(tree, &late, &device);
-        assert!(failed.to_string().contains("told to fail"), "{failed}");
+        assert!(failed.error().to_string().contains("told to fail"), "{failed}");
         let back = failed.into_value().unwrap();
         assert_eq!(layouts(&back), shapes);
         assert!(back.iter().zip(bytes).all(|(leaf, bytes)| leaf.to_bytes().unwrap() == bytes));
@@ -505,7 +505,7 @@ fn a_structure_that_changes_its_order_gets_its_sources_back() {
         let patient = Duration::from_secs(60);
         let start = move || start_copy(tree, &Device::host(), CopyOptions::default())?.wait_timeout(patient);
         let failed = in_time(start).unwrap_err();
-        assert!(failed.to_string().contains("told to fail"), "{failed}");
+        assert!(failed.error().to_string().contains("told to fail"), "{failed}");
         let tensors = failed.into_value().unwrap().tensors;
         assert_eq!(tensors.each_ref().map(bytes_of), [vec![1; one], vec![2; two]]);
     }

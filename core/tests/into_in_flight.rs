@@ -96,7 +96,7 @@ fn a_failed_submission_leaves_both_structures_usable() {
             let failed =
                 in_time(move || start_copy_into(value, destination, options().background(when))?.wait());
             let failed = failed.unwrap_err();
-            assert!(failed.to_string().contains("told to fail"), "{failed}");
+            assert!(failed.error().to_string().contains("told to fail"), "{failed}");
             fills_once_more(&device, failed.into_both());
         }
         no_violations(&late);

@@ -34,7 +34,7 @@ fn contents(weights: Weights) -> BTreeMap<String, Vec<u8>> {
 
 fn refused<S: TensorTree>(value: S, into: S) -> (String, S, S) {
     let failed = start_copy_into(value, into, options()).unwrap_err();
-    let text = failed.to_string();
+    let text = failed.error().to_string();
     let (value, into) = failed.into_both();
     (text, value.unwrap(), into.unwrap())
 }

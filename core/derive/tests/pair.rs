@@ -43,7 +43,7 @@ fn linear(byte: u8) -> Layer {
 /// The error, with both structures whole.
 fn refused<S: TensorTree>(value: S, into: S) -> String {
     let failed = start_copy_into(value, into, CopyOptions::default()).unwrap_err();
-    let text = failed.to_string();
+    let text = failed.error().to_string();
     assert!(matches!(failed.into_both(), (Some(_), Some(_))));
     text
 }

@@ -117,7 +117,7 @@ impl<S: TensorTree> CopyHandle<S> {
         // Some of its tensors have no memory.
         (self.job, self.value) = (None, None);
         self.completion.abandon();
-        Err(CopyError::new(error, None))
+        Err(self.failed(error, None))
     }
 
     /// The structure of a copy that is done. A tensor that stayed where it is may have failed to be filled meanwhile.
@@ -126,7 +126,10 @@ impl<S: TensorTree> CopyHandle<S> {
         match self.placed.iter().try_for_each(Storage::check_ready) {
             Ok(()) => self.finish(),
             Err(error) if self.into.is_some() => Err(self.give_up(error)),
-            Err(error) => Err(CopyError::new(error, self.value.take())),
+            Err(error) => {
+                let value = self.value.take();
+                Err(self.failed(error, value))
+            }
         }
     }
 
@@ -140,7 +143,11 @@ impl<S: TensorTree> CopyHandle<S> {
         }
         // Its memory is in the structure that comes out.
         self.into = None;
-        self.value.take().ok_or_else(|| CopyError::new(Error::Finished, None))
+        self.value.take().ok_or_else(|| self.failed(Error::Finished, None))
+    }
+
+    fn failed(&self, error: Error, value: Option<S>) -> CopyError<S> {
+        CopyError::new(error, value).of_copy_to(self.planned.target)
     }
 
     /// The structure with its sources, if they are still there.
@@ -148,7 +155,7 @@ impl<S: TensorTree> CopyHandle<S> {
         if fork::is_child() {
             // Workers of the parent may have been in the middle of the copy.
             std::mem::forget((self.value.take(), self.into.take(), self.job.take()));
-            return CopyError::new(error, None);
+            return self.failed(error, None);
         }
         if let Some(into) = self.into.take() {
             return self.give_up_both(error, *into);
@@ -159,7 +166,7 @@ impl<S: TensorTree> CopyHandle<S> {
             take::restore(&job.leaves, &mut value);
             Some(value)
         });
-        CopyError::new(error, value)
+        self.failed(error, value)
     }
 
     /// Both structures of a copy into memory of the caller. Unless the copy is done it fails now: nobody may read memory that is
@@ -169,7 +176,7 @@ impl<S: TensorTree> CopyHandle<S> {
         self.placed.clear();
         let Some(job) = self.job.take() else {
             // The sources are gone, and the memory is in the structure that was to come out.
-            return CopyError::new(error, None).with_destination(self.value.take());
+            return self.failed(error, None).with_destination(self.value.take());
         };
         job.report(&mut self.planned);
         let mut value = self.value.take();
@@ -189,6 +196,6 @@ impl<S: TensorTree> CopyHandle<S> {
             (Some(value), Some(into)) => pairing::located(error, value, into),
             _ => error,
         };
-        CopyError::new(error, value).with_destination(into)
+        self.failed(error, value).with_destination(into)
     }
 }

@@ -55,7 +55,7 @@ pub fn start_copy<S: TensorTree>(
         Err(error) => {
             job.completion.fail(error.clone());
             take::restore(&job.leaves, &mut value);
-            Err(CopyError::new(error, Some(value)))
+            Err(CopyError::new(error, Some(value)).of_copy_to(to.id()))
         }
     }
 }
@@ -78,12 +78,12 @@ impl<S: TensorTree> Prepared<S> {
         let mut report = CopyReport::new(to.id());
         let mut scan = match options.validate().and_then(|()| Scan::new(to, options)) {
             Ok(scan) => scan,
-            Err(error) => return Err(CopyError::new(error, Some(value))),
+            Err(error) => return Err(CopyError::new(error, Some(value)).of_copy_to(to.id())),
         };
         let started = Instant::now();
         let leaves = match take::take(&mut value, &mut scan, &completion) {
             Ok(leaves) => leaves,
-            Err(error) => return Err(CopyError::new(error, Some(value))),
+            Err(error) => return Err(CopyError::new(error, Some(value)).of_copy_to(to.id())),
         };
         let taken = Instant::now();
         report.traverse = taken - started;
@@ -92,7 +92,7 @@ impl<S: TensorTree> Prepared<S> {
             Err(failed) => {
                 let (error, leaves) = *failed;
                 take::restore(&leaves, &mut value);
-                return Err(CopyError::new(error, Some(value)));
+                return Err(CopyError::new(error, Some(value)).of_copy_to(to.id()));
             }
         };
         report.plan = taken.elapsed();

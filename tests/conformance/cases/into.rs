@@ -177,7 +177,7 @@ fn refusals_give_both_structures_back(bed: &Bed) -> Result<(), Failed> {
     let last = value.pop().ok_or("there are some")?;
     let fewer = start_copy_into(value, held, bed.options()).expect_err("one is missing");
     assert!(matches!(fewer.error(), Error::StructureMismatch { .. }), "{fewer}");
-    assert!(fewer.to_string().contains("41 items to copy, but 42 items"), "{fewer}");
+    assert!(fewer.error().to_string().contains("41 items to copy, but 42 items"), "{fewer}");
     (value, held) = both(fewer.into_both())?;
 
     value.push(bed.bytes(6));

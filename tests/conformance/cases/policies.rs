@@ -84,7 +84,7 @@ fn never_refuses_others(bed: &Bed) -> Result<(), Failed> {
         "cannot move tensor from host to {} without copying; allow copying to do so",
         bed.device.id()
     );
-    assert_eq!(failed.to_string(), words);
+    assert_eq!(failed.error().to_string(), words);
     let mut back = failed.into_value().expect("the structure comes back");
     assert_same(&expected, &Contents::of_all(&mut back.0));
     assert_eq!(back.0.iter().map(Tensor::address).collect::<Result<Vec<_>, _>>()?, addresses);
