@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use transship::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, HostSide, Limits, MemoryKind,
     RawMemory, Staging, StreamPriority, Submission, TimeMark, WriteWindow,
@@ -44,7 +43,6 @@ fn main() -> Result<()> {
 
 struct ToyDriver;
 
-#[async_trait]
 impl Driver for ToyDriver {
     fn name(&self) -> &'static str {
         "toy"
@@ -62,7 +60,7 @@ impl Driver for ToyDriver {
         1
     }
 
-    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         let device = DeviceId::new(self.name(), ordinal)?;
         let limits = Limits {
             copy_granularity: Alignment::ONE,

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use cudarc::driver::sys::CUresult;
-use futures::channel::oneshot;
 use transship_core::backend::stream_ordered::{OrderedBackend, is_code};
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
 use transship_core::{DeviceId, Error, Result};
@@ -26,7 +24,6 @@ inventory::submit! {
     BuiltinDriver(|| Arc::new(CudaDriver))
 }
 
-#[async_trait]
 impl Driver for CudaDriver {
     fn name(&self) -> &'static str {
         NAME
@@ -44,15 +41,8 @@ impl Driver for CudaDriver {
         initialise().and_then(|calls| count(&calls)).unwrap_or(0)
     }
 
-    /// Creating a context takes some 100 ms: a thread of its own does it, so that the future never blocks.
-    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
-        let (sender, receiver) = oneshot::channel();
-        std::thread::Builder::new()
-            .name("transship-cuda-open".to_owned())
-            .spawn(move || sender.send(open(ordinal)).map_err(drop))
-            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
-        let opened = receiver.await;
-        opened.unwrap_or_else(|_| Err(Error::Panicked { message: format!("opening {NAME}:{ordinal}") }))
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+        open(ordinal)
     }
 }
 
@@ -118,7 +108,7 @@ mod tests {
             Err(Error::DriverUnavailable { driver: name, reason }) => {
                 assert_eq!((name, driver.device_count()), (NAME, 0));
                 assert!(reason.contains("driver"), "{reason}");
-                let opened = futures::executor::block_on(driver.open(0));
+                let opened = driver.open(0);
                 assert!(matches!(opened, Err(Error::DriverUnavailable { .. })));
             }
             Err(other) => assert_eq!(other.to_string(), "DriverUnavailable"),
@@ -129,9 +119,7 @@ mod tests {
     fn a_device_that_is_not_there_is_named_with_the_count() {
         let driver = CudaDriver;
         let count = driver.device_count();
-        if let Err(Error::NoSuchDevice { device, count: known }) =
-            futures::executor::block_on(driver.open(count))
-        {
+        if let Err(Error::NoSuchDevice { device, count: known }) = driver.open(count) {
             assert_eq!((device.ordinal(), known), (count, count));
         } else {
             assert_eq!(count, 0);

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use futures::channel::oneshot;
 use transship_core::backend::stream_ordered::{OrderedBackend, is_code};
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
 use transship_core::{DeviceId, Error, Result};
@@ -22,7 +20,6 @@ inventory::submit! {
     BuiltinDriver(|| Arc::new(HipDriver))
 }
 
-#[async_trait]
 impl Driver for HipDriver {
     fn name(&self) -> &'static str {
         NAME
@@ -40,15 +37,8 @@ impl Driver for HipDriver {
         library::require().and_then(count).unwrap_or(0)
     }
 
-    /// Initialising a device takes long: a thread of its own does it, so that the future never blocks.
-    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
-        let (sender, receiver) = oneshot::channel();
-        std::thread::Builder::new()
-            .name("transship-hip-open".to_owned())
-            .spawn(move || sender.send(open(ordinal)).map_err(drop))
-            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
-        let opened = receiver.await;
-        opened.unwrap_or_else(|_| Err(Error::Panicked { message: format!("opening {NAME}:{ordinal}") }))
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+        open(ordinal)
     }
 }
 

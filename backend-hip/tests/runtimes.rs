@@ -14,7 +14,7 @@ use transship_hip::HipDriver;
 /// The answers about whatever runtime this machine has agree; a child of the tests below prints them.
 #[test]
 fn all_answers_agree() {
-    let opened = futures::executor::block_on(HipDriver.open(0));
+    let opened = HipDriver.open(0);
     match (HipDriver.is_available(), HipDriver.device_count(), opened) {
         (Ok(()), 1.., Ok(_)) => println!("answer: available"),
         (Err(Error::DriverUnavailable { driver: "hip", reason }), 0, Err(opened)) => {

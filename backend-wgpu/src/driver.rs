@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use futures::channel::oneshot;
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
 use transship_core::{DeviceId, Error, Result};
 use wgpu::{Adapter, DeviceDescriptor, DeviceType, ExperimentalFeatures, Features, MemoryHints, Trace};
@@ -30,7 +28,6 @@ inventory::submit! {
     BuiltinDriver(|| Arc::new(WgpuDriver))
 }
 
-#[async_trait]
 impl Driver for WgpuDriver {
     fn name(&self) -> &'static str {
         NAME
@@ -54,15 +51,8 @@ impl Driver for WgpuDriver {
         adapters::all().len()
     }
 
-    /// Drivers take their time here: a thread of its own waits for them, so that the future never blocks.
-    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
-        let (sender, receiver) = oneshot::channel();
-        std::thread::Builder::new()
-            .name("transship-wgpu-open".to_owned())
-            .spawn(move || sender.send(open(ordinal)).map_err(drop))
-            .map_err(|error| Error::NoThread { reason: error.to_string() })?;
-        let opened = receiver.await;
-        opened.unwrap_or_else(|_| Err(Error::Panicked { message: format!("opening {NAME}:{ordinal}") }))
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+        open(ordinal)
     }
 }
 

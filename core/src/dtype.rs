@@ -52,7 +52,7 @@ pub enum DType {
 
 impl DType {
     /// Every element type.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: &[Self] = &[
         Self::Bool,
         Self::U8,
         Self::U16,
@@ -136,7 +136,8 @@ impl FromStr for DType {
 
     fn from_str(text: &str) -> Result<Self, ParseDTypeError> {
         Self::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|dtype| dtype.name() == text)
             .ok_or_else(|| ParseDTypeError { text: text.to_owned() })
     }
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             assert_eq!(dtype.to_string().parse::<DType>().ok(), Some(dtype));
         }
     }

@@ -13,7 +13,6 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use hooked::Hooked;
 use late_backend::{Call, LateConfig, LateHandle};
 use support::{in_time, late, on, two, with};
@@ -112,7 +111,6 @@ fn names_say_what_they_should_look_like() {
 /// A driver whose library is not there.
 struct Missing;
 
-#[async_trait]
 impl Driver for Missing {
     fn name(&self) -> &'static str {
         "missing"
@@ -131,7 +129,7 @@ impl Driver for Missing {
         0
     }
 
-    async fn open(&self, _: usize) -> Result<Arc<dyn Backend>> {
+    fn open(&self, _: usize) -> Result<Arc<dyn Backend>> {
         Err(self.is_available().expect_err("it never is"))
     }
 }

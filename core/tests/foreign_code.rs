@@ -14,7 +14,6 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::executor::block_on;
 use hostile::{Flag, Owner, PanicsWhenDropped, Task, waker};
 use support::{Drops, bytes_of, eventually, in_time, late, no_violations, on};
@@ -440,7 +439,6 @@ struct Curious {
     devices: usize,
 }
 
-#[async_trait]
 impl Driver for Curious {
     fn name(&self) -> &'static str {
         assert!(!Device::list().is_empty(), "the host is there");
@@ -459,7 +457,7 @@ impl Driver for Curious {
         self.devices
     }
 
-    async fn open(&self, _: usize) -> Result<Arc<dyn Backend>> {
+    fn open(&self, _: usize) -> Result<Arc<dyn Backend>> {
         Err(Error::NotReady)
     }
 }

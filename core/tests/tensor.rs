@@ -5,7 +5,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use half::{bf16, f16};
 use num_complex::Complex;
 use proptest::prelude::*;
@@ -76,7 +75,7 @@ fn every_element_type_comes_back_as_it_went_in() {
 fn a_shape_that_does_not_fit_the_data_is_refused_with_both_sizes() {
     let result = Tensor::from_vec(vec![0_u16; 5], &[2, 3]);
     assert!(matches!(result, Err(Error::ShapeMismatch { expected: 12, actual: 10, .. })));
-    let result = Tensor::from_bytes(Bytes::from_static(&[0; 7]), DType::F32, &[2]);
+    let result = Tensor::from_owner([0; 7], DType::F32, &[2]);
     assert!(matches!(result, Err(Error::ShapeMismatch { expected: 8, actual: 7, .. })));
     let result = Tensor::from_vec(vec![0_u16; 5], &[usize::MAX, 2]);
     assert!(matches!(result, Err(Error::SizeOverflow { .. })));
@@ -97,7 +96,7 @@ fn lent_memory_is_read_in_place_and_let_go_of_with_the_last_view() {
 
 #[test]
 fn lent_memory_is_not_written() {
-    let mut tensor = Tensor::from_bytes(Bytes::from_static(&[1, 2]), DType::U8, &[2]).unwrap();
+    let mut tensor = Tensor::from_owner([1, 2], DType::U8, &[2]).unwrap();
     assert!(matches!(tensor.as_mut_slice::<u8>(), Err(Error::NotWritable { .. })));
     assert!(matches!(tensor.as_mut_bytes(), Err(Error::NotWritable { .. })));
 }
@@ -123,7 +122,7 @@ fn memory_that_is_misaligned_for_the_elements_is_refused() {
 
 #[test]
 fn invalid_bools_are_found_when_they_are_read() {
-    let mut tensor = Tensor::from_bytes(Bytes::from_static(&[0, 1, 2, 1]), DType::Bool, &[4]).unwrap();
+    let mut tensor = Tensor::from_owner([0, 1, 2, 1], DType::Bool, &[4]).unwrap();
     assert!(matches!(tensor.as_slice::<bool>(), Err(Error::InvalidBits { dtype: DType::Bool })));
     assert!(matches!(tensor.to_vec::<bool>(), Err(Error::InvalidBits { dtype: DType::Bool })));
     assert_eq!(tensor.to_bytes().unwrap(), [0, 1, 2, 1]);

@@ -81,7 +81,7 @@ impl Bed {
 
     /// Small tensors of all types.
     pub(crate) fn batch(&self, count: usize) -> Vec<Tensor> {
-        let dtypes = DType::ALL.into_iter().cycle();
+        let dtypes = DType::ALL.iter().copied().cycle();
         dtypes.take(count).enumerate().map(|(index, dtype)| self.tensor(dtype, &[index % 7 + 1, 3])).collect()
     }
 

@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use futures::executor::block_on;
 use libloading::Library;
 use transship::backend::{BuiltinDriver, Driver};
 use transship::{Device, Error};
@@ -47,7 +46,7 @@ impl Through {
 
     /// Opens a device anew: what others may still hold of it is of no account.
     pub(crate) fn open(self, ordinal: usize) -> Result<Device, Error> {
-        Device::from_backend(block_on(self.driver().unwrap().open(ordinal))?)
+        Device::from_backend(self.driver().unwrap().open(ordinal)?)
     }
 
     /// Which calls shall fail, as the stand-in wants them: HIP's library makes a context current in front of most calls, and

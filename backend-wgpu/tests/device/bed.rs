@@ -34,8 +34,7 @@ impl Program {
 
     /// A program that works on a device of transship's own, opened for it alone.
     pub(crate) fn on_own_device() -> Self {
-        let target =
-            pollster::block_on(transship_wgpu::WgpuDriver.open(0)).and_then(Device::from_backend).unwrap();
+        let target = transship_wgpu::WgpuDriver.open(0).and_then(Device::from_backend).unwrap();
         // SAFETY: as above.
         let (device, queue) = unsafe { transship_wgpu::wgpu_device(&target) }.unwrap();
         Self { device, queue, target }

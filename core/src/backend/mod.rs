@@ -18,8 +18,6 @@ pub mod stream_ordered;
 use std::any::Any;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use crate::device_id::DeviceId;
 use crate::error::Result;
 
@@ -35,7 +33,6 @@ pub use crate::runtime::leaks::count_leak;
 ///
 /// Compiled-in backends announce themselves with [`inventory::submit!`](inventory) of a [`BuiltinDriver`]; a
 /// program adds one of its own with [`register_driver`](crate::register_driver).
-#[async_trait]
 pub trait Driver: Send + Sync + 'static {
     /// The word before the colon of the names of its devices: `cuda` in `cuda:0`.
     fn name(&self) -> &'static str;
@@ -53,12 +50,12 @@ pub trait Driver: Send + Sync + 'static {
     /// How many devices there are, without initialising one of them; 0 if the driver is not available.
     fn device_count(&self) -> usize;
 
-    /// Initialises one device.
+    /// Initialises one device. May take as long as the driver needs: [`Device::open`](crate::Device::open) calls it on a thread of its own.
     ///
     /// # Errors
     ///
     /// [`Error::DriverUnavailable`](crate::Error::DriverUnavailable), [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver says.
-    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>>;
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>>;
 }
 
 /// A driver that a backend crate brings along; collected when the program is linked.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::copy::handle::CopyHandle;
 use crate::copy::start::Prepared;
-use crate::copy::take;
+use crate::copy::take_and_put;
 use crate::device::device::Device;
 use crate::error::{CopyError, Error, Result};
 use crate::in_flight::completion::Completion;
@@ -13,9 +13,9 @@ use crate::job::options::CopyOptions;
 use crate::job::report::CopyReport;
 use crate::runtime::foreign;
 use crate::transfer::background::BackgroundCopy;
-use crate::transfer::group::JobGroup;
+use crate::transfer::job_group::JobGroup;
 use crate::transfer::launch::launch_all;
-use crate::tree::visitor::TensorTree;
+use crate::tree::tensor_tree::TensorTree;
 
 /// Starts to copy every tensor of `value` to each device of `to` and returns at once, with a handle for each device in
 /// the order of `to`. A device that is named twice gets two structures; without a device there is nothing to do.
@@ -152,7 +152,7 @@ impl<S: TensorTree + Clone> Broadcast<S> {
         CopyError::new(
             error,
             value.zip(self.copies.first()).map(|(mut value, (_, job, _))| {
-                take::restore(&job.leaves, &mut value);
+                take_and_put::restore(&job.leaves, &mut value);
                 value
             }),
         )
@@ -164,7 +164,7 @@ impl<S: TensorTree + Clone> Broadcast<S> {
         let (Some(mut value), Some((_, job, _))) = (value, self.copies.first()) else {
             return Err(Error::Taken);
         };
-        take::restore(&job.leaves, &mut value);
+        take_and_put::restore(&job.leaves, &mut value);
         Ok(value)
     }
 }

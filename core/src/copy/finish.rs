@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::{held_memory, pairing, take};
+use crate::copy::{pairing, put_memory, take_and_put};
 use crate::device::stream::Stream;
 use crate::error::{CopyError, Error, Result};
 use crate::job::job::Job;
@@ -12,7 +12,7 @@ use crate::runtime::backoff::Backoff;
 use crate::runtime::fork;
 use crate::runtime::sync::Instant;
 use crate::tensor::storage::Storage;
-use crate::tree::visitor::TensorTree;
+use crate::tree::tensor_tree::TensorTree;
 
 impl<S: TensorTree> CopyHandle<S> {
     pub(crate) fn hand_to(&mut self, stream: &Stream) -> Result<()> {
@@ -109,8 +109,8 @@ impl<S: TensorTree> CopyHandle<S> {
     fn place(&mut self) -> Result<(), CopyError<S>> {
         let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
         let placed = match job.held() {
-            Some(held) => held_memory::place(held, value, job.leaves.copy()),
-            None => take::place(value, job),
+            Some(held) => put_memory::place(held, value, job.leaves.copy()),
+            None => take_and_put::place(value, job),
         };
         let Err(error) = placed else { return Ok(()) };
         job.report(&mut self.planned);
@@ -163,7 +163,7 @@ impl<S: TensorTree> CopyHandle<S> {
         let value = self.job.take().and_then(|job| {
             job.report(&mut self.planned);
             let mut value = self.value.take()?;
-            take::restore(&job.leaves, &mut value);
+            take_and_put::restore(&job.leaves, &mut value);
             Some(value)
         });
         self.failed(error, value)
@@ -181,7 +181,7 @@ impl<S: TensorTree> CopyHandle<S> {
         job.report(&mut self.planned);
         let mut value = self.value.take();
         if let Some(value) = &mut value {
-            take::restore(&job.leaves, value);
+            take_and_put::restore(&job.leaves, value);
         }
         let filled = match job.left_to_unstage() {
             // SAFETY: the copy is done, and only `give_back`, below, puts its results into a structure: the job is still
@@ -190,7 +190,7 @@ impl<S: TensorTree> CopyHandle<S> {
             _ => Ok(()),
         };
         let is_back =
-            job.held().is_some_and(|held| held_memory::give_back(held, &mut into, job.leaves.copy()).is_ok());
+            job.held().is_some_and(|held| put_memory::give_back(held, &mut into, job.leaves.copy()).is_ok());
         let mut into = Some(into).filter(|_| filled.is_ok() && is_back);
         let error = match (&mut value, &mut into) {
             (Some(value), Some(into)) => pairing::located(error, value, into),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::{held_memory, pairing, take};
+use crate::copy::{pairing, put_memory, take_and_put};
 use crate::error::{CopyError, Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::job::Job;
@@ -14,7 +14,7 @@ use crate::job::report::CopyReport;
 use crate::runtime::fork;
 use crate::transfer::background::BackgroundCopy;
 use crate::transfer::launch::launch;
-use crate::tree::visitor::TensorTree;
+use crate::tree::tensor_tree::TensorTree;
 
 /// Starts to copy the tensors of `value` into the memory of those of `into`, and returns at once: nothing is allocated on
 /// the target, and addresses stay what they are.
@@ -79,7 +79,7 @@ fn started<S: TensorTree>(
     match launch(&job) {
         Ok(workers) => Ok((job, workers, report)),
         Err(error) => {
-            take::restore(&job.leaves, value);
+            take_and_put::restore(&job.leaves, value);
             match (&error, Arc::try_unwrap(job)) {
                 // Nothing was begun.
                 (Error::Busy { .. }, Ok(job)) if job.completion.positions().is_empty() => give_up(job, into),
@@ -94,7 +94,7 @@ fn started<S: TensorTree>(
 fn fail<S: TensorTree>(job: &Job, error: &Error, into: &mut S) {
     job.completion.fail(error.clone());
     // It stops where the structure shows other tensors than it did before.
-    let _ = job.held().map(|held| held_memory::give_back(held, into, job.leaves.copy()));
+    let _ = job.held().map(|held| put_memory::give_back(held, into, job.leaves.copy()));
 }
 
 /// Gives the memory back as it was before a copy that has not begun.
@@ -104,7 +104,7 @@ fn give_up<S: TensorTree>(job: Job, into: &mut S) {
     if let Some(mut held) = held {
         held.restore_fillers();
         // It stops where the structure shows other tensors than it did before.
-        let _ = held_memory::give_back(&held, into, leaves.copy());
+        let _ = put_memory::give_back(&held, into, leaves.copy());
     }
 }
 
@@ -130,8 +130,8 @@ fn prepared<S: TensorTree>(
         }
         Err(failed) => {
             let (error, leaves, held) = *failed;
-            take::restore(&leaves, value);
-            let _ = held_memory::give_back(&held, into, leaves.copy());
+            take_and_put::restore(&leaves, value);
+            let _ = put_memory::give_back(&held, into, leaves.copy());
             Err(error)
         }
     }

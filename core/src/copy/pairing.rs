@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use crate::copy::{held_memory, take};
+use crate::copy::{put_memory, take_and_put};
 use crate::device::device::Device;
 use crate::error::{Error, Result, count};
 use crate::in_flight::completion::Completion;
@@ -15,7 +15,7 @@ use crate::job::scan::Scan;
 use crate::runtime::foreign;
 use crate::tensor::tensor::Tensor;
 use crate::tree::pair::{PairSink, Pairs};
-use crate::tree::visitor::{Stop, TensorTree};
+use crate::tree::tensor_tree::{Stop, TensorTree};
 
 /// Takes the tensors of `value` and those of `into`, which tell the `target`. On an error both are as they were.
 pub(crate) fn take<'a, S: TensorTree>(
@@ -37,8 +37,8 @@ pub(crate) fn take<'a, S: TensorTree>(
     match (checked, scan) {
         (Ok(()), Some(scan)) => Ok(Paired { leaves, held, scan }),
         (checked, _) => {
-            take::restore(&leaves, value);
-            held_memory::restore(&held, into, leaves.copy());
+            take_and_put::restore(&leaves, value);
+            put_memory::restore(&held, into, leaves.copy());
             Err(located(checked.err().unwrap_or(Error::Taken), value, into))
         }
     }

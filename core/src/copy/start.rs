@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::take;
+use crate::copy::take_and_put;
 use crate::device::device::Device;
 use crate::error::CopyError;
 use crate::in_flight::completion::Completion;
@@ -13,7 +13,7 @@ use crate::job::options::CopyOptions;
 use crate::job::report::CopyReport;
 use crate::job::scan::Scan;
 use crate::transfer::launch::launch;
-use crate::tree::visitor::TensorTree;
+use crate::tree::tensor_tree::TensorTree;
 
 /// Starts to copy every tensor of `value` to `to` and returns at once: the thread does not wait for a device.
 ///
@@ -54,7 +54,7 @@ pub fn start_copy<S: TensorTree>(
         Ok(workers) => Ok(CopyHandle::new(value, job, workers, report)),
         Err(error) => {
             job.completion.fail(error.clone());
-            take::restore(&job.leaves, &mut value);
+            take_and_put::restore(&job.leaves, &mut value);
             Err(CopyError::new(error, Some(value)).of_copy_to(to.id()))
         }
     }
@@ -81,7 +81,7 @@ impl<S: TensorTree> Prepared<S> {
             Err(error) => return Err(CopyError::new(error, Some(value)).of_copy_to(to.id())),
         };
         let started = Instant::now();
-        let leaves = match take::take(&mut value, &mut scan, &completion) {
+        let leaves = match take_and_put::take(&mut value, &mut scan, &completion) {
             Ok(leaves) => leaves,
             Err(error) => return Err(CopyError::new(error, Some(value)).of_copy_to(to.id())),
         };
@@ -91,7 +91,7 @@ impl<S: TensorTree> Prepared<S> {
             Ok(job) => Arc::new(job),
             Err(failed) => {
                 let (error, leaves) = *failed;
-                take::restore(&leaves, &mut value);
+                take_and_put::restore(&leaves, &mut value);
                 return Err(CopyError::new(error, Some(value)).of_copy_to(to.id()));
             }
         };

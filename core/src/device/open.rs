@@ -1,5 +1,7 @@
 //! Opening devices by name, and the table of those that are open.
 
+use futures::channel::oneshot;
+use futures::executor::block_on;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::device::device::{Device, WeakDevice};
@@ -22,17 +24,20 @@ impl Device {
     /// [`Error::UnknownDriver`], [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], [`Error::InvalidLimit`], or what the
     /// driver says.
     pub fn open(id: DeviceId) -> Result<Self> {
-        pollster::block_on(Self::open_async(id))
+        block_on(Self::open_async(id))
     }
 
-    /// Opens the device that `id` names.
+    /// As [`open`](Self::open), without blocking: a thread of its own waits for the driver.
     ///
     /// # Errors
     ///
     /// As [`open`](Self::open).
     pub async fn open_async(id: DeviceId) -> Result<Self> {
         fork::check()?;
-        open(id).await
+        match find_open(id) {
+            Some(device) => Ok(device),
+            None => by_thread(move || open(id)).await,
+        }
     }
 
     /// The most capable device there is: the first of the driver with the highest
@@ -42,11 +47,10 @@ impl Device {
     ///
     /// What the driver says while it initialises the device.
     pub fn best() -> Result<Self> {
-        fork::check()?;
-        Self::open(drivers::best())
+        block_on(Self::best_async())
     }
 
-    /// As [`best`](Self::best), without blocking while the driver initialises the device.
+    /// As [`best`](Self::best), without blocking: a thread of its own asks the drivers.
     ///
     /// ```
     /// use transship_core::Device;
@@ -54,7 +58,7 @@ impl Device {
     /// async fn first() -> transship_core::Result<Device> {
     ///     Device::best_async().await
     /// }
-    /// assert_eq!(pollster::block_on(first())?.id(), Device::best()?.id());
+    /// assert_eq!(futures::executor::block_on(first())?.id(), Device::best()?.id());
     /// # Ok::<(), transship_core::Error>(())
     /// ```
     ///
@@ -63,7 +67,7 @@ impl Device {
     /// As [`best`](Self::best).
     pub async fn best_async() -> Result<Self> {
         fork::check()?;
-        Self::open_async(drivers::best()).await
+        by_thread(|| open(drivers::best())).await
     }
 
     /// All devices of all drivers in this program that can be used here, without initialising them; the best first.
@@ -72,10 +76,19 @@ impl Device {
     }
 }
 
-pub(crate) async fn open(id: DeviceId) -> Result<Device> {
-    if id.is_host() {
-        return Ok(Device::host());
-    }
+/// Drivers take their time: creating a context of CUDA takes some 100 ms.
+async fn by_thread(open: impl FnOnce() -> Result<Device> + Send + 'static) -> Result<Device> {
+    let (sender, receiver) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("transship-open".to_owned())
+        .spawn(move || sender.send(open()).map_err(drop))
+        .map_err(|error| Error::NoThread { reason: error.to_string() })?;
+    receiver
+        .await
+        .unwrap_or_else(|_| Err(Error::Panicked { message: "while a device was opened".to_owned() }))
+}
+
+fn open(id: DeviceId) -> Result<Device> {
     if let Some(device) = find_open(id) {
         return Ok(device);
     }
@@ -85,11 +98,14 @@ pub(crate) async fn open(id: DeviceId) -> Result<Device> {
     if id.ordinal() >= count {
         return Err(Error::NoSuchDevice { device: id, count });
     }
-    let device = Device::from_backend(driver.open(id.ordinal()).await?)?;
+    let device = Device::from_backend(driver.open(id.ordinal())?)?;
     Ok(keep(device))
 }
 
 fn find_open(id: DeviceId) -> Option<Device> {
+    if id.is_host() {
+        return Some(Device::host());
+    }
     OPEN.lock().get(&id).and_then(WeakDevice::upgrade)
 }
 

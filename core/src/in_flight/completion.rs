@@ -8,9 +8,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::in_flight::metrics::CopyMetrics;
+use crate::in_flight::copy_metrics::CopyMetrics;
 use crate::in_flight::queue::SubmissionQueue;
-use crate::in_flight::retired::Retired;
+use crate::in_flight::released_lent::Retired;
 use crate::runtime::foreign::TaskWaker;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU8, Ordering};

@@ -6,10 +6,10 @@ use crate::backend::host::memory::HostMemory;
 use crate::backend::{Buffer, Direction};
 use crate::device::device::Device;
 use crate::error::Result;
-use crate::in_flight::metrics::Phase;
+use crate::in_flight::copy_metrics::Phase;
 use crate::job::destination::{Destination, Destinations};
 use crate::job::job::Job;
-use crate::job::path::{PathKind, TransferPath};
+use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::plan::plan::Route;
 use crate::tensor::storage::Storage;
 

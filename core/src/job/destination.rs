@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::in_flight::stream_uses::StreamUses;
-use crate::job::path::TransferPath;
+use crate::job::transfer_path::TransferPath;
 use crate::tensor::storage::Storage;
 
 /// The memory that the copy fills.

@@ -8,11 +8,11 @@ use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::leaf::{HostAddress, Leaf};
 use crate::job::scan::Scan;
-use crate::runtime::lent::Collecting;
+use crate::runtime::lent_drops::Collecting;
 use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::tensor::storage::Storage;
 use crate::tensor::tensor::{Mark, Tensor};
-use crate::tree::visitor::Stop;
+use crate::tree::tensor_tree::Stop;
 
 /// The tensors of a structure, in the order in which they were taken.
 pub(crate) struct Leaves {

@@ -168,8 +168,10 @@ impl CopyOptions {
         self
     }
 
-    /// Copies in order on `stream`, a stream of the device that runs the copy: the target, or the source where the
-    /// target is the host. By default that is the [current stream](Stream::enter) of the device if there is one, else
+    /// Copies on `stream`, a stream of the device that runs the copy: the target, or the source where the target is the host. What is
+    /// submitted to a stream runs in order. Copies that workers carry out (large ones, those that find no idle block) are submitted
+    /// later, and one that is started behind them may be submitted before them: wait for the first handle, or say
+    /// [`BackgroundWork::Never`], where the order of two calls matters. By default that is the [current stream](Stream::enter) of the device if there is one, else
     /// a copy stream of the device's own, the same one for all copies of this thread in this direction.
     pub fn stream(mut self, stream: &Stream) -> Self {
         self.stream = Some(stream.clone());

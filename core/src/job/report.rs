@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::device_id::DeviceId;
-use crate::in_flight::metrics::CopyMetrics;
+use crate::in_flight::copy_metrics::CopyMetrics;
 use crate::job::job::Job;
 use crate::plan::plan::Counts;
 

@@ -1,4 +1,4 @@
-//! Copies of the same leaves to several devices: planned once, staged once.
+//! Copies of the same leaves to several devices, by one plan. They share blocks as well: see `transfer/job_group.rs`.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::in_flight::completion::Completion;
 use crate::in_flight::left_in_flight::LeftInFlight;
 use crate::job::job::Job;
 use crate::job::options::CopyOptions;
-use crate::job::path::{PathKind, TransferPath};
 use crate::job::source::Source;
+use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::runtime::sync::OnceLock;
 
 impl Job {

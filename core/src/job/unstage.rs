@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
-use crate::in_flight::metrics::Phase;
+use crate::in_flight::copy_metrics::Phase;
 use crate::runtime::sync::Mutex;
 use crate::staging::block::Block;
 use crate::staging::pool::Borrower;

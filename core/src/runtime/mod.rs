@@ -6,7 +6,7 @@ pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod huge_pages;
 pub(crate) mod leaks;
-pub(crate) mod lent;
+pub(crate) mod lent_drops;
 pub(crate) mod reactor;
 pub(crate) mod scratch;
 pub(crate) mod stats;

@@ -10,8 +10,8 @@ use crate::runtime::backoff::Backoff;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::runtime::sync::{Instant, thread};
 use crate::staging::block::Block;
+use crate::staging::copy_share::{CopyShare, MOST_BLOCKS, PATIENCE};
 use crate::staging::pool::StagingPool;
-use crate::staging::pool_share::{MOST_BLOCKS, PATIENCE, PoolShare};
 use crate::staging::size_class::{SMALL_CLASS, SizeClass, class_of};
 use crate::staging::waiting_line::{Asker, PlaceInLine};
 
@@ -33,7 +33,7 @@ impl StagingPool {
         if !state.may_serve(class, asker) {
             return None;
         }
-        let (class, staging) = state.free_list.take(class)?;
+        let (class, staging) = state.accounts.take(class)?;
         Some(Block {
             staging: ManuallyDrop::new(staging),
             class,
@@ -76,7 +76,7 @@ impl StagingPool {
         if class.bytes <= SMALL_CLASS {
             for _ in 1..BLOCKS_IN_TURN {
                 // Spare blocks only save time: without them the copy goes on.
-                if !self.state.lock().free_list.grow(class) || self.allocate(class).is_err() {
+                if !self.state.lock().accounts.grow(class) || self.allocate(class).is_err() {
                     break;
                 }
             }
@@ -90,7 +90,7 @@ impl StagingPool {
         self: &Arc<Self>,
         bytes: usize,
         direction: Direction,
-        lease: Option<&Arc<PoolShare>>,
+        lease: Option<&Arc<CopyShare>>,
     ) -> Result<Block> {
         let block = self.wait_for_block(bytes, direction, lease)?;
         Ok(match lease {
@@ -103,7 +103,7 @@ impl StagingPool {
         self: &Arc<Self>,
         bytes: usize,
         direction: Direction,
-        lease: Option<&Arc<PoolShare>>,
+        lease: Option<&Arc<CopyShare>>,
     ) -> Result<Block> {
         let class = self.class(bytes, direction);
         self.check_hope(class.bytes)?;
@@ -176,14 +176,14 @@ impl StagingPool {
             }
         }
         let mut state = self.state.lock();
-        if !state.free_list.could_take(class) {
+        if !state.accounts.could_take(class) {
             self.returned.wait_for(&mut state, PATIENCE);
         }
         Ok(())
     }
 }
 
-impl PoolShare {
+impl CopyShare {
     /// Counts `block` as one of its own until it is given back.
     pub(crate) fn hold(self: &Arc<Self>, mut block: Block) -> Block {
         self.held.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl PoolShare {
             let room = {
                 let state = self.pool.state.lock();
                 let wants_more = self.held() < MOST_BLOCKS * class.bytes;
-                wants_more && state.may_serve(class, asker) && state.free_list.has_room(class)
+                wants_more && state.may_serve(class, asker) && state.accounts.has_room(class)
             };
             if room && let Some(block) = self.pool.take_or_grow_as(bytes, direction, asker)? {
                 return Ok(Some(block));

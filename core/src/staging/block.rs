@@ -10,8 +10,8 @@ use crate::backend::{Backend, Buffer, Direction, HostSide, MemoryKind, Staging, 
 use crate::error::{Error, Result};
 use crate::runtime::fork;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
+use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
-use crate::staging::pool_share::PoolShare;
 use crate::staging::size_class::SizeClass;
 
 /// A staging block in use; dropping it gives it back to its pool.
@@ -21,7 +21,7 @@ pub(crate) struct Block {
     /// `None` for ordinary memory, which is not pooled.
     pub(crate) pool: Option<Arc<StagingPool>>,
     /// The copy in whose share it is.
-    pub(crate) lease: Option<Arc<PoolShare>>,
+    pub(crate) lease: Option<Arc<CopyShare>>,
     pub(crate) given_up: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl Block {
             return false;
         }
         if let Some(pool) = &self.pool {
-            pool.state.lock().free_list.give_up(self.class);
+            pool.state.lock().accounts.give_up(self.class);
             pool.returned.notify_all();
         }
         true

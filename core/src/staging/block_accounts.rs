@@ -270,67 +270,67 @@ mod tests {
     }
 
     /// A block for `class`, as the pool goes about it; whether it was allocated.
-    fn obtain(free_list: &mut BlockAccounts<()>, class: SizeClass) -> Option<(SizeClass, bool)> {
-        if let Some((found, ())) = free_list.take(class) {
+    fn obtain(accounts: &mut BlockAccounts<()>, class: SizeClass) -> Option<(SizeClass, bool)> {
+        if let Some((found, ())) = accounts.take(class) {
             return Some((found, false));
         }
-        if !free_list.grow(class) {
-            let bytes = free_list.make_room(class)?.iter().map(|(class, ())| class.bytes).sum();
-            free_list.freed(bytes);
-            assert!(free_list.grow(class), "what was made room for fits");
+        if !accounts.grow(class) {
+            let bytes = accounts.make_room(class)?.iter().map(|(class, ())| class.bytes).sum();
+            accounts.freed(bytes);
+            assert!(accounts.grow(class), "what was made room for fits");
         }
         Some((class, true))
     }
 
     /// So many blocks of `class` in use at once, or as many as there are; how many were allocated.
-    fn use_at_once(free_list: &mut BlockAccounts<()>, class: SizeClass, count: usize) -> usize {
-        let taken: Vec<_> = (0..count).map_while(|_| obtain(free_list, class)).collect();
+    fn use_at_once(accounts: &mut BlockAccounts<()>, class: SizeClass, count: usize) -> usize {
+        let taken: Vec<_> = (0..count).map_while(|_| obtain(accounts, class)).collect();
         assert!(!taken.is_empty(), "one can always be had");
-        taken.iter().for_each(|(class, _)| free_list.put(*class, ()).unwrap());
+        taken.iter().for_each(|(class, _)| accounts.put(*class, ()).unwrap());
         taken.iter().filter(|(_, allocated)| *allocated).count()
     }
 
     #[test]
     fn a_larger_block_serves_where_there_is_no_room_for_a_new_one() {
-        let mut free_list = BlockAccounts::new(8 * MIB, false);
-        assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 2), 2);
-        assert_eq!(obtain(&mut free_list, up(1)).unwrap(), (up(4 * MIB), false));
-        assert!(free_list.take(down(1)).is_none(), "a block has a direction");
+        let mut accounts = BlockAccounts::new(8 * MIB, false);
+        assert_eq!(use_at_once(&mut accounts, up(4 * MIB), 2), 2);
+        assert_eq!(obtain(&mut accounts, up(1)).unwrap(), (up(4 * MIB), false));
+        assert!(accounts.take(down(1)).is_none(), "a block has a direction");
     }
 
     #[test]
     fn a_new_block_comes_first_while_there_is_room() {
-        let mut free_list = BlockAccounts::new(8 * MIB, false);
-        assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 1), 1);
-        assert_eq!(obtain(&mut free_list, up(1)).unwrap(), (up(1), true));
+        let mut accounts = BlockAccounts::new(8 * MIB, false);
+        assert_eq!(use_at_once(&mut accounts, up(4 * MIB), 1), 1);
+        assert_eq!(obtain(&mut accounts, up(1)).unwrap(), (up(1), true));
     }
 
     #[test]
     fn no_block_goes_where_that_would_not_be_enough() {
-        let mut free_list = BlockAccounts::new(4 * MIB, false);
-        assert_eq!(use_at_once(&mut free_list, up(MIB), 4), 4);
-        let in_use = free_list.take(up(MIB)).unwrap();
-        assert_eq!(obtain(&mut free_list, up(4 * MIB)), None);
-        assert_eq!(free_list.statistics().idle, 3 * MIB);
-        free_list.put(in_use.0, ()).unwrap();
-        assert_eq!(obtain(&mut free_list, up(4 * MIB)).unwrap(), (up(4 * MIB), true));
+        let mut accounts = BlockAccounts::new(4 * MIB, false);
+        assert_eq!(use_at_once(&mut accounts, up(MIB), 4), 4);
+        let in_use = accounts.take(up(MIB)).unwrap();
+        assert_eq!(obtain(&mut accounts, up(4 * MIB)), None);
+        assert_eq!(accounts.statistics().idle, 3 * MIB);
+        accounts.put(in_use.0, ()).unwrap();
+        assert_eq!(obtain(&mut accounts, up(4 * MIB)).unwrap(), (up(4 * MIB), true));
     }
 
     #[test]
     fn large_blocks_leave_room_for_small_ones() {
-        let mut free_list = BlockAccounts::new(64 * MIB, true);
-        assert_eq!(use_at_once(&mut free_list, up(4 * MIB), 100), 14);
-        assert_eq!(use_at_once(&mut free_list, up(256 << 10), 32), 32);
+        let mut accounts = BlockAccounts::new(64 * MIB, true);
+        assert_eq!(use_at_once(&mut accounts, up(4 * MIB), 100), 14);
+        assert_eq!(use_at_once(&mut accounts, up(256 << 10), 32), 32);
     }
 
     #[test]
     fn what_is_lost_keeps_nobody_waiting() {
-        let mut free_list = BlockAccounts::new(8 * MIB, true);
-        let (lost, _) = obtain(&mut free_list, up(2 * MIB)).unwrap();
-        free_list.give_up(lost);
-        assert_eq!(use_at_once(&mut free_list, down(2 * MIB), 3), 3);
-        assert_eq!(free_list.hope(), 6 * MIB);
-        assert!(obtain(&mut free_list, up(4 * MIB)).is_some());
+        let mut accounts = BlockAccounts::new(8 * MIB, true);
+        let (lost, _) = obtain(&mut accounts, up(2 * MIB)).unwrap();
+        accounts.give_up(lost);
+        assert_eq!(use_at_once(&mut accounts, down(2 * MIB), 3), 3);
+        assert_eq!(accounts.hope(), 6 * MIB);
+        assert!(obtain(&mut accounts, up(4 * MIB)).is_some());
     }
 
     /// catches: 70-idle-blocks-freed-for-smaller-ones
@@ -342,9 +342,9 @@ mod tests {
             (random >> 33) as usize % limit
         };
         for _ in 0..if cfg!(miri) { 3 } else { 300 } {
-            let mut free_list = BlockAccounts::new([1, 3, 8, 64][below(4)] * MIB, below(2) == 0);
+            let mut accounts = BlockAccounts::new([1, 3, 8, 64][below(4)] * MIB, below(2) == 0);
             // A larger one in each direction can be more than there is room for.
-            let largest = free_list.budget() / 4;
+            let largest = accounts.budget() / 4;
             let mix: Vec<_> = (0..1 + below(8))
                 .map(|_| {
                     let class = SizeClass::of(
@@ -354,16 +354,12 @@ mod tests {
                     (SizeClass { bytes: class.bytes.min(1 << largest.ilog2()), ..class }, 1 + below(80))
                 })
                 .collect();
-            let round = |free_list: &mut BlockAccounts<()>| -> usize {
-                mix.iter().map(|(class, count)| use_at_once(free_list, *class, *count)).sum()
+            let round = |accounts: &mut BlockAccounts<()>| -> usize {
+                mix.iter().map(|(class, count)| use_at_once(accounts, *class, *count)).sum()
             };
-            let calm = (0..100).find(|_| round(&mut free_list) == 0);
-            assert!(
-                calm.is_some() && round(&mut free_list) == 0,
-                "{} MiB: {mix:?}",
-                free_list.budget() / MIB
-            );
-            assert!(free_list.statistics().high_water <= free_list.budget());
+            let calm = (0..100).find(|_| round(&mut accounts) == 0);
+            assert!(calm.is_some() && round(&mut accounts) == 0, "{} MiB: {mix:?}", accounts.budget() / MIB);
+            assert!(accounts.statistics().high_water <= accounts.budget());
         }
     }
 }

@@ -17,8 +17,8 @@ impl StagingPool {
         let short = state.short_of.take_if(|short| *short == class).is_some();
         let grown = short
             && state.may_serve(class, Asker::default())
-            && state.free_list.has(class)
-            && state.free_list.grow(class);
+            && state.accounts.has(class)
+            && state.accounts.grow(class);
         drop(state);
         grown.then(|| self.allocate(class)).transpose()
     }
@@ -27,7 +27,7 @@ impl StagingPool {
     pub(crate) fn check_hope(&self, class: usize) -> Result<()> {
         let (budget, free) = {
             let state = self.state.lock();
-            (state.free_list.budget(), state.free_list.hope())
+            (state.accounts.budget(), state.accounts.hope())
         };
         if class > budget {
             return Err(Error::TooLarge {
@@ -51,7 +51,7 @@ impl StagingPool {
 
     /// Allocates one block within the budget, if need be in the place of idle ones.
     pub(crate) fn grow(self: &Arc<Self>, class: SizeClass) -> Result<Option<Block>> {
-        let fits = self.state.lock().free_list.grow(class);
+        let fits = self.state.lock().accounts.grow(class);
         match fits || self.make_room(class) {
             true => self.allocate(class).map(Some),
             false => Ok(None),
@@ -60,11 +60,11 @@ impl StagingPool {
 
     /// Frees idle blocks in whose place there is room for one of `class`, and counts that.
     fn make_room(&self, class: SizeClass) -> bool {
-        let Some(victims) = self.state.lock().free_list.make_room(class) else { return false };
+        let Some(victims) = self.state.lock().accounts.make_room(class) else { return false };
         let freed = free(victims);
         let mut state = self.state.lock();
-        state.free_list.freed(freed);
-        state.free_list.grow(class)
+        state.accounts.freed(freed);
+        state.accounts.grow(class)
     }
 
     /// Allocates a block that is counted already.
@@ -94,6 +94,6 @@ struct Reservation<'a> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.pool.state.lock().free_list.cancel(self.class);
+        self.pool.state.lock().accounts.cancel(self.class);
     }
 }

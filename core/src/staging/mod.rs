@@ -3,8 +3,8 @@
 pub(crate) mod acquire;
 pub(crate) mod block;
 pub(crate) mod block_accounts;
+pub(crate) mod copy_share;
 pub(crate) mod grow;
 pub(crate) mod pool;
-pub(crate) mod pool_share;
 pub(crate) mod size_class;
 pub(crate) mod waiting_line;

@@ -2,7 +2,7 @@
 //!
 //! Blocks are taken in turn because a block that the copy engine has just read costs twice as much to write as one
 //! that it has not (7.3 against 15.8 us for 155 KB on an H200). Page-locking costs milliseconds, so blocks are only
-//! allocated where blocking is allowed, and kept: in a steady state, whatever the mix of sizes, none is (`free_list.rs`).
+//! allocated where blocking is allowed, and kept: in a steady state, whatever the mix of sizes, none is (`accounts.rs`).
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -46,7 +46,7 @@ pub(crate) trait Borrower: Send + Sync {
 }
 
 pub(crate) struct State {
-    pub(crate) free_list: BlockAccounts<Box<dyn Staging>>,
+    pub(crate) accounts: BlockAccounts<Box<dyn Staging>>,
     /// The class of a block that a copy needed at once and did not get.
     pub(crate) short_of: Option<SizeClass>,
     /// The waiting line, in order. Only copies within their share are served before it, and not for long.
@@ -71,9 +71,9 @@ impl StagingPool {
         Self::new(backend, BlockAccounts::new(RESULT_BUDGET, false))
     }
 
-    fn new(backend: Arc<dyn Backend>, free_list: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
+    fn new(backend: Arc<dyn Backend>, accounts: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
         let state = State {
-            free_list,
+            accounts,
             short_of: None,
             line: VecDeque::new(),
             first_since: None,
@@ -128,16 +128,16 @@ impl StagingPool {
 
     /// Frees idle blocks; returns how many bytes that were. May block in the driver.
     pub(crate) fn trim(&self) -> usize {
-        let idle = self.state.lock().free_list.drain();
+        let idle = self.state.lock().accounts.drain();
         let freed = free(idle);
         // Blocks count until they are freed: the budget limits the memory that is pinned now.
-        self.state.lock().free_list.freed(freed);
+        self.state.lock().accounts.freed(freed);
         freed
     }
 
     /// Sets the budget, and has idle blocks above it freed by a worker.
     pub(crate) fn set_budget(self: &Arc<Self>, bytes: usize) {
-        let surplus = self.state.lock().free_list.set_budget(bytes);
+        let surplus = self.state.lock().accounts.set_budget(bytes);
         if !surplus.is_empty() {
             let surplus = surplus.into_iter().map(|(class, staging)| self.surplus(class, staging));
             workers::dispose(surplus.collect::<Vec<_>>());
@@ -145,12 +145,12 @@ impl StagingPool {
     }
 
     pub(crate) fn budget(&self) -> usize {
-        self.state.lock().free_list.budget()
+        self.state.lock().accounts.budget()
     }
 
     pub(crate) fn statistics(&self) -> PoolUsage {
         let state = self.state.lock();
-        PoolUsage { waiting: state.line.len(), fallbacks: state.fallbacks, ..state.free_list.statistics() }
+        PoolUsage { waiting: state.line.len(), fallbacks: state.fallbacks, ..state.accounts.statistics() }
     }
 
     pub(crate) fn device(&self) -> DeviceId {
@@ -207,7 +207,7 @@ impl StagingPool {
     }
 
     pub(crate) fn give_back(self: &Arc<Self>, staging: Box<dyn Staging>, class: SizeClass) {
-        let kept = self.state.lock().free_list.put(class, staging);
+        let kept = self.state.lock().accounts.put(class, staging);
         if let Err(staging) = kept {
             workers::dispose(self.surplus(class, staging));
         }
@@ -226,7 +226,7 @@ pub(crate) fn free(blocks: Vec<(SizeClass, Box<dyn Staging>)>) -> usize {
 
 impl Drop for StagingPool {
     fn drop(&mut self) {
-        let idle = self.state.get_mut().free_list.drain();
+        let idle = self.state.get_mut().accounts.drain();
         // SAFETY: this is `drop`, which runs once and does not touch the field again.
         let backend = unsafe { ManuallyDrop::take(&mut self.backend) };
         // The backend must outlive its blocks, and dropping the last reference to it may block.
@@ -244,6 +244,6 @@ struct Surplus {
 impl Drop for Surplus {
     fn drop(&mut self) {
         drop(self.staging.take());
-        self.pool.state.lock().free_list.freed(self.bytes);
+        self.pool.state.lock().accounts.freed(self.bytes);
     }
 }

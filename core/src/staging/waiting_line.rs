@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::runtime::sync::Instant;
+use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::{StagingPool, State};
-use crate::staging::pool_share::PoolShare;
 use crate::staging::size_class::SizeClass;
 
 /// Copies within their share may take blocks before the first in line for so long; a block of the largest size takes 76 us. After
@@ -48,7 +48,7 @@ impl Drop for PlaceInLine<'_> {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Asker<'a> {
     pub(crate) waiting: Option<&'a PlaceInLine<'a>>,
-    pub(crate) lease: Option<&'a PoolShare>,
+    pub(crate) lease: Option<&'a CopyShare>,
 }
 
 impl State {
@@ -56,7 +56,7 @@ impl State {
     /// first in line has not waited too long.
     pub(crate) fn may_serve(&self, class: SizeClass, asker: Asker<'_>) -> bool {
         let is_within_share =
-            |lease: &PoolShare| lease.held() + class.bytes <= self.share() && !self.is_first_impatient();
+            |lease: &CopyShare| lease.held() + class.bytes <= self.share() && !self.is_first_impatient();
         self.line.front().copied() == asker.waiting.map(|place| place.number)
             || asker.lease.is_some_and(is_within_share)
     }

@@ -2,15 +2,15 @@
 
 pub(crate) mod allocate;
 pub(crate) mod bulk_arc;
-pub(crate) mod create;
+pub(crate) mod from_host;
+pub(crate) mod host_access;
 pub(crate) mod host_copy;
 pub(crate) mod interop;
 pub(crate) mod layout;
-pub(crate) mod layout_view;
 #[cfg(feature = "ndarray")]
 pub(crate) mod ndarray;
-pub(crate) mod read;
 pub(crate) mod storage;
 pub(crate) mod strided_copy;
 pub(crate) mod tensor;
 pub(crate) mod view;
+pub(crate) mod view_arithmetic;

@@ -10,7 +10,7 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::deferred_release;
-use crate::in_flight::resources::Retained;
+use crate::in_flight::retained::Retained;
 use crate::in_flight::stream_uses::{Handed, List, StreamUses, Uses};
 use crate::plan::plan::Chunk;
 use crate::runtime::fork;

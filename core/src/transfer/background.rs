@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use crate::error::{Error, Result};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::workers;
-use crate::transfer::group::{Completions, JobGroup, caught, conclude};
+use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
 use crate::transfer::parallel::{ParallelCopy, most_fillers};
 use crate::transfer::segment::{segments, segments_of_many};
 

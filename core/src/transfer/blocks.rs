@@ -8,11 +8,11 @@ use crate::device::check_limits;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::job::job::Job;
-use crate::job::path::{PathKind, TransferPath};
+use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::staging::block::Block;
-use crate::staging::pool_share::PoolShare;
+use crate::staging::copy_share::CopyShare;
 use crate::transfer::coalesce;
-use crate::transfer::inline_policy::{Effort, MOST_INLINE_COPIES, NotInline, WAIT_FOR_BLOCKS};
+use crate::transfer::not_inline::{Effort, MOST_INLINE_COPIES, NotInline, WAIT_FOR_BLOCKS};
 use crate::transfer::segment::Segment;
 
 /// Where the blocks of a segment come from.
@@ -21,12 +21,12 @@ pub(crate) enum BlockSource<'a> {
     /// They were taken before, as far as they are needed. Nothing may wait.
     SegmentBlocks(SegmentBlocks),
     /// They are taken now, which may wait. Those for uploads are taken within the share of the copy, if it has one.
-    Now(Option<&'a Arc<PoolShare>>),
+    Now(Option<&'a Arc<CopyShare>>),
 }
 
 impl<'a> BlockSource<'a> {
     /// The share of staging that the copy has.
-    pub(crate) fn lease(&self) -> Option<&'a Arc<PoolShare>> {
+    pub(crate) fn lease(&self) -> Option<&'a Arc<CopyShare>> {
         match self {
             Self::SegmentBlocks(_) => None,
             Self::Now(lease) => *lease,

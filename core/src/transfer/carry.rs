@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::job::job::Job;
-use crate::job::path::PathKind;
+use crate::job::transfer_path::PathKind;
 use crate::transfer::blocks::BlockSource;
 use crate::transfer::filled::Outlet;
 use crate::transfer::segment::Segment;

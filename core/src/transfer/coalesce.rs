@@ -5,7 +5,7 @@ use crate::device::check_limits::FEWEST_GATHERED;
 use crate::job::destination::Destination;
 use crate::job::job::Job;
 use crate::job::leaf::Leaf;
-use crate::job::path::TransferPath;
+use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
 use crate::transfer::resources::Storages;
 use crate::transfer::segment;

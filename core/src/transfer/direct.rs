@@ -3,7 +3,7 @@
 use crate::backend::{Buffer, CopyOp};
 use crate::error::Result;
 use crate::job::leaf::Leaf;
-use crate::job::path::PathKind;
+use crate::job::transfer_path::PathKind;
 use crate::staging::block::host_side;
 use crate::transfer::blocks::BlockSource;
 use crate::transfer::coalesce;

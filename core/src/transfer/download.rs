@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 use crate::backend::{Buffer, CopyOp, Direction, HostSide};
 use crate::error::{Error, Result};
-use crate::in_flight::metrics::Phase;
+use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::queue::SubmissionQueue;
 use crate::job::unstage::{Unstaged, UnstagedPart, Unstaging};
 use crate::staging::block::Block;

@@ -1,4 +1,4 @@
-//! Carrying a planned copy out: at once on the caller's thread, or on workers.
+//! Carrying a planned copy out at once, on the thread of the caller.
 
 use smallvec::smallvec;
 
@@ -6,11 +6,11 @@ use crate::device::block_size::MOST_INLINE_BYTES;
 use crate::error::Result;
 use crate::job::allocate::HostResults;
 use crate::job::job::Job;
-use crate::job::path::{PathKind, TransferPath};
+use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::transfer::blocks::{BlockSource, table_inline, take_blocks};
 use crate::transfer::carry::carry;
 use crate::transfer::coalesce;
-use crate::transfer::inline_policy::{ALLOW, Effort, MOST_INLINE_COPIES, NotInline, PIN, UNPACE, WAIT};
+use crate::transfer::not_inline::{ALLOW, Effort, MOST_INLINE_COPIES, NotInline, PIN, UNPACE, WAIT};
 use crate::transfer::order::{order_behind_destinations, order_behind_predecessors, order_behind_uses};
 use crate::transfer::segment::segments;
 use crate::transfer::upload::copy_up;

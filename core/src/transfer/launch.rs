@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 use crate::job::job::Job;
 use crate::job::options::BackgroundWork;
 use crate::transfer::background::BackgroundCopy;
-use crate::transfer::group::JobGroup;
 use crate::transfer::inline;
-use crate::transfer::inline_policy::{Effort, NotInline};
+use crate::transfer::job_group::JobGroup;
+use crate::transfer::not_inline::{Effort, NotInline};
 
 /// Carries a copy out, at once or by workers. Returns what the workers carry out, so that a thread that waits can help them.
 pub(crate) fn launch(job: &Arc<Job>) -> Result<Option<Arc<BackgroundCopy>>> {

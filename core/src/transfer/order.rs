@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::stream_uses::StreamUses;
 use crate::job::job::Job;
-use crate::job::path::{PathKind, TransferPath};
+use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::tensor::storage::poisoned;
 
 /// Orders the copy behind the copies that fill its sources, and behind the streams that its sources were handed to. `false` if

@@ -12,7 +12,7 @@ use crate::runtime::workers;
 use crate::staging::pool::StagingPool;
 use crate::transfer::blocks::BlockSource;
 use crate::transfer::filled::FilledSegment;
-use crate::transfer::group::{Completions, JobGroup, caught, conclude};
+use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
 use crate::transfer::segment::Segment;
 
 /// The segments of copies, shared by the threads that carry them out.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::backend::Staging;
-use crate::in_flight::resources::Retained;
+use crate::in_flight::retained::Retained;
 use crate::job::leaf::Leaf;
 use crate::job::leaves::Leaves;
 use crate::staging::block::Block;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::alignment::Alignment;
 use crate::job::job::Job;
 use crate::job::leaf::Leaf;
-use crate::job::path::{SegmentSizes, TransferPath};
+use crate::job::transfer_path::{SegmentSizes, TransferPath};
 use crate::plan::plan::NumberedChunks;
 use crate::staging::size_class::SMALLEST_BLOCK;
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crate::backend::Direction;
 use crate::error::{Error, Result};
-use crate::in_flight::metrics::Phase;
+use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::queue::{Ops, SubmissionQueue};
 use crate::job::destination::Destinations;
 use crate::job::job::Job;
-use crate::job::path::TransferPath;
+use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
 use crate::transfer::resources::SubmissionResources;
 use crate::transfer::segment::Segment;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::backend::Direction;
 use crate::error::{Error, Result};
-use crate::in_flight::metrics::Phase;
+use crate::in_flight::copy_metrics::Phase;
 use crate::job::leaf::Leaf;
 use crate::staging::block::Block;
+use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
-use crate::staging::pool_share::PoolShare;
 use crate::tensor::host_copy::HostCopy;
 use crate::tensor::strided_copy::gather;
 use crate::transfer::blocks::BlockSource;
@@ -71,7 +71,7 @@ impl<'a> SegmentCopy<'a> {
         &self,
         pool: &Arc<StagingPool>,
         direction: Direction,
-        lease: Option<&Arc<PoolShare>>,
+        lease: Option<&Arc<CopyShare>>,
     ) -> Result<Option<Block>> {
         match pool.take(self.segment.block, direction, lease) {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
@@ -93,7 +93,7 @@ impl<'a> SegmentCopy<'a> {
 
     /// The size of the block that the segment should take instead, if too few of its own size fit into the share of the copy and
     /// it may go through blocks of any size.
-    fn smaller_block(&self, lease: &PoolShare) -> Option<usize> {
+    fn smaller_block(&self, lease: &CopyShare) -> Option<usize> {
         let largest = lease.largest_block();
         let fits = || self.segment.bytes() <= largest || self.segment.halves(self.job.granularity).is_some();
         (self.segment.block > largest && self.path.is_filled_by_many() && fits()).then_some(largest)

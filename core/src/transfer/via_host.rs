@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::backend::Direction;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
-use crate::in_flight::metrics::Phase;
+use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::queue::SubmissionQueue;
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;

@@ -20,7 +20,7 @@ use crate::device_id::DeviceId;
 use crate::dtype::DType;
 use crate::tree::outline::Part;
 use crate::tree::pair::{Pairs, Step};
-use crate::tree::visitor::{Stop, TensorTree, Visitor};
+use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
 
 /// A type without tensors: it stays where it is and costs nothing.
 macro_rules! leaf {

@@ -1,10 +1,10 @@
 //! Finds tensors in any structure.
 
 pub(crate) mod containers;
-pub(crate) mod key;
-pub(crate) mod nested;
 pub(crate) mod outline;
 pub(crate) mod pair;
 pub(crate) mod stack_growth;
+pub(crate) mod tensor_tree;
 pub(crate) mod value;
-pub(crate) mod visitor;
+pub(crate) mod value_items;
+pub(crate) mod value_key;

@@ -6,7 +6,7 @@ use crate::error::{Error, count};
 use crate::tensor::tensor::Tensor;
 use crate::tree::outline::{Part, difference};
 use crate::tree::stack_growth;
-use crate::tree::visitor::{Descent, Stop, TensorTree, Visitor};
+use crate::tree::tensor_tree::{Descent, Stop, TensorTree, Visitor};
 
 /// Goes through two structures side by side: one to copy, and one to copy it into.
 ///

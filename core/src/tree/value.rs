@@ -7,10 +7,10 @@ use std::hash::Hash;
 use indexmap::{Equivalent, IndexMap};
 
 use crate::tensor::tensor::Tensor;
-use crate::tree::key::Key;
-use crate::tree::nested::Nested;
 use crate::tree::pair::Pairs;
-use crate::tree::visitor::{Stop, TensorTree, Visitor};
+use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
+use crate::tree::value_items::Nested;
+use crate::tree::value_key::Key;
 
 /// How many levels of a value are printed by `Debug`.
 const PRINTED_LEVELS: usize = 16;

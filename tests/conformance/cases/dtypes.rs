@@ -7,7 +7,7 @@ use crate::bed::Bed;
 use crate::suite::{Case, case};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let each = DType::ALL.into_iter().map(|dtype| {
+    let each = DType::ALL.iter().map(|&dtype| {
         let name = format!("{dtype:?}_up_and_down").to_lowercase();
         Case::new(module_path!(), &name, move |bed| up_and_down(bed, dtype))
     });
@@ -25,10 +25,10 @@ fn up_and_down(bed: &Bed, dtype: DType) -> Result<(), Failed> {
 }
 
 fn all_in_one_structure(bed: &Bed) -> Result<(), Failed> {
-    let tensors: Vec<Tensor> = DType::ALL.map(|dtype| bed.tensor(dtype, &[5, 3])).into();
+    let tensors: Vec<Tensor> = DType::ALL.iter().map(|dtype| bed.tensor(*dtype, &[5, 3])).collect();
     let trip = bed.round_trip(tensors, bed.options())?;
     assert_eq!((trip.up.packed, trip.up.chunks), (DType::ALL.len(), 1));
-    for (tensor, dtype) in trip.value.iter().zip(DType::ALL) {
+    for (tensor, &dtype) in trip.value.iter().zip(DType::ALL) {
         assert_eq!(tensor.offset() % dtype.alignment().bytes(), 0, "{dtype} at {}", tensor.offset());
     }
     Ok(())

@@ -50,7 +50,7 @@ fuzz_target!(|case: Case| {
 
 /// Layouts without memory: what is accepted can be counted.
 fn layouts(shape: &[usize], strides: &[usize]) {
-    for dtype in DType::ALL {
+    for &dtype in DType::ALL {
         for layout in
             [Layout::contiguous(dtype, shape), Layout::strided(dtype, shape, strides)].into_iter().flatten()
         {

@@ -5,7 +5,6 @@ mod capture;
 use std::any::Any;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use transship_core::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, MemoryKind, RawMemory,
     Staging, StreamPriority, Submission,
@@ -21,7 +20,6 @@ use crate::stream::{Held, LateStream};
 
 pub(crate) struct LateDriver(pub(crate) Arc<Instance>);
 
-#[async_trait]
 impl Driver for LateDriver {
     fn name(&self) -> &'static str {
         self.0.config.name
@@ -39,7 +37,7 @@ impl Driver for LateDriver {
         self.0.config.devices
     }
 
-    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         let count = self.device_count();
         if ordinal >= count {
             return Err(Error::NoSuchDevice { device: DeviceId::new(self.name(), ordinal)?, count });

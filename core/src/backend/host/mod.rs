@@ -1,8 +1,8 @@
 //! The host as a device: its memory is the heap, and its copies are done when they have been submitted.
 
 pub(crate) mod copy;
+pub(crate) mod foreign_memory;
 pub(crate) mod memory;
-pub(crate) mod wrapped;
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-
 use crate::alignment::Alignment;
 use crate::backend::host::copy::HostCopyOp;
+use crate::backend::host::foreign_memory::{ForeignMemory, host_range};
 use crate::backend::host::memory::HostMemory;
-use crate::backend::host::wrapped::{WrappedMemory, host_range};
 use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, CounterCells, Counters, Direction, Driver, Limits, Moved,
     RawMemory, Staging, StreamPriority, Submission, TimeMark, WriteWindow,
@@ -26,7 +24,6 @@ use crate::error::{Error, Result};
 /// The driver of the host: one device, always there.
 pub(crate) struct HostDriver;
 
-#[async_trait]
 impl Driver for HostDriver {
     fn name(&self) -> &'static str {
         "host"
@@ -44,7 +41,7 @@ impl Driver for HostDriver {
         1
     }
 
-    async fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         match ordinal {
             0 => Ok(Arc::new(HostBackend::new())),
             _ => Err(Error::InvalidDeviceId { text: format!("host:{ordinal}") }),
@@ -80,7 +77,7 @@ impl HostBackend {
 }
 
 // SAFETY: promises 1 and 2: copies are done when `submit` returns, and a position is given out behind them;
-// 3: `HostMemory` never moves its block, and `WrappedMemory` keeps its owner; 4: memory is dropped when its tickets are
+// 3: `HostMemory` never moves its block, and `ForeignMemory` keeps its owner; 4: memory is dropped when its tickets are
 // reached, and `HostMemory` keeps its own promise; 5: nothing here waits.
 unsafe impl Backend for HostBackend {
     fn device(&self) -> DeviceId {
@@ -119,7 +116,7 @@ unsafe impl Backend for HostBackend {
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         let start = host_range(memory)?;
         let RawMemory { bytes, kind, .. } = memory;
-        Ok(Box::new(WrappedMemory { start, bytes, kind, _owner: owner }))
+        Ok(Box::new(ForeignMemory { start, bytes, kind, _owner: owner }))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::backend::host::memory::HostMemory;
 use crate::dtype::DType;
 use crate::element::Element;
@@ -35,15 +33,6 @@ impl Tensor {
         // No code of the program runs when these elements go.
         let memory = HostMemory::from_owner(AsBytes(data));
         Self::over(Storage::new(Box::new(memory), None, None), Layout::contiguous(T::DTYPE, shape)?)
-    }
-
-    /// Bytes in the order of this machine; read-only.
-    ///
-    /// # Errors
-    ///
-    /// As [`from_owner`](Tensor::from_owner).
-    pub fn from_bytes(data: Bytes, dtype: DType, shape: &[usize]) -> Result<Self> {
-        Self::from_owner(data, dtype, shape)
     }
 
     /// The bytes of any owner, such as a memory map, in the order of this machine; read-only. The owner is dropped with

@@ -22,7 +22,7 @@ const BLOCK_OF_MANY: usize = 1 << 20;
 pub(crate) const MOST_BLOCKS: usize = 32;
 
 /// What one copy holds of a pool.
-pub(crate) struct PoolShare {
+pub(crate) struct CopyShare {
     pub(crate) pool: Arc<StagingPool>,
     /// The queue of the stream that reads the blocks.
     pub(crate) queue: Arc<SubmissionQueue>,
@@ -32,7 +32,7 @@ pub(crate) struct PoolShare {
     pub(crate) asking: AtomicBool,
 }
 
-impl PoolShare {
+impl CopyShare {
     /// For a copy whose blocks are read on `queue`.
     pub(crate) fn new(pool: &Arc<StagingPool>, queue: &Arc<SubmissionQueue>) -> Arc<Self> {
         pool.state.lock().leases += 1;
@@ -64,7 +64,7 @@ impl PoolShare {
     }
 }
 
-impl Drop for PoolShare {
+impl Drop for CopyShare {
     fn drop(&mut self) {
         self.pool.state.lock().leases -= 1;
     }
@@ -73,7 +73,7 @@ impl Drop for PoolShare {
 impl State {
     /// How many bytes each of the running copies may hold. An eighth of the budget stays for small copies.
     pub(crate) fn share(&self) -> usize {
-        let budget = self.free_list.budget();
+        let budget = self.accounts.budget();
         (budget - budget / 8) / self.leases.max(1)
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         pool
     }
 
-    fn may_serve(lease: &PoolShare, bytes: usize) -> bool {
+    fn may_serve(lease: &CopyShare, bytes: usize) -> bool {
         let asker = Asker { lease: Some(lease), waiting: None };
         lease.pool.state.lock().may_serve(SizeClass::of(bytes, Direction::Upload), asker)
     }
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn within_its_share_a_copy_need_not_line_up_until_the_first_has_waited_too_long() {
         let (pool, host) = (pool(8 * MIB), Device::host());
-        let lease = PoolShare::new(&pool, host.up());
-        let other = PoolShare::new(&pool, host.up());
+        let lease = CopyShare::new(&pool, host.up());
+        let other = CopyShare::new(&pool, host.up());
         assert!(may_serve(&lease, 8 * MIB), "nobody waits");
         let first = PlaceInLine::behind_all(&pool);
         // However slow the machine is.
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn the_more_copies_there_are_the_smaller_are_their_blocks() {
         let (pool, host) = (pool(64 * MIB), Device::host());
-        let mut leases: Vec<_> = (0..2).map(|_| PoolShare::new(&pool, host.up())).collect();
+        let mut leases: Vec<_> = (0..2).map(|_| CopyShare::new(&pool, host.up())).collect();
         assert_eq!(leases[0].largest_block(), 8 * MIB);
-        leases.extend((0..62).map(|_| PoolShare::new(&pool, host.up())));
+        leases.extend((0..62).map(|_| CopyShare::new(&pool, host.up())));
         assert_eq!(leases[0].largest_block(), 256 << 10);
         leases.truncate(1);
         assert_eq!((pool.leases(), leases[0].largest_block()), (1, 16 * MIB));

@@ -7,7 +7,7 @@ use crate::backend::{Buffer, MemoryKind, RawMemory};
 use crate::error::{Error, Result};
 
 /// Host memory of somebody else. It may be read, not written: that is all that [`Backend::wrap`](crate::backend::Backend::wrap) is promised.
-pub(crate) struct WrappedMemory {
+pub(crate) struct ForeignMemory {
     pub(crate) start: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) kind: MemoryKind,
@@ -16,12 +16,12 @@ pub(crate) struct WrappedMemory {
 }
 
 // SAFETY: the range is only handed out as a pointer; whoever reads through it relies on the promises made to `wrap`.
-unsafe impl Send for WrappedMemory {}
+unsafe impl Send for ForeignMemory {}
 // SAFETY: as above.
-unsafe impl Sync for WrappedMemory {}
+unsafe impl Sync for ForeignMemory {}
 
 // SAFETY: `wrap` was promised that the range is valid until the owner is dropped.
-unsafe impl Buffer for WrappedMemory {
+unsafe impl Buffer for ForeignMemory {
     fn bytes(&self) -> usize {
         self.bytes
     }

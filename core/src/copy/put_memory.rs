@@ -1,11 +1,11 @@
 //! Puts memory of the caller into the structure that a copy fills it for, or back where it was.
 
-use crate::copy::take::{put_all, visit};
+use crate::copy::take_and_put::{put_all, visit};
 use crate::error::Result;
 use crate::job::preallocated::Preallocated;
 use crate::tensor::storage::Storage;
 use crate::tensor::tensor::Tensor;
-use crate::tree::visitor::TensorTree;
+use crate::tree::tensor_tree::TensorTree;
 
 /// Puts the memory back into the structure that copy number `copy` has taken it out of.
 pub(crate) fn give_back<S: TensorTree>(held: &Preallocated, into: &mut S, copy: u32) -> Result<()> {

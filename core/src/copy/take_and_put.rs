@@ -12,7 +12,7 @@ use crate::job::leaves::Leaves;
 use crate::job::scan::Scan;
 use crate::runtime::foreign;
 use crate::tensor::tensor::Tensor;
-use crate::tree::visitor::{Stop, TensorTree, Visitor};
+use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
 
 /// Takes the storages of all tensors out of `value` and shows them to `scan`. On an error `value` is as it was.
 pub(crate) fn take<S: TensorTree>(

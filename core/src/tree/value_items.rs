@@ -5,10 +5,10 @@ use std::ops::{Deref, DerefMut};
 
 use indexmap::IndexMap;
 
-use crate::tree::key::Key;
 use crate::tree::pair::Pairs;
+use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
 use crate::tree::value::Value;
-use crate::tree::visitor::{Stop, TensorTree, Visitor};
+use crate::tree::value_key::Key;
 
 /// The items of a list or a tuple, or the entries of a dict: a `Vec` or an `IndexMap` that is dropped without
 /// recursion, so that deep nesting cannot exhaust the stack.

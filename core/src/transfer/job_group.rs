@@ -10,14 +10,14 @@ use crate::in_flight::completion::Completion;
 use crate::job::allocate::HostResults;
 use crate::job::job::Job;
 use crate::job::options::CopyOptions;
-use crate::job::path::{PathKind, TransferPath};
+use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::runtime::foreign;
 use crate::runtime::workers::Team;
-use crate::staging::pool_share::PoolShare;
+use crate::staging::copy_share::CopyShare;
 use crate::transfer::blocks::{BlockSource, take_blocks};
 use crate::transfer::carry::carry;
 use crate::transfer::filled::{FilledSegment, Outlet, SharedSegment};
-use crate::transfer::inline_policy::{Effort, NotInline, WAIT};
+use crate::transfer::not_inline::{Effort, NotInline, WAIT};
 use crate::transfer::segment::{Segment, segments};
 use crate::transfer::upload::{copy_up, copy_up_shared};
 use crate::transfer::{inline, order};
@@ -27,7 +27,7 @@ use crate::transfer::{inline, order};
 pub(crate) struct JobGroup {
     jobs: SmallVec<[Arc<Job>; 2]>,
     /// The share of staging that they have while they are carried out by workers.
-    lease: Option<Arc<PoolShare>>,
+    lease: Option<Arc<CopyShare>>,
 }
 
 impl JobGroup {
@@ -98,10 +98,10 @@ impl JobGroup {
         let staged = lead.and_then(|lead| {
             Some((lead, lead.paths.iter().find(|path| matches!(path.kind, PathKind::Staged))?))
         });
-        self.lease = staged.map(|(lead, path)| PoolShare::new(lead.target.staging(), &path.queue));
+        self.lease = staged.map(|(lead, path)| CopyShare::new(lead.target.staging(), &path.queue));
     }
 
-    pub(crate) fn leased(&self) -> Option<&Arc<PoolShare>> {
+    pub(crate) fn leased(&self) -> Option<&Arc<CopyShare>> {
         self.lease.as_ref()
     }
 
