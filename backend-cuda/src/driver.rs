@@ -9,10 +9,7 @@ use transship_core::{DeviceId, Error, Result};
 
 use crate::calls::Calls;
 use crate::device::Cuda;
-use crate::library;
-
-/// The word before the colon in `cuda:0`.
-pub(crate) const NAME: &str = "cuda";
+use crate::library::{self, NAME};
 
 /// The oldest driver that has every function called here.
 const OLDEST_VERSION: i32 = 12_000;

@@ -8,7 +8,7 @@ use transship_core::backend::stream_ordered::refuse_per_thread;
 use transship_core::backend::{Backend, BackendStream, MemoryKind, RawMemory, Ticket};
 use transship_core::{Device, DeviceId, Element, Error, Layout, Result, Stream, Tensor};
 
-use crate::{CudaBackend, CudaStream, driver};
+use crate::{CudaBackend, CudaStream, library};
 
 /// A stream of cudarc's as a stream to copy on, or to wait on for a copy. The stream lives as long as the result.
 ///
@@ -207,7 +207,7 @@ impl Adoption {
 
 fn check_context(backend: &CudaBackend, context: &cudarc::driver::CudaContext) -> Result<()> {
     let expected = backend.device();
-    let actual = DeviceId::new(driver::NAME, context.ordinal())?;
+    let actual = DeviceId::new(library::NAME, context.ordinal())?;
     match (actual == expected, context.cu_ctx() == backend.context().api().cu_context()) {
         (true, true) => Ok(()),
         (true, false) => {

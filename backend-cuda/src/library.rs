@@ -6,6 +6,9 @@ use cudarc::driver::sys;
 use libloading::Library;
 use transship_core::{Error, Result};
 
+/// The word before the colon in `cuda:0`.
+pub(crate) const NAME: &str = "cuda";
+
 /// The names that cudarc tries, in its order.
 const NAMES: [&str; 3] = ["libcuda.so", "libcuda.so.1", "nvcuda.dll"];
 
@@ -26,7 +29,7 @@ pub(crate) fn require() -> Result<()> {
 }
 
 pub(crate) fn unavailable(reason: String) -> Error {
-    Error::DriverUnavailable { driver: crate::driver::NAME, reason }
+    Error::DriverUnavailable { driver: NAME, reason }
 }
 
 /// Newer drivers export a second version beside the first; the bindings know one of the two.

@@ -8,10 +8,7 @@ use transship_core::{DeviceId, Error, Result};
 
 use crate::calls::{Calls, Functions, INVALID_DEVICE, NO_DEVICE};
 use crate::device::Hip;
-use crate::library;
-
-/// The word before the colon in `hip:0`.
-pub(crate) const NAME: &str = "hip";
+use crate::library::{self, NAME};
 
 /// The driver of AMD's devices, used through libamdhip64, which is loaded when it is asked for the first time.
 pub struct HipDriver;

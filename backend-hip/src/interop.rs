@@ -6,7 +6,7 @@ use hip_sys::hiprt;
 use transship_core::backend::stream_ordered::refuse_per_thread;
 use transship_core::{Device, DeviceId, Error, Result, Stream, Tensor};
 
-use crate::{HipBackend, HipStream, driver};
+use crate::{HipBackend, HipStream, library};
 
 /// A stream of the runtime as a stream to copy on, or to wait on for a copy.
 ///
@@ -41,7 +41,7 @@ pub unsafe fn stream_from_raw(device: &Device, stream: hiprt::hipStream_t) -> Re
     // SAFETY: the caller's promise; the device is current.
     let ordinal = unsafe { context.enter()?.calls().stream_device(stream)? };
     if let Some(ordinal) = ordinal.filter(|ordinal| *ordinal != context.api().ordinal()) {
-        let actual = DeviceId::new(driver::NAME, usize::try_from(ordinal).unwrap_or(usize::MAX))?;
+        let actual = DeviceId::new(library::NAME, usize::try_from(ordinal).unwrap_or(usize::MAX))?;
         return Err(Error::WrongStream { actual, expected: device.id() });
     }
     // SAFETY: the caller's promise; the stream is not another one on each thread.

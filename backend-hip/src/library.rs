@@ -8,6 +8,9 @@ use transship_core::{Error, Result};
 
 use crate::calls::Functions;
 
+/// The word before the colon in `hip:0`.
+pub(crate) const NAME: &str = "hip";
+
 /// Where the loader looks, in this order: what the system calls the newest, each version that the prototypes hold for, and
 /// where ROCm is installed without telling the loader.
 const NAMES: &[&str] = if cfg!(windows) {
@@ -38,7 +41,7 @@ pub(crate) fn loaded() -> Option<&'static Library> {
 }
 
 pub(crate) fn unavailable(reason: String) -> Error {
-    Error::DriverUnavailable { driver: crate::driver::NAME, reason }
+    Error::DriverUnavailable { driver: NAME, reason }
 }
 
 struct Runtime {

@@ -6,7 +6,9 @@ use transship_core::{DeviceId, Result};
 use wgpu::{Adapter, AdapterInfo, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
 
 use crate::device::describe;
-use crate::driver::NAME;
+
+/// The word before the colon in `wgpu:0`.
+pub(crate) const NAME: &str = "wgpu";
 
 /// What `wgpu:N` stands for.
 #[derive(Debug, Clone)]

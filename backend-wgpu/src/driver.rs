@@ -6,11 +6,8 @@ use transship_core::backend::{Backend, BuiltinDriver, Driver};
 use transship_core::{DeviceId, Error, Result};
 use wgpu::{Adapter, DeviceDescriptor, DeviceType, ExperimentalFeatures, Features, MemoryHints, Trace};
 
-use crate::adapters;
+use crate::adapters::{self, NAME};
 use crate::device::WgpuBackend;
-
-/// The word before the colon in `wgpu:0`.
-pub(crate) const NAME: &str = "wgpu";
 
 /// What kernels over tensors may need, where the adapter has it, and what lets the host write tensors where they lie.
 const FEATURES: Features = Features::MAPPABLE_PRIMARY_BUFFERS

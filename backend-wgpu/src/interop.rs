@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use transship_core::{DType, Device, DeviceId, Error, Layout, Result, Tensor};
 use wgpu::BufferUsages;
 
+use crate::adapters::NAME;
 use crate::device::WgpuBackend;
-use crate::driver::NAME;
 use crate::memory::WgpuBuffer;
 
 /// The number of the first device that a program hands in. Below it are those of the adapters.
