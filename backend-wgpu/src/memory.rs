@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use transship_core::backend::{Buffer, MemoryKind, Ticket, WriteWindow};
 use transship_core::{Error, Result};
-use wgpu::{BufferUsages, BufferViewMut};
+use wgpu::{BufferUsages, BufferViewMut, Features};
 
 use crate::context::Context;
 use crate::recycled::rounded_size;
@@ -56,6 +56,10 @@ impl WgpuBuffer {
 
     /// Memory that the host writes first, or ordinary memory if there is no room for that.
     pub(crate) fn allocate_open(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        // GL has no such memory.
+        if !context.device().features().contains(Features::MAPPABLE_PRIMARY_BUFFERS) {
+            return Self::allocate(context, bytes);
+        }
         let usages = context.usages() | BufferUsages::MAP_WRITE;
         let buffer = match context.create_buffer(bytes, usages, "device", true) {
             Err(Error::OutOfMemory { .. }) => return Self::allocate(context, bytes),
