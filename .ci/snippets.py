@@ -96,6 +96,7 @@ def read(path):
     if not is_once or not in_turn or values["form"] not in ([], ["apart"]):
         raise Wrong("it must have one `test:`, one `in:`, `find:` and `with:` in turn; at most one `on:`, `seed:`, `form: apart`")
     test = named_test(values["test"][0], "".join(values["on"]), "".join(values["seed"]))
+    require_names(test)
     edits = [located(Path(values["in"][0]), *pair) for pair in zip(values["find"], values["with"])]
     return Mutant(path.stem, test, bool(values["form"]), edits)
 
@@ -132,6 +133,41 @@ def named_test(line, on, seed):
     target = ("--lib",) if named.lib else ("--test", named.test)
     features = tuple(f"{named.package}/{feature}" for feature in named.features.split(",") if feature)
     return Test(named.package, features, target, tuple(shlex.split(arguments)), on, seed, line)
+
+
+def require_names(test):
+    """Fails unless something in the code has the names that choose the tests: none runs where a name has changed."""
+    chosen = [argument for argument in test.arguments if not argument.startswith("-")]
+    if test.target == ("--lib",):
+        names, parts = unit_tests(folder_of(test.package) / "src"), chosen
+    else:
+        names, parts = names_in_files(), [part for argument in chosen for part in argument.split("::")]
+    for part in parts:
+        if not any(part in name for name in names):
+            raise Wrong(f"`test:` has `{part}`, which is in the name of no test, file or backend")
+
+
+@cache
+def folder_of(package):
+    manifests = [path for path in Path().glob("**/Cargo.toml") if "target" not in path.parts]
+    return next(path.parent for path in manifests if f'name = "{package}"' in path.read_text().splitlines())
+
+
+@cache
+def unit_tests(folder):
+    """The tests beside the code, as `cargo test` calls them."""
+    modules = {path: "::".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.rs")}
+    named = r"#\[test\](?:\s*#.*)*\s+fn (\w+)"
+    return {f"{module}::tests::{name}" for path, module in modules.items() for name in re.findall(named, path.read_text())}
+
+
+@cache
+def names_in_files():
+    """What functions, types, backends, files and folders are called."""
+    files = [path for path in Path().rglob("*.rs") if "target" not in path.parts]
+    names = r'\bfn (\w+)|"([\w-]+)"|\b([A-Z]\w+)'
+    found = {name for path in files for groups in re.findall(names, path.read_text()) for name in groups if name}
+    return found | {part for path in files for part in (path.stem, path.parent.name)}
 
 
 def located(folder, find, replacement):
