@@ -30,16 +30,7 @@ fn planning(criterion: &mut Criterion) {
         largest_chunk: 32 << 20,
         largest_packed: 256 << 10,
     };
-    let limits = Limits {
-        copy_granularity: Alignment::ONE,
-        bindable_alignment: Alignment::ONE,
-        buffer_alignment: Alignment::new(256).unwrap(),
-        largest_buffer: 1 << 40,
-        host_writable: false,
-        largest_open: 0,
-        mapped_staging: false,
-        gather: None,
-    };
+    let limits = Limits::new(Alignment::new(256).unwrap(), 1 << 40);
     for count in [detection::LEAVES, 10_000] {
         let leaves = leaves_of_all_kinds(count);
         group.throughput(Throughput::Elements(count as u64));

@@ -62,16 +62,7 @@ impl Driver for ToyDriver {
 
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         let device = DeviceId::new(self.name(), ordinal)?;
-        let limits = Limits {
-            copy_granularity: Alignment::ONE,
-            bindable_alignment: Alignment::ONE,
-            buffer_alignment: const { Alignment::new(64).unwrap() },
-            largest_buffer: 1 << 30,
-            host_writable: false,
-            largest_open: 0,
-            mapped_staging: false,
-            gather: None,
-        };
+        let limits = Limits::new(const { Alignment::new(64).unwrap() }, 1 << 30);
         Ok(Arc::new(Toy { device, limits, counters: Mutex::default() }))
     }
 }
@@ -136,6 +127,7 @@ impl Toy {
                 self.memory(to)?[to_offset..to_offset + bytes].fill(0);
                 Ok(bytes)
             }
+            _ => Err(self.unsupported("run a copy of this kind")),
         }
     }
 }
@@ -187,7 +179,7 @@ unsafe impl Backend for Toy {
         }
         counters.submissions += 1;
         counters.copies += ops.len() as u64;
-        Ok(Submission { position: stream.record()?, copies: ops.len(), bytes: moved })
+        Ok(Submission::new(stream.record()?, ops.len(), moved))
     }
 
     fn reaches(&self, other: &dyn Backend) -> bool {

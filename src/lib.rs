@@ -30,7 +30,7 @@ pub use transship_core::{
     Alignment, BackgroundWork, Cancelled, CopyError, CopyHandle, CopyOptions, CopyPolicy, CopyReport, DType,
     Device, DeviceId, DriverInfo, Element, Error, ErrorKind, Event, InFlight, Key, Layout, MAX_DEPTH,
     MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, PendingCopy,
-    PoolUsage, RawMemory, Result, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority, Tensor,
+    PoolUsage, RawMemory, Result, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority, Strides, Tensor,
     TensorTree, TimedWait, Value, Visitor, backend, drivers, for_each_tensor, register_driver, runtime_stats,
     start_copy, start_copy_into, start_copy_to_all,
 };

@@ -106,8 +106,8 @@ unsafe impl Api for Cuda {
         unsafe {
             self.calls().context_priorities(&mut least, &mut greatest)?;
             let priority = match priority {
-                StreamPriority::Normal => 0,
                 StreamPriority::High => greatest,
+                _ => 0,
             };
             self.calls().stream_create(&mut stream, flags, priority)?;
         }

@@ -141,7 +141,7 @@ pub fn tensor_from_cuda_slice<T: Element + DeviceRepr>(
         slice.device_ptr(slice.stream()).0
     };
     let position = stream.record()?;
-    let memory = RawMemory { address, bytes: slice.num_bytes(), kind: MemoryKind::Device };
+    let memory = RawMemory::new(address, slice.num_bytes(), MemoryKind::Device);
     // SAFETY: the slice owns these bytes until it is dropped, and nobody else can reach it to write.
     let buffer = unsafe { backend.wrap(memory, Box::new(slice))? };
     // SAFETY: the buffer is one of the device, and it has no host pointer.

@@ -110,8 +110,8 @@ unsafe impl Api for Hip {
         unsafe {
             self.calls().device_priorities(&mut least, &mut greatest)?;
             let priority = match priority {
-                StreamPriority::Normal => 0,
                 StreamPriority::High => greatest,
+                _ => 0,
             };
             self.calls().stream_create(&mut stream, flags, priority)?;
         }

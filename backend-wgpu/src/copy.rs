@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use transship_core::Result;
 use transship_core::backend::{Buffer, CopyOp, Direction, HostSide, Moved, Staging, Submission};
+use transship_core::{Error, Result};
 
 use crate::context::Context;
 use crate::memory::WgpuBuffer;
@@ -46,7 +46,7 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
         // SAFETY: the caller's promises, and the blocks are filled.
         batch.landings.iter().try_for_each(|landing| unsafe { landing.land(context) })?;
     }
-    Ok(Submission { position, copies: batch.moved.copies(), bytes: batch.moved.bytes() })
+    Ok(Submission::new(position, batch.moved.copies(), batch.moved.bytes()))
 }
 
 /// The commands of one submission, and what they use.
@@ -124,6 +124,7 @@ impl<'a> Batch<'a> {
                 let to = place(context, to, to_offset)?;
                 Command::Clear { to, bytes: bytes as u64 }
             }
+            _ => return Err(Error::Unsupported { device: context.id(), what: "run a copy of this kind" }),
         };
         self.moved.count(op);
         self.commands.push(command);

@@ -129,17 +129,13 @@ unsafe impl Backend for WgpuBackend {
 
 fn limits(context: &Context, largest_open: usize) -> Limits {
     let bytes = |value: u32| Alignment::new(value as usize).unwrap_or(BUFFER_ALIGNMENT);
-    Limits {
-        copy_granularity: bytes(wgpu::COPY_BUFFER_ALIGNMENT as u32),
-        bindable_alignment: bytes(context.device().limits().min_storage_buffer_offset_alignment),
-        buffer_alignment: BUFFER_ALIGNMENT,
-        // Bindings may be smaller than buffers: what is larger than `max_storage_buffer_binding_size` is bound in parts.
-        largest_buffer: context.largest_buffer(),
-        host_writable: false,
-        largest_open,
-        mapped_staging: true,
-        gather: None,
-    }
+    // Bindings may be smaller than buffers: what is larger than `max_storage_buffer_binding_size` is bound in parts.
+    let mut limits = Limits::new(BUFFER_ALIGNMENT, context.largest_buffer());
+    limits.copy_granularity = bytes(wgpu::COPY_BUFFER_ALIGNMENT as u32);
+    limits.bindable_alignment = bytes(context.device().limits().min_storage_buffer_offset_alignment);
+    limits.largest_open = largest_open;
+    limits.mapped_staging = true;
+    limits
 }
 
 /// `llvmpipe (LLVM 15.0.6, 256 bits), Vulkan, Mesa 22.3.6`.

@@ -52,6 +52,7 @@ pub use crate::job::report::CopyReport;
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 pub use crate::staging::block_accounts::PoolUsage;
 pub use crate::tensor::layout::Layout;
+pub use crate::tensor::strides::Strides;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
 pub use crate::tree::pair::{Pairs, Step};
 pub use crate::tree::tensor_tree::{MAX_DEPTH, Stop, TensorTree, Visitor, for_each_tensor};

@@ -193,7 +193,7 @@ fn devices_say_what_they_cannot_do() {
     let tensor = start_copy(bytes(8), &device, options()).unwrap().wait_on(&stream).unwrap();
     says(&tensor.to_bytes().unwrap_err(), "NotReady", &["is not done", "wait for its handle"]);
 
-    let memory = RawMemory { address: 0, bytes: 8, kind: MemoryKind::Device };
+    let memory = RawMemory::new(0, 8, MemoryKind::Device);
     // SAFETY: the device refuses memory that it has not allocated.
     let raw = unsafe { Tensor::from_raw(memory, Box::new(()), &[8], DType::U8, &device) };
     says(&raw.unwrap_err(), "InvalidMemory", &["8 bytes", "0x0", "no such memory"]);
@@ -206,7 +206,7 @@ fn devices_with_other_limits_say_so() {
         with(LateConfig { copy_granularity: four, mapped_staging: true, ..LateConfig::new("late") });
     let pinned = Tensor::empty_pinned(&[8], DType::U8, &device).unwrap_err();
     says(&pinned, "Unsupported", &["late:0", "lend page-locked memory"]);
-    let memory = RawMemory { address: 64, bytes: 6, kind: MemoryKind::Device };
+    let memory = RawMemory::new(64, 6, MemoryKind::Device);
     // SAFETY: memory that ends inside of a granule is refused before anybody looks at it.
     let raw = unsafe { Tensor::from_raw(memory, Box::new(()), &[6], DType::U8, &device) };
     says(&raw.unwrap_err(), "InvalidMemory", &["6 bytes", "0x40", "granules of 4 bytes"]);

@@ -162,7 +162,7 @@ fn lent_by_device(device: &Device, on_drop: impl FnOnce() + Send + Sync + 'stati
     let stream = device.create_stream(StreamPriority::Normal).unwrap();
     let buffer = device.backend().allocate(64, &**stream.backend_stream()).unwrap();
     stream.synchronize().unwrap();
-    let memory = RawMemory { address: buffer.address().unwrap(), bytes: 64, kind: MemoryKind::Device };
+    let memory = RawMemory::new(buffer.address().unwrap(), 64, MemoryKind::Device);
     let owner = Box::new((Mutex::new(Owner::new(Vec::new(), move |_| on_drop())), buffer));
     // SAFETY: the owner holds the buffer, whose allocation is done and which nobody writes.
     unsafe { Tensor::from_raw(memory, owner, &[64], DType::U8, device) }.unwrap()

@@ -90,7 +90,7 @@ fn memory_that_may_not_be_written_or_does_not_suit_is_refused() {
 
     // Memory that somebody else lets the device read.
     let owner = on(&device, &[0; 4]);
-    let memory = RawMemory { address: owner.address().unwrap().unwrap(), bytes: 4, kind: MemoryKind::Device };
+    let memory = RawMemory::new(owner.address().unwrap().unwrap(), 4, MemoryKind::Device);
     // SAFETY: `owner` keeps the memory alive, and nobody writes it.
     let foreign = unsafe { Tensor::from_raw(memory, Box::new(owner), &[4], DType::U8, &device) }.unwrap();
     let error = refused(vec![tensor()], vec![foreign]);

@@ -60,15 +60,10 @@ fn options() -> impl Strategy<Value = PlanOptions> {
 
 fn limits(largest_buffer: impl Strategy<Value = usize>) -> impl Strategy<Value = Limits> {
     (alignment(), alignment(), largest_buffer).prop_map(
-        |(copy_granularity, buffer_alignment, largest_buffer)| Limits {
-            copy_granularity,
-            bindable_alignment: Alignment::ONE,
-            buffer_alignment,
-            largest_buffer,
-            host_writable: false,
-            largest_open: 0,
-            mapped_staging: false,
-            gather: None,
+        |(copy_granularity, buffer_alignment, largest_buffer)| {
+            let mut limits = Limits::new(buffer_alignment, largest_buffer);
+            limits.copy_granularity = copy_granularity;
+            limits
         },
     )
 }
@@ -195,16 +190,8 @@ fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
         largest_chunk: 1 << 20,
         largest_packed: 1 << 10,
     };
-    let limits = Limits {
-        copy_granularity: Alignment::new(4).unwrap(),
-        bindable_alignment: Alignment::ONE,
-        buffer_alignment: Alignment::new(256).unwrap(),
-        largest_buffer: 1 << 30,
-        host_writable: false,
-        largest_open: 0,
-        mapped_staging: false,
-        gather: None,
-    };
+    let mut limits = Limits::new(Alignment::new(256).unwrap(), 1 << 30);
+    limits.copy_granularity = Alignment::new(4).unwrap();
     let plan = Plan::new(&[leaf(20), leaf(2_000), leaf(16), leaf(3)], &options, &limits).unwrap();
     let expected = [
         Route::Packed { chunk: 0, offset: 0 },
@@ -234,16 +221,7 @@ fn no_packing() -> PlanOptions {
 #[test]
 fn nothing_makes_an_empty_plan() {
     let options = no_packing();
-    let limits = Limits {
-        copy_granularity: Alignment::ONE,
-        bindable_alignment: Alignment::ONE,
-        buffer_alignment: Alignment::ONE,
-        largest_buffer: 0,
-        host_writable: false,
-        largest_open: 0,
-        mapped_staging: false,
-        gather: None,
-    };
+    let limits = Limits::new(Alignment::ONE, 0);
     let plan = Plan::new(&[], &options, &limits).unwrap();
     assert!(plan.routes().is_empty() && plan.chunks().is_empty() && plan.bytes() == 0);
     assert_eq!(plan.numbered_chunks_of(0).next(), None);
@@ -254,16 +232,7 @@ fn nothing_makes_an_empty_plan() {
 fn padding_that_leads_beyond_the_linear_space_is_refused() {
     let leaf = |bytes| Leaf { bytes, alignment: Alignment::ONE, skew: 0, place: Place::From(0), range: None };
     let options = no_packing();
-    let limits = Limits {
-        copy_granularity: Alignment::ONE,
-        bindable_alignment: Alignment::ONE,
-        buffer_alignment: Alignment::ONE,
-        largest_buffer: usize::MAX,
-        host_writable: false,
-        largest_open: 0,
-        mapped_staging: false,
-        gather: None,
-    };
+    let limits = Limits::new(Alignment::ONE, usize::MAX);
     let refused = Plan::new(&[leaf(1), leaf(usize::MAX - 100)], &options, &limits);
     assert_eq!(refused.err(), Some(PlanError::TooLarge { requested: usize::MAX, limit: usize::MAX }));
 }

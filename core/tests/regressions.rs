@@ -56,7 +56,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
 fn lent_by_host(bytes: &[u8], on_drop: impl Fn() + Send + Sync + 'static) -> Tensor {
     let (shape, bytes) = ([bytes.len()], bytes.to_vec());
     let address = bytes.as_ptr().expose_provenance() as u64;
-    let memory = RawMemory { address, bytes: bytes.len(), kind: MemoryKind::Pageable };
+    let memory = RawMemory::new(address, bytes.len(), MemoryKind::Pageable);
     let owner = Box::new((OnDrop(on_drop), bytes));
     // SAFETY: the owner holds the bytes, which nobody writes.
     unsafe { Tensor::from_raw(memory, owner, &shape, DType::U8, &Device::host()) }.unwrap()
@@ -67,7 +67,7 @@ fn lent_by_device(device: &Device, on_drop: impl Fn() + Send + Sync + 'static) -
     let stream = stream_of(device);
     let buffer = device.backend().allocate(64, &**stream.backend_stream()).unwrap();
     stream.synchronize().unwrap();
-    let memory = RawMemory { address: buffer.address().unwrap(), bytes: 64, kind: MemoryKind::Device };
+    let memory = RawMemory::new(buffer.address().unwrap(), 64, MemoryKind::Device);
     let owner = Box::new((OnDrop(on_drop), buffer));
     // SAFETY: the owner holds the buffer, whose allocation is done and which nobody writes.
     unsafe { Tensor::from_raw(memory, owner, &[64], DType::U8, device) }.unwrap()

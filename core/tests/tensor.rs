@@ -33,7 +33,7 @@ fn a_vector_becomes_a_tensor_in_place() {
     let address = data.as_ptr().addr() as u64;
     let tensor = Tensor::from_vec(data, &[2, 3]).unwrap();
     assert_eq!((tensor.dtype(), tensor.shape(), tensor.rank()), (DType::F32, &[2, 3][..], 2));
-    assert_eq!((tensor.strides().as_slice(), tensor.numel(), tensor.nbytes()), (&[3, 1][..], 6, 24));
+    assert_eq!((&tensor.strides()[..], tensor.numel(), tensor.nbytes()), (&[3, 1][..], 6, 24));
     assert_eq!((tensor.offset(), tensor.retained_bytes()), (0, 24));
     assert_eq!(tensor.address().unwrap(), Some(address));
     assert_eq!(tensor.device_id().unwrap(), DeviceId::HOST);

@@ -79,7 +79,7 @@ fn errors(device: &Device, same: &impl Fn(&str)) -> Outcome {
     same("an allocation that is refused");
     let bytes = [0_u8; 64];
     let address = bytes.as_ptr().expose_provenance() as u64;
-    let memory = RawMemory { address, bytes: bytes.len(), kind: MemoryKind::Device };
+    let memory = RawMemory::new(address, bytes.len(), MemoryKind::Device);
     // SAFETY: the memory outlives the call, which refuses it.
     let refused = unsafe { Tensor::from_raw(memory, Box::new(()), &[64], DType::U8, device) };
     assert!(matches!(refused, Err(Error::InvalidMemory { .. })), "{refused:?}");

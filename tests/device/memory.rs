@@ -38,7 +38,7 @@ impl Drop for Owner {
 pub(crate) fn lent(device: &Device, content: &[u8], freed: &Arc<AtomicUsize>) -> Result<Tensor, Error> {
     let address = allocate(device, content);
     let owner = Owner { device: device.id(), address, freed: freed.clone() };
-    let memory = RawMemory { address, bytes: content.len(), kind: MemoryKind::Device };
+    let memory = RawMemory::new(address, content.len(), MemoryKind::Device);
     // SAFETY: the memory is valid until the owner goes, and nobody else knows of it.
     unsafe { Tensor::from_raw(memory, Box::new(owner), &[content.len()], DType::U8, device) }
 }
@@ -143,7 +143,7 @@ pub(crate) fn page_locked_memory_of_others_is_known() -> Outcome {
     owner.as_mut_slice::<u8>()?.fill(9);
     let address = owner.as_slice::<u8>()?.as_ptr().expose_provenance() as u64;
     let wrap = |kind, owner: Box<dyn Any + Send + Sync>| {
-        let memory = RawMemory { address, bytes: 10_000, kind };
+        let memory = RawMemory::new(address, 10_000, kind);
         // SAFETY: the memory is the owner's, or not used: the call refuses it; nobody writes it any more.
         unsafe { Tensor::from_raw(memory, owner, &[10_000], DType::U8, &device) }
     };
@@ -174,12 +174,12 @@ pub(crate) fn wrong_addresses_are_refused() -> Outcome {
         (device_address, 4096, MemoryKind::Managed, "device memory as managed"),
     ];
     for (address, bytes, kind, what) in wrong {
-        let memory = RawMemory { address, bytes, kind };
+        let memory = RawMemory::new(address, bytes, kind);
         // SAFETY: the memory is not used: the call refuses it.
         let refused = unsafe { Tensor::from_raw(memory, Box::new(()), &[1024], DType::F32, &device) };
         assert!(matches!(refused, Err(Error::InvalidMemory { .. })), "{what}: {refused:?}");
     }
-    let memory = RawMemory { address: device_address + 1, bytes: 8, kind: MemoryKind::Device };
+    let memory = RawMemory::new(device_address + 1, 8, MemoryKind::Device);
     // SAFETY: as above.
     let refused = unsafe { Tensor::from_raw(memory, Box::new(()), &[2], DType::F32, &device) };
     assert!(matches!(refused, Err(Error::Misaligned { .. })), "{refused:?}");

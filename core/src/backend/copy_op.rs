@@ -4,8 +4,9 @@ use std::ptr::NonNull;
 
 use crate::backend::{Buffer, Staging};
 
-/// One copy of a contiguous range.
+/// One copy of a contiguous range. There may be more kinds later: a backend is given those alone that it says it can run.
 #[derive(Clone, Copy)]
+#[non_exhaustive]
 pub enum CopyOp<'a> {
     /// Host to device.
     Upload {
@@ -110,6 +111,7 @@ impl HostSide<'_> {
 
 /// What one call of [`Backend::submit`](crate::backend::Backend::submit) did.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Submission {
     /// The position behind it.
     pub position: u64,
@@ -117,4 +119,11 @@ pub struct Submission {
     pub copies: usize,
     /// How many bytes they move.
     pub bytes: usize,
+}
+
+impl Submission {
+    /// One that ends at `position`, with `copies` copies of `bytes` bytes altogether.
+    pub const fn new(position: u64, copies: usize, bytes: usize) -> Self {
+        Self { position, copies, bytes }
+    }
 }

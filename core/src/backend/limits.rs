@@ -4,7 +4,16 @@ use crate::alignment::Alignment;
 
 /// What a device demands of a plan. It is asked once, when the device is opened, and refused if it is out of the ranges given
 /// here ([`Error::InvalidLimit`](crate::Error::InvalidLimit)); what has none may be anything.
+///
+/// ```
+/// use transship_core::Alignment;
+/// use transship_core::backend::Limits;
+///
+/// let mut limits = Limits::new(const { Alignment::new(256).unwrap() }, 1 << 30);
+/// limits.copy_granularity = const { Alignment::new(4).unwrap() };
+/// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Limits {
     /// Offsets and sizes of copies are multiples of this, and so are the sizes of buffers. At most 64 KiB.
     pub copy_granularity: Alignment,
@@ -27,4 +36,21 @@ pub struct Limits {
     /// staging for each; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
     /// submission that uses a block. At most 8192.
     pub gather: Option<usize>,
+}
+
+impl Limits {
+    /// Those of a device that copies any number of bytes from and to any offset, and has neither open memory, nor mapped staging,
+    /// nor a kernel that copies. What else a device has is set in the fields.
+    pub const fn new(buffer_alignment: Alignment, largest_buffer: usize) -> Self {
+        Self {
+            copy_granularity: Alignment::ONE,
+            bindable_alignment: Alignment::ONE,
+            buffer_alignment,
+            largest_buffer,
+            host_writable: false,
+            largest_open: 0,
+            mapped_staging: false,
+            gather: None,
+        }
+    }
 }

@@ -140,6 +140,7 @@ pub enum MemoryKind {
 
 /// Memory that somebody else allocated.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct RawMemory {
     /// Its address: on the host or on the device, as `kind` says.
     pub address: u64,
@@ -147,4 +148,11 @@ pub struct RawMemory {
     pub bytes: usize,
     /// What kind of memory it is.
     pub kind: MemoryKind,
+}
+
+impl RawMemory {
+    /// `bytes` bytes at `address`.
+    pub const fn new(address: u64, bytes: usize, kind: MemoryKind) -> Self {
+        Self { address, bytes, kind }
+    }
 }

@@ -86,6 +86,7 @@ pub struct Ticket {
 
 /// How urgent a stream is against the others of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum StreamPriority {
     /// As most streams.
     #[default]

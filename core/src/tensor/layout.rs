@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::tensor::strides::Strides;
 
 /// Element type, shape and strides of a tensor.
 ///
@@ -94,10 +95,10 @@ impl Layout {
     }
 
     /// From one element to the next along each dimension, in elements.
-    pub fn strides(&self) -> SmallVec<[usize; 4]> {
+    pub fn strides(&self) -> Strides {
         match &self.strides {
-            Some(strides) => SmallVec::from_slice(strides),
-            None => row_major(&self.shape),
+            Some(strides) => Strides(SmallVec::from_slice(strides)),
+            None => Strides(row_major(&self.shape)),
         }
     }
 

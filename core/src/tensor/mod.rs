@@ -11,6 +11,7 @@ pub(crate) mod layout;
 pub(crate) mod ndarray;
 pub(crate) mod storage;
 pub(crate) mod strided_copy;
+pub(crate) mod strides;
 pub(crate) mod tensor;
 pub(crate) mod view;
 pub(crate) mod view_arithmetic;

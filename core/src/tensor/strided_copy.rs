@@ -78,7 +78,7 @@ impl Runs {
     fn of(layout: &Layout) -> Self {
         let size = layout.dtype().size();
         let mut dims = SmallVec::<[Dim; 6]>::new();
-        for (count, stride) in layout.shape().iter().copied().zip(layout.strides()) {
+        for (count, stride) in layout.shape().iter().copied().zip(layout.strides().0) {
             if count == 1 {
                 continue;
             }

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use smallvec::SmallVec;
-
 use crate::alignment::Alignment;
 use crate::backend::MemoryKind;
 use crate::device_id::DeviceId;
@@ -11,6 +9,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::Storage;
+use crate::tensor::strides::Strides;
 
 /// A tensor: shared memory on some device, and where in it which elements lie.
 ///
@@ -92,7 +91,7 @@ impl Tensor {
     }
 
     /// From one element to the next along each dimension, in elements.
-    pub fn strides(&self) -> SmallVec<[usize; 4]> {
+    pub fn strides(&self) -> Strides {
         self.layout.strides()
     }
 

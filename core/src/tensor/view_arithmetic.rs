@@ -44,7 +44,7 @@ impl Layout {
             });
         }
         let mut shape = self.shape.clone();
-        let mut strides = self.strides();
+        let mut strides = self.strides().0;
         let first = strides[dim];
         shape[dim] = range.len().div_ceil(step);
         strides[dim] = first.saturating_mul(step);
@@ -84,7 +84,7 @@ impl Layout {
                 reason: "it must name each dimension of the tensor once",
             });
         }
-        let old = self.strides();
+        let old = self.strides().0;
         let shape: SmallVec<[usize; 4]> = axes.iter().map(|axis| self.shape[*axis]).collect();
         let strides: SmallVec<[usize; 4]> = axes.iter().map(|axis| old[*axis]).collect();
         Ok((Self::strided(self.dtype, &shape, &strides)?, 0))
@@ -121,7 +121,7 @@ impl Layout {
             });
         }
         let mut shape = self.shape.clone();
-        let mut strides = self.strides();
+        let mut strides = self.strides().0;
         shape.remove(dim);
         strides.remove(dim);
         Ok((Self::strided(self.dtype, &shape, &strides)?, 0))
@@ -135,7 +135,7 @@ impl Layout {
     pub fn unsqueeze(&self, dim: usize) -> Result<(Self, usize)> {
         check_below("dimension", dim, self.rank() + 1)?;
         let mut shape = self.shape.clone();
-        let mut strides = self.strides();
+        let mut strides = self.strides().0;
         shape.insert(dim, 1);
         strides.insert(dim, 1);
         Ok((Self::strided(self.dtype, &shape, &strides)?, 0))

@@ -41,16 +41,9 @@ impl<'a> Arbitrary<'a> for Case {
             largest_chunk: size(bytes)?,
             largest_packed: size(bytes)?,
         };
-        let limits = Limits {
-            copy_granularity: alignment(bytes)?,
-            bindable_alignment: Alignment::ONE,
-            buffer_alignment: alignment(bytes)?,
-            largest_buffer: size(bytes)?,
-            host_writable: false,
-            largest_open: 0,
-            mapped_staging: false,
-            gather: None,
-        };
+        let copy_granularity = alignment(bytes)?;
+        let mut limits = Limits::new(alignment(bytes)?, size(bytes)?);
+        limits.copy_granularity = copy_granularity;
         let mut leaves = Vec::new();
         while !bytes.is_empty() && leaves.len() < MOST_LEAVES {
             leaves.push(leaf(bytes)?);

@@ -56,16 +56,15 @@ pub(crate) struct LateBackend {
 
 impl LateBackend {
     pub(crate) fn new(instance: Arc<Instance>, device: usize) -> Self {
-        let limits = Limits {
-            copy_granularity: instance.config.copy_granularity,
-            bindable_alignment: instance.config.bindable_alignment,
-            buffer_alignment: instance.config.buffer_alignment,
-            largest_buffer: instance.config.largest_buffer.min(instance.config.device_memory),
-            host_writable: instance.config.host_writable,
-            largest_open: instance.config.largest_open,
-            mapped_staging: instance.config.mapped_staging,
-            gather: instance.config.gather,
-        };
+        let config = &instance.config;
+        let mut limits =
+            Limits::new(config.buffer_alignment, config.largest_buffer.min(config.device_memory));
+        limits.copy_granularity = config.copy_granularity;
+        limits.bindable_alignment = config.bindable_alignment;
+        limits.host_writable = config.host_writable;
+        limits.largest_open = config.largest_open;
+        limits.mapped_staging = config.mapped_staging;
+        limits.gather = config.gather;
         Self { instance, device, limits }
     }
 
@@ -134,7 +133,7 @@ impl LateBackend {
         queue.pending.extend(captured);
         let position = queue.record();
         state.occupy(&blocks, stream.index, position);
-        Ok(Submission { position, copies, bytes: moved })
+        Ok(Submission::new(position, copies, moved))
     }
 
     /// Does what a submit that fails half way has done: the first copies, to their end.
@@ -206,7 +205,7 @@ unsafe impl Backend for LateBackend {
     /// Wraps a part of a live allocation of this device: allocate a buffer, and let it be the owner.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         let state = self.instance.enter(Call::Wrap, false, self.device)?;
-        let RawMemory { address, bytes, kind } = memory;
+        let RawMemory { address, bytes, kind, .. } = memory;
         let invalid = |reason: &str| Error::InvalidMemory { address, bytes, reason: reason.to_owned() };
         if kind != MemoryKind::Device {
             return Err(invalid("it is no device memory"));

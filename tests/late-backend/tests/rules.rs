@@ -427,12 +427,11 @@ fn wrapped_memory_is_that_of_its_owner() {
         [(address, SIZE + 1, kind), (3, 1, kind), (address, 1, MemoryKind::Pageable)]
     {
         assert!(matches!(
-            wrap(RawMemory { address, bytes, kind }, Box::new(())),
+            wrap(RawMemory::new(address, bytes, kind), Box::new(())),
             Err(Error::InvalidMemory { .. })
         ));
     }
-    let mut wrapped =
-        wrap(RawMemory { address: address + 4, bytes: 4, kind }, Box::new(bench.buffer)).unwrap();
+    let mut wrapped = wrap(RawMemory::new(address + 4, 4, kind), Box::new(bench.buffer)).unwrap();
     assert_eq!(wrapped.address(), Some(address + 4));
     let used = Ticket { stream: bench.stream.clone(), position: bench.stream.record().unwrap() };
     assert!(wrapped.release_after(&[used]));

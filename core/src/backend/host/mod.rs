@@ -62,14 +62,8 @@ impl HostBackend {
         Self {
             description: format!("host, {threads} thread{}", if threads == 1 { "" } else { "s" }),
             limits: Limits {
-                copy_granularity: Alignment::ONE,
-                bindable_alignment: Alignment::ONE,
-                buffer_alignment: const { Alignment::new(256).unwrap() },
-                largest_buffer: isize::MAX as usize,
                 host_writable: true,
-                largest_open: 0,
-                mapped_staging: false,
-                gather: None,
+                ..Limits::new(const { Alignment::new(256).unwrap() }, isize::MAX as usize)
             },
             counters: Arc::default(),
         }
@@ -134,7 +128,7 @@ unsafe impl Backend for HostBackend {
         let mut moved = Moved::default();
         ops.iter().for_each(|op| moved.count(op));
         self.counters.submitted(&moved);
-        Ok(Submission { position: stream.next_position(), copies: moved.copies(), bytes: moved.bytes() })
+        Ok(Submission::new(stream.next_position(), moved.copies(), moved.bytes()))
     }
 
     fn reaches(&self, other: &dyn Backend) -> bool {

@@ -19,7 +19,7 @@ fn read(block: &dyn Staging) -> Vec<u8> {
 }
 
 fn lend(bytes: Vec<u8>, kind: MemoryKind) -> (RawMemory, Arc<Vec<u8>>) {
-    let memory = RawMemory { address: bytes.as_ptr().expose_provenance() as u64, bytes: bytes.len(), kind };
+    let memory = RawMemory::new(bytes.as_ptr().expose_provenance() as u64, bytes.len(), kind);
     (memory, Arc::new(bytes))
 }
 
@@ -77,10 +77,10 @@ fn misdescribed_memory_is_refused() {
         (1, usize::MAX, MemoryKind::Pinned),
     ] {
         // SAFETY: nothing is read.
-        let refused = unsafe { host.wrap(RawMemory { address, bytes, kind }, Box::new(())) };
+        let refused = unsafe { host.wrap(RawMemory::new(address, bytes, kind), Box::new(())) };
         assert!(matches!(refused, Err(Error::InvalidMemory { .. })), "{address:#x} {bytes} {kind:?}");
     }
-    let nothing = RawMemory { address: 0, bytes: 0, kind: MemoryKind::Pageable };
+    let nothing = RawMemory::new(0, 0, MemoryKind::Pageable);
     // SAFETY: there is nothing to read.
     let accepted = unsafe { host.wrap(nothing, Box::new(())) };
     assert!(accepted.is_ok());

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use crate::alignment::Alignment;
 use crate::backend::stream_ordered::allocator::DeviceAllocator;
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
@@ -50,14 +49,8 @@ impl<A: Api> OrderedBackend<A> {
         let allocator = Arc::new(DeviceAllocator::new(&context)?);
         let gather = Gather::load(&context, allocator.state())?;
         let limits = Limits {
-            copy_granularity: Alignment::ONE,
-            bindable_alignment: Alignment::ONE,
-            buffer_alignment: A::BUFFER_ALIGNMENT,
-            largest_buffer: allocator.total(),
-            host_writable: false,
-            largest_open: 0,
-            mapped_staging: false,
             gather: gather.as_ref().map(|_| GatherEntry::BYTES),
+            ..Limits::new(A::BUFFER_ALIGNMENT, allocator.total())
         };
         // SAFETY: the device is current.
         let description = unsafe { context.enter()?.description()? };

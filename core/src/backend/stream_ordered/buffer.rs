@@ -30,7 +30,7 @@ impl<A: Api> OrderedBuffer<A> {
             0 => (0, None),
             _ => allocator.allocate(bytes, stream).map(|(address, held)| (address, Some(held)))?,
         };
-        let memory = RawMemory { address, bytes, kind: MemoryKind::Device };
+        let memory = RawMemory::new(address, bytes, MemoryKind::Device);
         Ok(Self { held, memory, allocator: allocator.clone() })
     }
 

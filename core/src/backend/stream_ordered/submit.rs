@@ -45,7 +45,7 @@ pub(crate) fn submit_by<A: Api>(
     match submitted.and_then(|()| state.record(&driver)) {
         Ok(position) => {
             context.counters().submitted(&moved);
-            Ok(Submission { position, copies: moved.copies(), bytes: moved.bytes() })
+            Ok(Submission::new(position, moved.copies(), moved.bytes()))
         }
         Err(error) => {
             if moved.copies() > 0 {

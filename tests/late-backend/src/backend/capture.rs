@@ -29,6 +29,7 @@ impl LateBackend {
             CopyOp::Clear { to, to_offset, bytes } => {
                 (None, self.device_end(to, to_offset, bytes, false), bytes)
             }
+            _ => (None, Err("a copy of a kind that the device has not".to_owned()), op.bytes()),
         };
         let granular = self.instance.config.copy_granularity.divides(bytes);
         let granular =
@@ -146,7 +147,7 @@ pub(super) fn blocks(op: &CopyOp<'_>, config: &LateConfig) -> bool {
     let side = match op {
         CopyOp::Upload { from, .. } => from,
         CopyOp::Download { to, .. } => to,
-        CopyOp::Between { .. } | CopyOp::Clear { .. } => return false,
+        _ => return false,
     };
     match side {
         HostSide::Staging(..) => false,
@@ -160,16 +161,16 @@ pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>], copies: usize) 
     counters.copies += copies as u64;
     let mut moved = 0;
     for op in ops {
-        let (counter, bytes) = match op {
-            CopyOp::Upload { bytes, .. } => (Some(&mut counters.bytes_up), *bytes),
-            CopyOp::Download { bytes, .. } => (Some(&mut counters.bytes_down), *bytes),
-            CopyOp::Between { bytes, .. } => (Some(&mut counters.bytes_between), *bytes),
-            CopyOp::Clear { bytes, .. } => (None, *bytes),
+        let counter = match op {
+            CopyOp::Upload { .. } => Some(&mut counters.bytes_up),
+            CopyOp::Download { .. } => Some(&mut counters.bytes_down),
+            CopyOp::Between { .. } => Some(&mut counters.bytes_between),
+            _ => None,
         };
         if let Some(counter) = counter {
-            *counter += bytes as u64;
+            *counter += op.bytes() as u64;
         }
-        moved += bytes;
+        moved += op.bytes();
     }
     moved
 }
