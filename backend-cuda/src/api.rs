@@ -13,7 +13,7 @@ use crate::driver::version_text;
 use crate::guard::ContextGuard;
 use crate::interop::Adopted;
 use crate::kernels::Kernel;
-use crate::pool;
+use crate::pool_properties;
 
 // SAFETY: 1. each call is the driver's own of that meaning; handles of CUDA belong to no thread. 2. and 3. so NVIDIA's
 // reference says of events, of allocations, and of `cuMemFreeAsync`.
@@ -177,7 +177,7 @@ unsafe impl Api for Cuda {
     }
 
     unsafe fn create_pool(&self) -> Result<sys::CUmemoryPool> {
-        let properties = pool::properties(ordinal(self.id()));
+        let properties = pool_properties::properties(ordinal(self.id()));
         let mut pool = std::ptr::null_mut();
         // SAFETY: the properties are read within the call; the handle is written to a local.
         unsafe { self.calls().pool_create(&mut pool, &properties)? };
@@ -210,7 +210,7 @@ unsafe impl Api for Cuda {
     }
 
     unsafe fn open_pool(&self, pool: sys::CUmemoryPool, peer: &Self) -> Result<()> {
-        let access = pool::access(ordinal(peer.id()));
+        let access = pool_properties::access(ordinal(peer.id()));
         // SAFETY: the caller's promises; one description is read within the call.
         unsafe { self.calls().pool_set_access(pool, &access, 1) }
     }

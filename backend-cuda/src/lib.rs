@@ -19,7 +19,7 @@ mod guard;
 mod interop;
 mod kernels;
 mod library;
-mod pool;
+mod pool_properties;
 mod view;
 
 use transship_core::backend::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};

@@ -13,7 +13,7 @@ use crate::device::{Hip, pointer};
 use crate::driver::version_text;
 use crate::guard::DeviceGuard;
 use crate::kernels::Kernel;
-use crate::pool;
+use crate::pool_properties;
 
 const NOT_CAPTURED: u32 = hiprt::hipStreamCaptureStatus::hipStreamCaptureStatusNone as u32;
 
@@ -184,7 +184,7 @@ unsafe impl Api for Hip {
     }
 
     unsafe fn create_pool(&self) -> Result<hiprt::hipMemPool_t> {
-        let properties = pool::properties(self.ordinal());
+        let properties = pool_properties::properties(self.ordinal());
         let mut pool = std::ptr::null_mut();
         // SAFETY: the properties are read within the call; the handle is written to a local.
         unsafe { self.calls().pool_create(&mut pool, &properties)? };
@@ -217,7 +217,7 @@ unsafe impl Api for Hip {
     }
 
     unsafe fn open_pool(&self, pool: hiprt::hipMemPool_t, peer: &Self) -> Result<()> {
-        let access = pool::access(peer.ordinal());
+        let access = pool_properties::access(peer.ordinal());
         // SAFETY: the caller's promises; one description is read within the call.
         unsafe { self.calls().pool_set_access(pool, &access, 1) }
     }

@@ -18,7 +18,7 @@ mod guard;
 mod interop;
 mod kernels;
 mod library;
-mod pool;
+mod pool_properties;
 mod rtc;
 mod view;
 

@@ -11,8 +11,8 @@ use transship_core::{Alignment, DeviceId, Error, Result};
 
 use crate::context::Context;
 use crate::copy;
+use crate::host_written;
 use crate::memory::WgpuBuffer;
-use crate::open;
 use crate::staging::WgpuStaging;
 use crate::stream::WgpuStream;
 
@@ -33,7 +33,7 @@ impl WgpuBackend {
     /// Drives `device`, whose queue is `queue`, and `busy` with work of the program's own.
     pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue, busy: bool) -> Self {
         let description = describe(&device.adapter_info());
-        let largest_open = open::largest(&device, &queue, busy);
+        let largest_open = host_written::largest(&device, &queue, busy);
         let context = Context::new(id, device, queue);
         Self { limits: limits(&context, largest_open), context, description }
     }

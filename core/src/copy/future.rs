@@ -11,7 +11,7 @@ use crate::copy::handle::CopyHandle;
 use crate::error::{CopyError, Result};
 use crate::job::report::CopyReport;
 use crate::runtime::sync::{Instant, hint};
-use crate::runtime::{fork, lent_drops};
+use crate::runtime::{fork, lent_collector};
 use crate::tree::tensor_tree::TensorTree;
 
 /// The first poll of a handle looks for so long whether the copy is done: a small one takes about 12 us, and waking a
@@ -24,7 +24,7 @@ impl<S: TensorTree> Future for CopyHandle<S> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // A poll never blocks: what the program has lent is dropped by other threads, its handle's end included.
-        let (result, lent) = lent_drops::collect(|| self.poll_value(context));
+        let (result, lent) = lent_collector::collect(|| self.poll_value(context));
         drop(lent);
         result
     }

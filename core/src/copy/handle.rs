@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use crate::device::stream::Stream;
 use crate::error::{CopyError, Error, Result};
+use crate::in_flight::after_cancel::InFlight;
 use crate::in_flight::completion::Completion;
-use crate::in_flight::left_in_flight::InFlight;
 use crate::job::job::Job;
 use crate::job::report::CopyReport;
-use crate::runtime::{fork, lent_drops};
+use crate::runtime::{fork, lent_collector};
 use crate::tensor::storage::Storage;
 use crate::transfer::background::BackgroundCopy;
 use crate::tree::tensor_tree::TensorTree;
@@ -201,7 +201,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// Runs `work`, and then drops on this thread what the program has lent to this copy and the copy has released. Drops nothing
     /// of other copies.
     fn and_drop_sources<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
-        let (result, mut lent) = lent_drops::collect(|| work(self));
+        let (result, mut lent) = lent_collector::collect(|| work(self));
         lent.append(self.keeper.retired.take());
         lent.drop_here();
         result
@@ -241,7 +241,7 @@ impl<S> Drop for CopyHandle<S> {
             self.completion.forget_waker();
         }
         // Memory that it releases may be lent by the program, whose destructors may take long: other threads drop that.
-        let (_, lent) = lent_drops::collect(|| self.job = None);
+        let (_, lent) = lent_collector::collect(|| self.job = None);
         drop(lent);
         self.keeper.retired.leave();
     }

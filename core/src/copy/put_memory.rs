@@ -2,7 +2,7 @@
 
 use crate::copy::take_and_put::{put_all, visit};
 use crate::error::Result;
-use crate::job::preallocated::Preallocated;
+use crate::job::callers_memory::Preallocated;
 use crate::tensor::storage::Storage;
 use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::TensorTree;

@@ -1,6 +1,6 @@
 //! Puts the copies of a job into the tensors that their sources were taken out of.
 
-use crate::job::destination::Destinations;
+use crate::job::chunk_memory::Destinations;
 use crate::job::job::Job;
 use crate::job::leaf::Leaf;
 use crate::plan::plan::Route;

@@ -9,9 +9,9 @@ use crate::device::device::Device;
 use crate::error::CopyError;
 use crate::in_flight::completion::Completion;
 use crate::job::job::Job;
+use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
 use crate::job::report::CopyReport;
-use crate::job::scan::Scan;
 use crate::transfer::launch::launch;
 use crate::tree::tensor_tree::TensorTree;
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::job::Job;
 use crate::job::leaves::Leaves;
-use crate::job::scan::Scan;
+use crate::job::locate_leaves::Scan;
 use crate::runtime::foreign;
 use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};

@@ -11,7 +11,7 @@ use crate::device::thread_queues::ThreadQueues;
 use crate::device_id::DeviceId;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Mutex, OnceLock, statics};
 use crate::runtime::{fork, workers};
 use crate::staging::pool::StagingPool;

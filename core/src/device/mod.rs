@@ -5,7 +5,7 @@ pub(crate) mod check_limits;
 pub(crate) mod current;
 pub(crate) mod device;
 pub(crate) mod drivers;
-pub(crate) mod memory;
+pub(crate) mod memory_budgets;
 pub(crate) mod open;
 pub(crate) mod stream;
 pub(crate) mod thread_queues;

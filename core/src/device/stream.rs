@@ -9,7 +9,7 @@ use crate::backend::{BackendStream, StreamPriority, Ticket, TimeMark};
 use crate::device::device::Device;
 use crate::device_id::DeviceId;
 use crate::error::Result;
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
 
 /// An ordered queue of work of one device. Cloning it names the same stream.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::backend::{Backend, StreamPriority};
 use crate::error::Result;
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::OnceLock;
 use crate::runtime::thread_index;
 

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::CopyMetrics;
-use crate::in_flight::queue::SubmissionQueue;
 use crate::in_flight::released_lent::Retired;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::foreign::TaskWaker;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU8, Ordering};

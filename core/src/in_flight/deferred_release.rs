@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::backend::{Buffer, Ticket};
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
-use crate::runtime::{lent_drops, reactor};
+use crate::runtime::{reactor, lent_collector};
 
 /// Gives `memory` back once every ticket of `after` is reached, without blocking. What a broken stream may still use is leaked and
 /// counted. `lent`: by the program, so that its destructor is the program's code.
@@ -24,7 +24,7 @@ pub(crate) fn release(mut memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>,
 /// Gives memory back that nobody uses any more.
 pub(crate) fn drop_unused(memory: Box<dyn Buffer>, lent: bool) {
     match lent {
-        true => lent_drops::let_go(memory),
+        true => lent_collector::let_go(memory),
         false => drop(memory),
     }
 }

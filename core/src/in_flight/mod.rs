@@ -1,10 +1,10 @@
 //! What a device may still touch, and who is told when it is done.
 
+pub(crate) mod after_cancel;
 pub(crate) mod completion;
 pub(crate) mod copy_metrics;
 pub(crate) mod deferred_release;
-pub(crate) mod left_in_flight;
-pub(crate) mod queue;
 pub(crate) mod released_lent;
 pub(crate) mod retained;
 pub(crate) mod stream_uses;
+pub(crate) mod submission_queue;

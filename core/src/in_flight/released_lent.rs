@@ -2,7 +2,7 @@
 //! there is a handle.
 
 use crate::runtime::fork;
-use crate::runtime::lent_drops::Collected;
+use crate::runtime::lent_collector::Collected;
 use crate::runtime::sync::Mutex;
 
 /// Memory that the program has lent to a copy, which uses it no more. In a child of `fork` its lock may be held for ever, and is

@@ -7,7 +7,7 @@ use crate::backend::{Buffer, Direction};
 use crate::device::device::Device;
 use crate::error::Result;
 use crate::in_flight::copy_metrics::Phase;
-use crate::job::destination::{Destination, Destinations};
+use crate::job::chunk_memory::{Destination, Destinations};
 use crate::job::job::Job;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::plan::plan::Route;

@@ -12,12 +12,12 @@ use crate::device::device::Device;
 use crate::device::stream::Stream;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::job::options::CopyOptions;
 use crate::job::source::Source;
 use crate::plan::plan::Plan;
 use crate::staging::block::Block;
-use crate::tensor::host_copy::HostCopy;
+use crate::tensor::non_temporal::HostCopy;
 
 /// While many copies run, their segments have at least so many bytes. With segments of 512 KiB, 16 threads that copy 9 MB each
 /// wait for each other in the driver (41 GB/s, and 46 with these, on an H200).

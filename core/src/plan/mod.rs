@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-pub(crate) mod classify;
+pub(crate) mod copied_leaves;
 pub(crate) mod leaf;
 pub(crate) mod one_pass;
 pub(crate) mod pack;

@@ -1,7 +1,7 @@
 //! Laying the leaves that are copied into chunks.
 
 use crate::alignment::Alignment;
-use crate::plan::classify::Copied;
+use crate::plan::copied_leaves::Copied;
 use crate::plan::leaf::Leaf;
 use crate::plan::plan::{Chunk, Counts, Plan, PlanError, Route};
 use crate::plan::rules::Rules;

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::plan::leaf::{Leaf, PlanOptions};
 use crate::plan::plan::{Plan, PlanError};
 use crate::plan::rules::Rules;
-use crate::plan::{classify, one_pass, pack};
+use crate::plan::{copied_leaves, one_pass, pack};
 
 impl Plan {
     /// Plans the copy of `leaves`.
@@ -25,7 +25,7 @@ impl Plan {
     }
 
     pub(crate) fn generally(leaves: &[Leaf], rules: &Rules) -> Result<Self, PlanError> {
-        let (routes, copied) = classify::classify(leaves, rules)?;
+        let (routes, copied) = copied_leaves::classify(leaves, rules)?;
         pack::place(leaves, routes, &copied, rules)
     }
 }

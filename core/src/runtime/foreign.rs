@@ -19,7 +19,7 @@ thread_local! {
 pub(crate) enum Place {
     /// In the program, which drops its own.
     Program,
-    /// In [`collect`](crate::runtime::lent_drops::collect).
+    /// In [`collect`](crate::runtime::lent_collector::collect).
     Collecting,
     /// In `collect` at the end of a thread, when there is no list any more: what is let go of goes to other threads at once.
     Passing,

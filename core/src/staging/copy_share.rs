@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::staging::pool::{StagingPool, State};
 use crate::staging::size_class::SMALLEST_BLOCK;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::backend::{Backend, Direction, Staging};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Condvar, Instant, Mutex};
 use crate::runtime::workers;
 use crate::staging::block_accounts::{BlockAccounts, PoolUsage};

@@ -5,7 +5,7 @@ use bytemuck::checked::CheckedCastError;
 use crate::backend::host::memory::{HostMemory, out_of_memory};
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::tensor::host_copy::HostCopy;
+use crate::tensor::non_temporal::HostCopy;
 use crate::tensor::strided_copy::gather;
 use crate::tensor::tensor::Tensor;
 

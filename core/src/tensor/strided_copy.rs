@@ -4,8 +4,8 @@ use std::ptr;
 
 use smallvec::SmallVec;
 
-use crate::tensor::host_copy::HostCopy;
 use crate::tensor::layout::Layout;
+use crate::tensor::non_temporal::HostCopy;
 
 /// Writes the bytes `from..from + bytes` of a tensor, its elements taken in row-major order without gaps, to
 /// `destination`. The border of the range may cut an element.

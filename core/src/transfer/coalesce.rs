@@ -2,14 +2,14 @@
 
 use crate::alignment::Alignment;
 use crate::device::check_limits::FEWEST_GATHERED;
-use crate::job::destination::Destination;
+use crate::job::chunk_memory::Destination;
 use crate::job::job::Job;
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
-use crate::transfer::resources::Storages;
-use crate::transfer::segment;
-use crate::transfer::segment::{Piece, Segment, pieces};
+use crate::transfer::cut_segments;
+use crate::transfer::cut_segments::{Piece, Segment, pieces};
+use crate::transfer::submission_resources::Storages;
 
 /// Neighbours in the same memory are joined over gaps of up to so many bytes: a copy of its own takes as long as copying 60 KB.
 const LARGEST_GAP: usize = 4096;
@@ -26,7 +26,7 @@ pub(crate) struct CopyRange {
     /// The number of the leaf.
     pub(crate) leaf: usize,
     pub(crate) from_offset: usize,
-    /// The number of the destination in the [`SubmissionResources`](crate::transfer::resources::SubmissionResources); 0 where that is a block.
+    /// The number of the destination in the [`SubmissionResources`](crate::transfer::submission_resources::SubmissionResources); 0 where that is a block.
     pub(crate) to: usize,
     pub(crate) to_offset: usize,
     pub(crate) bytes: usize,
@@ -72,7 +72,7 @@ pub(crate) fn ranges(
 
 /// How many copies a path without staging needs. Counts no further than `enough + 1`.
 pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
-    let whole = segment::whole(job, path);
+    let whole = cut_segments::whole(job, path);
     let mut ranges = 0;
     let mut end = End::NOWHERE;
     for (piece, leaf) in pieces(job, path, &whole) {

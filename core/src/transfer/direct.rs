@@ -5,11 +5,11 @@ use crate::error::Result;
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::PathKind;
 use crate::staging::block::host_side;
-use crate::transfer::blocks::BlockSource;
 use crate::transfer::coalesce;
 use crate::transfer::coalesce::CopyRange;
-use crate::transfer::resources::{Storages, SubmissionResources};
-use crate::transfer::segment_copy::{Carried, SegmentCopy};
+use crate::transfer::segment_context::{Carried, SegmentCopy};
+use crate::transfer::submission_resources::{Storages, SubmissionResources};
+use crate::transfer::take_blocks::BlockSource;
 
 impl<'a> SegmentCopy<'a> {
     /// Copies without staging.

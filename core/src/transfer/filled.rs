@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::job::job::Job;
 use crate::staging::block::Block;
-use crate::transfer::segment::Segment;
+use crate::transfer::cut_segments::Segment;
 
 /// A segment in a staging block, to be copied up. The block has room for the whole segment.
 pub(crate) struct FilledSegment {

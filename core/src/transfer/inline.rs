@@ -7,13 +7,13 @@ use crate::error::Result;
 use crate::job::allocate::HostResults;
 use crate::job::job::Job;
 use crate::job::transfer_path::{PathKind, TransferPath};
-use crate::transfer::blocks::{BlockSource, table_inline, take_blocks};
-use crate::transfer::carry::carry;
+use crate::transfer::carry_segment::carry;
 use crate::transfer::coalesce;
+use crate::transfer::cut_segments::segments;
 use crate::transfer::not_inline::{ALLOW, Effort, MOST_INLINE_COPIES, NotInline, PIN, UNPACE, WAIT};
 use crate::transfer::order::{order_behind_destinations, order_behind_predecessors, order_behind_uses};
-use crate::transfer::segment::segments;
-use crate::transfer::upload::copy_up;
+use crate::transfer::staged_upload::copy_up;
+use crate::transfer::take_blocks::{BlockSource, table_inline, take_blocks};
 
 /// Carries the copy out on this thread, without waiting for a device.
 pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {

@@ -14,12 +14,12 @@ use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::runtime::foreign;
 use crate::runtime::workers::Team;
 use crate::staging::copy_share::CopyShare;
-use crate::transfer::blocks::{BlockSource, take_blocks};
-use crate::transfer::carry::carry;
+use crate::transfer::carry_segment::carry;
+use crate::transfer::cut_segments::{Segment, segments};
 use crate::transfer::filled::{FilledSegment, Outlet, SharedSegment};
 use crate::transfer::not_inline::{Effort, NotInline, WAIT};
-use crate::transfer::segment::{Segment, segments};
-use crate::transfer::upload::{copy_up, copy_up_shared};
+use crate::transfer::staged_upload::{copy_up, copy_up_shared};
+use crate::transfer::take_blocks::{BlockSource, take_blocks};
 use crate::transfer::{inline, order};
 
 /// Copies with one plan. If one of them fails, the others go on.

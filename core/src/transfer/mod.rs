@@ -1,11 +1,10 @@
 //! Carries a job out.
 
 pub(crate) mod background;
-pub(crate) mod blocks;
-pub(crate) mod carry;
+pub(crate) mod carry_segment;
 pub(crate) mod coalesce;
+pub(crate) mod cut_segments;
 pub(crate) mod direct;
-pub(crate) mod download;
 pub(crate) mod filled;
 pub(crate) mod inline;
 pub(crate) mod job_group;
@@ -13,9 +12,10 @@ pub(crate) mod launch;
 pub(crate) mod not_inline;
 pub(crate) mod order;
 pub(crate) mod parallel;
-pub(crate) mod resources;
-pub(crate) mod segment;
-pub(crate) mod segment_copy;
+pub(crate) mod segment_context;
 pub(crate) mod stage;
-pub(crate) mod upload;
+pub(crate) mod staged_download;
+pub(crate) mod staged_upload;
+pub(crate) mod submission_resources;
+pub(crate) mod take_blocks;
 pub(crate) mod via_host;

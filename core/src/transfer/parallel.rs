@@ -10,10 +10,10 @@ use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::runtime::workers;
 use crate::staging::pool::StagingPool;
-use crate::transfer::blocks::BlockSource;
+use crate::transfer::cut_segments::Segment;
 use crate::transfer::filled::FilledSegment;
 use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
-use crate::transfer::segment::Segment;
+use crate::transfer::take_blocks::BlockSource;
 
 /// The segments of copies, shared by the threads that carry them out.
 ///

@@ -10,12 +10,12 @@ use crate::job::leaf::Leaf;
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
-use crate::tensor::host_copy::HostCopy;
+use crate::tensor::non_temporal::HostCopy;
 use crate::tensor::strided_copy::gather;
-use crate::transfer::blocks::BlockSource;
+use crate::transfer::cut_segments::{Piece, pieces};
 use crate::transfer::filled::{FilledSegment, Outlet};
-use crate::transfer::segment::{Piece, pieces};
-use crate::transfer::segment_copy::{Carried, SegmentCopy};
+use crate::transfer::segment_context::{Carried, SegmentCopy};
+use crate::transfer::take_blocks::BlockSource;
 
 impl<'a> SegmentCopy<'a> {
     /// Writes the segment directly into the destination.

@@ -6,11 +6,11 @@ use crate::backend::Direction;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
 use crate::transfer::filled::{FilledSegment, Outlet};
-use crate::transfer::segment_copy::{Carried, SegmentCopy};
+use crate::transfer::segment_context::{Carried, SegmentCopy};
 
 impl<'a> SegmentCopy<'a> {
     /// Copies down into a block of the source, and over into one of the target.

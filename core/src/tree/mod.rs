@@ -6,5 +6,5 @@ pub(crate) mod pair;
 pub(crate) mod stack_growth;
 pub(crate) mod tensor_tree;
 pub(crate) mod value;
-pub(crate) mod value_items;
 pub(crate) mod value_key;
+pub(crate) mod value_nested;

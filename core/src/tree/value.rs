@@ -9,8 +9,8 @@ use indexmap::{Equivalent, IndexMap};
 use crate::tensor::tensor::Tensor;
 use crate::tree::pair::Pairs;
 use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
-use crate::tree::value_items::Nested;
 use crate::tree::value_key::Key;
+use crate::tree::value_nested::Nested;
 
 /// How many levels of a value are printed by `Debug`.
 const PRINTED_LEVELS: usize = 16;

@@ -13,7 +13,7 @@ use crate::backend::{BackendStream, StreamPriority, TimeMark};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::runtime::backoff::Backoff;
-use crate::runtime::lent_drops;
+use crate::runtime::lent_collector;
 use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
 use crate::runtime::sync::{Instant, hint, statics, thread};
 
@@ -270,7 +270,7 @@ impl<A: Api> Drop for StreamState<A> {
             }
             StreamOwner::Kept(owner) => {
                 let kept = OwnerInContext { owner: Some(owner), context: self.context.clone() };
-                lent_drops::let_go(Box::new(kept));
+                lent_collector::let_go(Box::new(kept));
             }
         }
     }

@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 
 use crate::dtype::DType;
-use crate::tensor::host_copy::HostCopy;
 use crate::tensor::layout::Layout;
+use crate::tensor::non_temporal::HostCopy;
 use crate::tensor::strided_copy::gather;
 
 /// The bytes of every element in row-major order, by the definition of strides.

@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
     use crate::backend::{BackendStream, Ticket, TimeMark};
-    use crate::runtime::lent_drops;
+    use crate::runtime::lent_collector;
 
     /// A stream on which everything is done. The program keeps it alive, and counts when it goes.
     struct KeptStream(Arc<AtomicUsize>);
@@ -339,7 +339,7 @@ mod tests {
 
     impl Drop for KeptStream {
         fn drop(&mut self) {
-            lent_drops::let_go(Box::new(Gone(self.0.clone())));
+            lent_collector::let_go(Box::new(Gone(self.0.clone())));
         }
     }
 

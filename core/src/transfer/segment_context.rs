@@ -8,13 +8,13 @@ use std::sync::Arc;
 use crate::backend::Direction;
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
-use crate::in_flight::queue::{Ops, SubmissionQueue};
-use crate::job::destination::Destinations;
+use crate::in_flight::submission_queue::{Ops, SubmissionQueue};
+use crate::job::chunk_memory::Destinations;
 use crate::job::job::Job;
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
-use crate::transfer::resources::SubmissionResources;
-use crate::transfer::segment::Segment;
+use crate::transfer::cut_segments::Segment;
+use crate::transfer::submission_resources::SubmissionResources;
 
 /// What became of a segment.
 pub(crate) enum Carried {

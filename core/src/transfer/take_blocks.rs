@@ -12,8 +12,8 @@ use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::transfer::coalesce;
+use crate::transfer::cut_segments::Segment;
 use crate::transfer::not_inline::{Effort, MOST_INLINE_COPIES, NotInline, WAIT_FOR_BLOCKS};
-use crate::transfer::segment::Segment;
 
 /// Where the blocks of a segment come from.
 #[cfg_attr(shuttle, expect(clippy::large_enum_variant, reason = "the locks of the model are larger"))]

@@ -5,12 +5,12 @@ use smallvec::SmallVec;
 use crate::backend::CopyOp;
 use crate::error::Result;
 use crate::job::job::Job;
+use crate::transfer::cut_segments::{Segment, chunk_pieces};
 use crate::transfer::filled::{FilledSegment, SharedSegment};
-use crate::transfer::resources::SubmissionResources;
-use crate::transfer::segment::{Segment, chunk_pieces};
-use crate::transfer::segment_copy::SegmentCopy;
+use crate::transfer::segment_context::SegmentCopy;
+use crate::transfer::submission_resources::SubmissionResources;
 
-/// Copies blocks up that [`carry`](crate::transfer::carry::carry) has filled for this job: one submission for each path.
+/// Copies blocks up that [`carry`](crate::transfer::carry_segment::carry) has filled for this job: one submission for each path.
 pub(crate) fn copy_up(job: &Job, mut filled: SmallVec<[FilledSegment; 1]>) -> Result<()> {
     while let Some(path) = filled.last().map(|last| last.segment.path) {
         let (now, later) = filled.into_iter().partition(|filled| filled.segment.path == path);

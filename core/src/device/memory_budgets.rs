@@ -6,7 +6,7 @@ use crate::backend::{Buffer, Direction};
 use crate::device::block_size;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
 use crate::staging::block_accounts::PoolUsage;
 use crate::staging::pool::StagingPool;

@@ -7,15 +7,15 @@ use smallvec::smallvec;
 use crate::backend::{Buffer, CopyOp, Direction, HostSide};
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
-use crate::in_flight::queue::SubmissionQueue;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::job::unstage::{Unstaged, UnstagedPart, Unstaging};
 use crate::staging::block::Block;
-use crate::transfer::blocks::{BlockSource, SegmentBlocks};
 use crate::transfer::coalesce;
 use crate::transfer::coalesce::CopyRange;
-use crate::transfer::resources::{Storages, SubmissionResources};
-use crate::transfer::segment::{ChunkPiece, chunk_pieces};
-use crate::transfer::segment_copy::{Carried, SegmentCopy};
+use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
+use crate::transfer::segment_context::{Carried, SegmentCopy};
+use crate::transfer::submission_resources::{Storages, SubmissionResources};
+use crate::transfer::take_blocks::{BlockSource, SegmentBlocks};
 
 impl SegmentCopy<'_> {
     /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.

@@ -18,7 +18,7 @@ use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};
 use crate::runtime::sync::{Mutex, OnceLock};
-use crate::runtime::{fork, lent_drops};
+use crate::runtime::{fork, lent_collector};
 
 /// The copies of one submission.
 pub(crate) type Ops<'a> = SmallVec<[CopyOp<'a>; 2]>;
@@ -62,7 +62,7 @@ impl Entry {
 
 impl Entries {
     /// Releases the entries that are done. They need not be at the front: an entry gets its position after it has entered the
-    /// queue. No code of the program runs in here: memory that it has lent is collected ([`lent_drops::collect`]).
+    /// queue. No code of the program runs in here: memory that it has lent is collected ([`lent_collector::collect`]).
     fn release(&mut self, reached: u64) {
         self.entries.retain(|entry| entry.position > reached);
     }
@@ -174,7 +174,7 @@ impl SubmissionQueue {
     /// Releases what is done up to `reached`, and then stores `reached`, under one lock: nobody sees the one without the other.
     /// Memory that the program has lent goes to the copy that has used it, whose waiter drops it, or to the threads for owners.
     fn settle(&self, reached: u64) {
-        let ((), unused) = lent_drops::collect(|| {
+        let ((), unused) = lent_collector::collect(|| {
             let mut entries = self.entries.lock();
             let reached = reached.max(self.reached.load(Ordering::Relaxed));
             entries.release(reached);

@@ -3,10 +3,10 @@
 use crate::error::{Error, Result};
 use crate::job::job::Job;
 use crate::job::transfer_path::PathKind;
-use crate::transfer::blocks::BlockSource;
+use crate::transfer::cut_segments::Segment;
 use crate::transfer::filled::Outlet;
-use crate::transfer::segment::Segment;
-use crate::transfer::segment_copy::{Carried, SegmentCopy};
+use crate::transfer::segment_context::{Carried, SegmentCopy};
+use crate::transfer::take_blocks::BlockSource;
 
 /// Carries one segment. If it goes up through a staging block, the filled block is given to `outlet`.
 pub(crate) fn carry(job: &Job, segment: &Segment, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<()> {

@@ -1,0 +1,152 @@
+//! What a device does for the rest of the crate, and what it promises.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::backend::{
+    BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
+    Submission,
+};
+use crate::device_id::DeviceId;
+use crate::error::Result;
+
+/// One device, initialised.
+///
+/// # Safety
+///
+/// The rest of this crate relies on these, word for word:
+///
+/// 1. A position that [`BackendStream::reached`] has reported, or for which [`BackendStream::wait`] has returned
+///    `true`, means that no copy submitted to that stream at or before that position touches memory any more.
+/// 2. A [`submit`](Backend::submit) that returns an error has already waited for what it had managed to submit.
+/// 3. The pointers of [`Buffer::host_pointer`], [`Staging::window`] and [`Staging::contents`] stay valid and in place
+///    until the object is dropped or released, those of [`Buffer::window`] until it is closed as well, and no other live
+///    object covers the same bytes.
+/// 4. Where [`Buffer::release_after`] says that a buffer may be dropped at once, its memory is not handed out again before
+///    every ticket given to that is reached, unless the host cannot reach it and the device orders every later use behind them.
+/// 5. No function blocks until a device has made progress, except those that say so.
+pub unsafe trait Backend: Any + Send + Sync {
+    /// The name of the device.
+    fn device(&self) -> DeviceId;
+
+    /// The hardware and the driver in their own words, e.g. `NVIDIA H200, driver 13.0`.
+    fn description(&self) -> &str;
+
+    /// What the device demands of a plan.
+    fn limits(&self) -> &Limits;
+
+    /// What was asked of the driver so far.
+    fn counters(&self) -> Counters;
+
+    /// Creates a stream that does not order itself against any other.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    fn create_stream(&self, priority: StreamPriority) -> Result<Arc<dyn BackendStream>>;
+
+    /// Allocates device memory (uninitialised), usable in stream order on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or [`Error::TooLarge`](crate::Error::TooLarge), with the figures.
+    fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>>;
+
+    /// As [`allocate`](Backend::allocate), but the host writes the memory first, where it lies: [`Buffer::window`] until
+    /// [`Buffer::close`]; then every stream may use it. Core asks for up to [`Limits::largest_open`] bytes. What there is no
+    /// room for in memory that the host reaches is ordinary memory, without a window.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Backend::allocate).
+    fn allocate_open(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
+        self.allocate(bytes, stream)
+    }
+
+    /// Allocates a staging block that copies of this device may use asynchronously (pinned, where the device knows that): in
+    /// both directions, or in this one only where staging is mapped ([`Limits::mapped_staging`]). Expensive; it may block for
+    /// milliseconds. So may dropping it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or [`Error::TooLarge`](crate::Error::TooLarge), with the figures.
+    fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>>;
+
+    /// Describes memory that somebody else allocated.
+    ///
+    /// # Safety
+    ///
+    /// `memory` must be valid for reads by this device (and by the host where its kind says so) until `owner` is
+    /// dropped, and nobody may write to it while a tensor over it exists, except in stream order of a use that the
+    /// tensor knows of.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidMemory`](crate::Error::InvalidMemory) where the driver knows that the description is wrong.
+    unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
+
+    /// Submits `ops` in one go, in any order among themselves, behind what was submitted to `stream` before, and
+    /// records one position behind them. Does not block, except on [`HostSide`](crate::backend::HostSide) memory that is neither pinned nor
+    /// staging; core sends that from a worker only.
+    ///
+    /// # Safety
+    ///
+    /// Every range of `ops` lies within its buffer, and the caller keeps all of them alive, and the host neither
+    /// writes sources nor touches destinations, until the returned position is reached.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says; see promise 2.
+    unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission>;
+
+    /// As [`submit`](Backend::submit), by one kernel for all of `ops`, each of which reads device memory and writes to
+    /// staging of this device or to its own memory. `table` is a block for uploads, with room for
+    /// [`Limits::gather`] bytes for each; the backend may write what the kernel must know there. Called only where
+    /// [`Limits::gather`] says so.
+    ///
+    /// # Safety
+    ///
+    /// As [`submit`](Backend::submit); nobody else uses `table` until the returned position is reached.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Backend::submit).
+    unsafe fn submit_gathered(
+        &self,
+        ops: &[CopyOp<'_>],
+        table: &dyn Staging,
+        stream: &dyn BackendStream,
+    ) -> Result<Submission> {
+        let _ = table;
+        // SAFETY: passed on.
+        unsafe { self.submit(ops, stream) }
+    }
+
+    /// How many streams of a kind are worth while where many threads copy at once, each on one of its own; 1 where all
+    /// streams are one queue.
+    fn copy_streams(&self) -> usize {
+        1
+    }
+
+    /// Whether this device can run [`CopyOp::Between`] from a buffer of `other` (which may be itself).
+    fn reaches(&self, other: &dyn Backend) -> bool;
+
+    /// Whether copies of this device read staging blocks of `other` (which may be itself) as they read their own, several
+    /// submissions at a time. One block then serves copies of the same bytes to all such devices.
+    fn reads_staging_of(&self, other: &dyn Backend) -> bool {
+        let _ = other;
+        false
+    }
+
+    /// Gives idle device memory back to the driver; returns how many bytes. May block for milliseconds.
+    fn trim(&self) -> usize {
+        0
+    }
+
+    /// Blocks until everything submitted to the device by anybody is done.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, errors of earlier asynchronous work included.
+    fn synchronize(&self) -> Result<()>;
+}
