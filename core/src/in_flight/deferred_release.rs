@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::backend::{Buffer, Ticket};
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
-use crate::runtime::{reactor, lent_collector};
+use crate::runtime::{lent_collector, reactor};
 
 /// Gives `memory` back once every ticket of `after` is reached, without blocking. What a broken stream may still use is leaked and
 /// counted. `lent`: by the program, so that its destructor is the program's code.

@@ -6,8 +6,8 @@ pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod huge_pages;
 pub(crate) mod leaks;
-pub(crate) mod reactor;
 pub(crate) mod lent_collector;
+pub(crate) mod reactor;
 pub(crate) mod scratch;
 pub(crate) mod stats;
 #[cfg(not(shuttle))]
