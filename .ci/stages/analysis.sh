@@ -33,8 +33,9 @@ stage_miri() {
         not_run "no nightly toolchain with miri and rust-src"
         return
     fi
-    # The reactor's thread outlives `main`, and memory that may still be in flight is leaked on purpose.
-    MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" PROPTEST_CASES=$miri_proptest_cases \
+    # The reactor's thread outlives `main`, and memory that may still be in flight is leaked on purpose. Printing where a thread has
+    # panicked, as some tests want it to, takes minutes.
+    RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" PROPTEST_CASES=$miri_proptest_cases \
         step timeout "$miri_seconds" cargo +nightly miri test --locked -p transship-core --lib "${miri_tests[@]/#/--test=}"
 }
 

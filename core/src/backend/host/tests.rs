@@ -98,7 +98,7 @@ fn the_owner_of_wrapped_memory_is_kept_until_the_last_ticket_is_reached() {
     assert!(watch.upgrade().is_some(), "position 1 is not reached");
 
     stream.record().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while watch.upgrade().is_some() {
         assert!(Instant::now() < deadline, "the owner is never dropped");
         std::thread::yield_now();
