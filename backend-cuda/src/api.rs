@@ -12,8 +12,7 @@ use crate::device::{Cuda, ordinal};
 use crate::driver::version_text;
 use crate::guard::ContextGuard;
 use crate::interop::Adopted;
-use crate::kernels::Kernel;
-use crate::pool_properties;
+use crate::{kernels, pool_properties};
 
 // SAFETY: 1. each call is the driver's own of that meaning; handles of CUDA belong to no thread. 2. and 3. so NVIDIA's
 // reference says of events, of allocations, and of `cuMemFreeAsync`.
@@ -22,7 +21,8 @@ unsafe impl Api for Cuda {
     type Stream = sys::CUstream;
     type Event = sys::CUevent;
     type Pool = sys::CUmemoryPool;
-    type Kernel = Kernel;
+    type Module = sys::CUmodule;
+    type Kernel = sys::CUfunction;
     type Attached = Adopted;
 
     /// What `cuMemAlloc` and pools align to at the least.
@@ -309,25 +309,34 @@ unsafe impl Api for Cuda {
         unsafe { self.calls().copy_from_peer(to, here, from, there, bytes, stream) }
     }
 
-    unsafe fn load_gather(&self) -> Result<Option<Kernel>> {
+    unsafe fn load_kernels(&self) -> Result<Option<sys::CUmodule>> {
         // SAFETY: the caller's promises.
-        unsafe { self.load_kernel() }
+        unsafe { kernels::load(self) }
     }
 
-    unsafe fn launch_gather(
+    unsafe fn kernel(&self, module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction> {
+        let mut kernel = std::ptr::null_mut();
+        // SAFETY: the caller's promises; the result is written to a local, the name is read within the call.
+        unsafe { self.calls().module_function(&mut kernel, module, name.as_ptr())? };
+        Ok(kernel)
+    }
+
+    unsafe fn launch(
         &self,
-        kernel: Kernel,
-        table: NonNull<u8>,
-        entries: u32,
+        kernel: sys::CUfunction,
+        blocks: u32,
+        threads: u32,
+        arguments: &mut [*mut c_void],
         stream: sys::CUstream,
     ) -> Result<()> {
+        let (arguments, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the caller's promises.
-        unsafe { self.launch_kernel(kernel, table, entries, stream) }
+        unsafe { self.calls().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, extra) }
     }
 
-    unsafe fn unload_gather(&self, kernel: Kernel) -> Result<()> {
+    unsafe fn unload_kernels(&self, module: sys::CUmodule) -> Result<()> {
         // SAFETY: the caller's promises.
-        unsafe { self.unload_kernel(kernel) }
+        unsafe { self.calls().module_unload(module) }
     }
 
     unsafe fn clear(&self, to: u64, bytes: usize, stream: sys::CUstream) -> Result<()> {

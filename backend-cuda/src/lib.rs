@@ -31,7 +31,6 @@ pub use guard::ContextGuard;
 pub use interop::{
     Adopted, cu_stream, device_ptr, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice,
 };
-pub use kernels::Kernel;
 pub use view::{CudaTensorView, cuda_view};
 
 /// A CUDA device behind the seam.

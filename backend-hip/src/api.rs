@@ -12,8 +12,7 @@ use crate::calls::{INVALID_VALUE, OUT_OF_MEMORY, PEER_ACCESS_ALREADY_ENABLED};
 use crate::device::{Hip, pointer};
 use crate::driver::version_text;
 use crate::guard::DeviceGuard;
-use crate::kernels::Kernel;
-use crate::pool_properties;
+use crate::{kernels, pool_properties};
 
 const NOT_CAPTURED: u32 = hiprt::hipStreamCaptureStatus::hipStreamCaptureStatusNone as u32;
 
@@ -26,7 +25,8 @@ unsafe impl Api for Hip {
     type Stream = hiprt::hipStream_t;
     type Event = hiprt::hipEvent_t;
     type Pool = hiprt::hipMemPool_t;
-    type Kernel = Kernel;
+    type Module = hiprt::hipModule_t;
+    type Kernel = hiprt::hipFunction_t;
     type Attached = ();
 
     /// What `hipMalloc` and pools align to at the least.
@@ -324,25 +324,34 @@ unsafe impl Api for Hip {
         unsafe { self.calls().copy_from_peer(pointer(to), here, pointer(from), there, bytes, stream) }
     }
 
-    unsafe fn load_gather(&self) -> Result<Option<Kernel>> {
+    unsafe fn load_kernels(&self) -> Result<Option<hiprt::hipModule_t>> {
         // SAFETY: the caller's promises.
-        unsafe { self.load_kernel() }
+        unsafe { kernels::load(self) }
     }
 
-    unsafe fn launch_gather(
+    unsafe fn kernel(&self, module: hiprt::hipModule_t, name: &CStr) -> Result<hiprt::hipFunction_t> {
+        let mut kernel = std::ptr::null_mut();
+        // SAFETY: the caller's promises; the result is written to a local, the name is read within the call.
+        unsafe { self.calls().module_function(&mut kernel, module, name.as_ptr())? };
+        Ok(kernel)
+    }
+
+    unsafe fn launch(
         &self,
-        kernel: Kernel,
-        table: NonNull<u8>,
-        entries: u32,
+        kernel: hiprt::hipFunction_t,
+        blocks: u32,
+        threads: u32,
+        arguments: &mut [*mut c_void],
         stream: hiprt::hipStream_t,
     ) -> Result<()> {
+        let (arguments, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the caller's promises.
-        unsafe { self.launch_kernel(kernel, table, entries, stream) }
+        unsafe { self.calls().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, extra) }
     }
 
-    unsafe fn unload_gather(&self, kernel: Kernel) -> Result<()> {
+    unsafe fn unload_kernels(&self, module: hiprt::hipModule_t) -> Result<()> {
         // SAFETY: the caller's promises.
-        unsafe { self.unload_kernel(kernel) }
+        unsafe { self.calls().module_unload(module) }
     }
 
     unsafe fn clear(&self, to: u64, bytes: usize, stream: hiprt::hipStream_t) -> Result<()> {

@@ -29,7 +29,6 @@ pub use driver::HipDriver;
 pub use guard::DeviceGuard;
 pub use hip_sys;
 pub use interop::{device_ptr, hip_stream, stream_from_raw};
-pub use kernels::Kernel;
 pub use view::{HipTensorView, hip_view};
 
 /// A HIP device behind the seam.

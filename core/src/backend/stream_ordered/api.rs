@@ -4,6 +4,7 @@
     reason = "what the calls ask of their callers stands once, at the trait"
 )]
 
+use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
 use crate::alignment::Alignment;
@@ -37,8 +38,10 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     type Event: Copy + 'static;
     /// A pool of the driver.
     type Pool: Copy + 'static;
-    /// The kernel that makes many small copies.
-    type Kernel: Copy + Send + Sync + 'static;
+    /// Compiled kernels.
+    type Module: Copy + 'static;
+    /// A kernel of a module.
+    type Kernel: Copy + 'static;
     /// What the crate keeps beside the device; it may hold streams, which hold the device.
     type Attached: Default + Send + Sync + 'static;
 
@@ -172,21 +175,27 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
         stream: Self::Stream,
     ) -> Result<()>;
 
-    /// Loads the kernel that makes the copies of a table of [`GatherEntry`](super::GatherEntry)s; `None` where the device or
-    /// the driver cannot, or host memory has another address on the device.
-    unsafe fn load_gather(&self) -> Result<Option<Self::Kernel>>;
+    /// Compiles and loads the crate's kernels: `transship_gather(table)`, which a block of threads runs for each
+    /// [`GatherEntry`](super::GatherEntry) of a table. `None` where the device or the driver cannot, or host memory has another
+    /// address on the device.
+    unsafe fn load_kernels(&self) -> Result<Option<Self::Module>>;
 
-    /// Runs it. The table lies in memory of [`allocate_host`](Api::allocate_host).
-    unsafe fn launch_gather(
+    /// Finds a kernel by its name.
+    unsafe fn kernel(&self, module: Self::Module, name: &CStr) -> Result<Self::Kernel>;
+
+    /// Runs a kernel in so many blocks of so many threads. `arguments` has the address of each argument, which the driver copies
+    /// within the call.
+    unsafe fn launch(
         &self,
         kernel: Self::Kernel,
-        table: NonNull<u8>,
-        entries: u32,
+        blocks: u32,
+        threads: u32,
+        arguments: &mut [*mut c_void],
         stream: Self::Stream,
     ) -> Result<()>;
 
-    /// Unloads it.
-    unsafe fn unload_gather(&self, kernel: Self::Kernel) -> Result<()>;
+    /// Unloads a module, of which no kernel runs.
+    unsafe fn unload_kernels(&self, module: Self::Module) -> Result<()>;
 
     /// Zeros.
     unsafe fn clear(&self, to: u64, bytes: usize, stream: Self::Stream) -> Result<()>;

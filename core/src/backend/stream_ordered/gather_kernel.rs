@@ -1,5 +1,7 @@
 //! One kernel for many small copies.
 
+use std::ffi::CStr;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
@@ -27,19 +29,35 @@ impl GatherEntry {
     pub(crate) const BYTES: usize = size_of::<Self>();
 }
 
+const NAME: &CStr = c"transship_gather";
+/// Threads for each copy: 4 KiB at a time.
+const THREADS: u32 = 256;
+
 /// The kernel of a device that has one.
 pub(crate) struct Gather<A: Api> {
+    module: A::Module,
     kernel: A::Kernel,
     context: Arc<Context<A>>,
 }
+
+// SAFETY: every thread may use the handles (promise 1 of `Api`).
+unsafe impl<A: Api> Send for Gather<A> {}
+// SAFETY: as above.
+unsafe impl<A: Api> Sync for Gather<A> {}
 
 impl<A: Api> Gather<A> {
     /// Loads the kernel and runs it once: the driver may load code at the first launch, which would wait for the device.
     pub(crate) fn load(context: &Arc<Context<A>>, state: &StreamState<A>) -> Result<Option<Self>> {
         let driver = context.enter()?;
         // SAFETY: the device is current.
-        let Some(kernel) = (unsafe { driver.load_gather()? }) else { return Ok(None) };
-        let gather = Self { kernel, context: context.clone() };
+        let Some(module) = (unsafe { driver.load_kernels()? }) else { return Ok(None) };
+        // SAFETY: as above; the module is loaded.
+        let kernel = unsafe { driver.kernel(module, NAME) };
+        let kernel = kernel.inspect_err(|_| {
+            // SAFETY: as above; nothing has found a kernel in it.
+            let _ = unsafe { driver.unload_kernels(module) };
+        })?;
+        let gather = Self { module, kernel, context: context.clone() };
         // SAFETY: as above.
         let table = unsafe { driver.allocate_host(GatherEntry::BYTES)? };
         let Some(table) = table else { return Ok(None) };
@@ -47,7 +65,7 @@ impl<A: Api> Gather<A> {
         // freed behind the launch, or not at all.
         let freed = unsafe {
             table.cast::<GatherEntry>().write(GatherEntry::default());
-            let launched = driver.launch_gather(gather.kernel, table, 1, state.handle());
+            let launched = gather.launch(&driver, table, 1, state);
             let ran = launched.and_then(|()| driver.synchronize_stream(state.handle()));
             ran.and_then(|()| driver.free_host(table))
         };
@@ -86,10 +104,26 @@ impl<A: Api> Gather<A> {
         let count = u32::try_from(ops.len());
         let count = count.map_err(|_| Error::Unsupported { device, what: "make so many copies at once" })?;
         // SAFETY: the ranges are the caller's promise; the table has been written.
-        unsafe { driver.launch_gather(self.kernel, start, count, state.handle())? };
+        unsafe { self.launch(driver, start, count, state)? };
         // The kernel is one thing to the driver, whatever it copies.
         moved.as_one_copy();
         Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// The device is current; the table has so many entries, whose ranges are valid until the stream has come by.
+    unsafe fn launch(
+        &self,
+        driver: &Current<'_, A>,
+        table: NonNull<u8>,
+        entries: u32,
+        state: &StreamState<A>,
+    ) -> Result<()> {
+        let mut table = table.as_ptr().expose_provenance() as u64;
+        let mut arguments = [(&raw mut table).cast()];
+        // SAFETY: the caller's promises; the kernel takes one argument of 64 bits.
+        unsafe { driver.launch(self.kernel, entries, THREADS, &mut arguments, state.handle()) }
     }
 }
 
@@ -97,7 +131,7 @@ impl<A: Api> Drop for Gather<A> {
     fn drop(&mut self) {
         if let Ok(driver) = self.context.enter() {
             // SAFETY: loaded by `load`. The backend drops it when none of its streams is used any more.
-            let _ = unsafe { driver.unload_gather(self.kernel) };
+            let _ = unsafe { driver.unload_kernels(self.module) };
         }
     }
 }
