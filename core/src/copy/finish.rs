@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::{pairing, put_memory, take_and_put};
+use crate::copy::{pairing, put_callers_memory, take_and_put};
 use crate::device::stream::Stream;
 use crate::error::{CopyError, Error, Result};
 use crate::job::job::Job;
@@ -109,7 +109,7 @@ impl<S: TensorTree> CopyHandle<S> {
     fn place(&mut self) -> Result<(), CopyError<S>> {
         let (Some(job), Some(value)) = (&self.job, &mut self.value) else { return Ok(()) };
         let placed = match job.held() {
-            Some(held) => put_memory::place(held, value, job.leaves.copy()),
+            Some(held) => put_callers_memory::place(held, value, job.leaves.copy()),
             None => take_and_put::place(value, job),
         };
         let Err(error) = placed else { return Ok(()) };
@@ -189,8 +189,9 @@ impl<S: TensorTree> CopyHandle<S> {
             Some(unstaging) if self.completion.is_done_cached() => unsafe { unstaging.unstage() },
             _ => Ok(()),
         };
-        let is_back =
-            job.held().is_some_and(|held| put_memory::give_back(held, &mut into, job.leaves.copy()).is_ok());
+        let is_back = job
+            .held()
+            .is_some_and(|held| put_callers_memory::give_back(held, &mut into, job.leaves.copy()).is_ok());
         let mut into = Some(into).filter(|_| filled.is_ok() && is_back);
         let error = match (&mut value, &mut into) {
             (Some(value), Some(into)) => pairing::located(error, value, into),

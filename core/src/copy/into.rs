@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::copy::handle::CopyHandle;
-use crate::copy::{pairing, put_memory, take_and_put};
+use crate::copy::{pairing, put_callers_memory, take_and_put};
 use crate::error::{CopyError, Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::job::Job;
@@ -94,7 +94,7 @@ fn started<S: TensorTree>(
 fn fail<S: TensorTree>(job: &Job, error: &Error, into: &mut S) {
     job.completion.fail(error.clone());
     // It stops where the structure shows other tensors than it did before.
-    let _ = job.held().map(|held| put_memory::give_back(held, into, job.leaves.copy()));
+    let _ = job.held().map(|held| put_callers_memory::give_back(held, into, job.leaves.copy()));
 }
 
 /// Gives the memory back as it was before a copy that has not begun.
@@ -104,7 +104,7 @@ fn give_up<S: TensorTree>(job: Job, into: &mut S) {
     if let Some(mut held) = held {
         held.restore_fillers();
         // It stops where the structure shows other tensors than it did before.
-        let _ = put_memory::give_back(&held, into, leaves.copy());
+        let _ = put_callers_memory::give_back(&held, into, leaves.copy());
     }
 }
 
@@ -131,7 +131,7 @@ fn prepared<S: TensorTree>(
         Err(failed) => {
             let (error, leaves, held) = *failed;
             take_and_put::restore(&leaves, value);
-            let _ = put_memory::give_back(&held, into, leaves.copy());
+            let _ = put_callers_memory::give_back(&held, into, leaves.copy());
             Err(error)
         }
     }

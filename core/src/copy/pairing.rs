@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use crate::copy::{put_memory, take_and_put};
+use crate::copy::{put_callers_memory, take_and_put};
 use crate::device::device::Device;
 use crate::error::{Error, Result, count};
 use crate::in_flight::completion::Completion;
@@ -38,7 +38,7 @@ pub(crate) fn take<'a, S: TensorTree>(
         (Ok(()), Some(scan)) => Ok(Paired { leaves, held, scan }),
         (checked, _) => {
             take_and_put::restore(&leaves, value);
-            put_memory::restore(&held, into, leaves.copy());
+            put_callers_memory::restore(&held, into, leaves.copy());
             Err(located(checked.err().unwrap_or(Error::Taken), value, into))
         }
     }

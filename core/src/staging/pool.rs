@@ -2,7 +2,7 @@
 //!
 //! Blocks are taken in turn because a block that the copy engine has just read costs twice as much to write as one
 //! that it has not (7.3 against 15.8 us for 155 KB on an H200). Page-locking costs milliseconds, so blocks are only
-//! allocated where blocking is allowed, and kept: in a steady state, whatever the mix of sizes, none is (`accounts.rs`).
+//! allocated where blocking is allowed, and kept: in a steady state, whatever the mix of sizes, none is (`block_accounts.rs`).
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;

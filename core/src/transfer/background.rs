@@ -8,9 +8,9 @@ use std::sync::{Arc, Weak};
 use crate::error::{Error, Result};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::workers;
+use crate::transfer::carry_in_parallel::{ParallelCopy, most_fillers};
 use crate::transfer::cut_segments::{segments, segments_of_many};
 use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
-use crate::transfer::parallel::{ParallelCopy, most_fillers};
 
 /// Copies that are to be carried out by several threads.
 pub(crate) struct BackgroundCopy {

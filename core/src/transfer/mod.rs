@@ -1,6 +1,7 @@
 //! Carries a job out.
 
 pub(crate) mod background;
+pub(crate) mod carry_in_parallel;
 pub(crate) mod carry_segment;
 pub(crate) mod coalesce;
 pub(crate) mod cut_segments;
@@ -11,7 +12,6 @@ pub(crate) mod job_group;
 pub(crate) mod launch;
 pub(crate) mod not_inline;
 pub(crate) mod order;
-pub(crate) mod parallel;
 pub(crate) mod segment_context;
 pub(crate) mod stage;
 pub(crate) mod staged_download;

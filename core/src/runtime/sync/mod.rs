@@ -6,7 +6,7 @@
 //! that do.
 
 #[cfg(all(debug_assertions, not(shuttle)))]
-mod lock_count;
+mod counting_mutex;
 #[cfg(shuttle)]
 mod model;
 #[cfg(not(shuttle))]

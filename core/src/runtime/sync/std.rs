@@ -9,7 +9,7 @@ pub(crate) use std::{hint, thread, thread_local};
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
 #[cfg(debug_assertions)]
-pub(crate) use super::lock_count::{Condvar, Mutex, MutexGuard, locks_held};
+pub(crate) use super::counting_mutex::{Condvar, Mutex, MutexGuard, locks_held};
 
 /// Only debug builds count.
 #[cfg(not(debug_assertions))]
