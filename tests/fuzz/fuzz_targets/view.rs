@@ -59,7 +59,8 @@ fn layouts(shape: &[usize], strides: &[usize]) {
             assert_eq!(layout.numel() as u128, elements);
             assert_eq!(layout.nbytes() as u128, elements * dtype.size() as u128);
             let strides = layout.strides();
-            let steps = shape.iter().zip(&*strides).map(|(size, stride)| (*size as u128 - 1) * *stride as u128);
+            let steps =
+                shape.iter().zip(&*strides).map(|(size, stride)| (*size as u128 - 1) * *stride as u128);
             let span = if elements == 0 { 0 } else { (steps.sum::<u128>() + 1) * dtype.size() as u128 };
             assert_eq!(layout.span() as u128, span);
             assert!(layout.span() <= isize::MAX as usize);
