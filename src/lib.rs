@@ -28,11 +28,12 @@ pub use transship_core::plan;
 #[doc(inline)]
 pub use transship_core::{
     Alignment, BackgroundWork, Cancelled, CopyError, CopyHandle, CopyOptions, CopyPolicy, CopyReport, DType,
-    Device, DeviceId, DriverInfo, Element, Error, ErrorKind, Event, InFlight, Key, Layout, MAX_DEPTH,
+    Device, DeviceId, DriverInfo, Element, Error, ErrorKind, Event, InFlight, Key, Layout, Lent, MAX_DEPTH,
     MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, PendingCopy,
-    PoolUsage, RawMemory, Result, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority, Strides, Tensor,
-    TensorTree, TimedWait, Value, Visitor, backend, drivers, for_each_tensor, register_driver, runtime_stats,
-    start_copy, start_copy_into, start_copy_to_all,
+    PoolUsage, Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched,
+    PrefetchedStream, RawMemory, Result, Reused, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority,
+    Strides, Tensor, TensorTree, TimedWait, Value, Visitor, backend, drivers, for_each_tensor,
+    register_driver, runtime_stats, start_copy, start_copy_into, start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]
@@ -66,6 +67,9 @@ mod book {
 
     #[doc = include_str!("../docs/book/waiting.md")]
     struct Waiting;
+
+    #[doc = include_str!("../docs/book/prefetch.md")]
+    struct Prefetch;
 
     #[doc = include_str!("../docs/book/tokio.md")]
     struct Tokio;

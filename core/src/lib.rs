@@ -20,6 +20,7 @@ mod element;
 mod error;
 mod in_flight;
 mod job;
+mod prefetch;
 #[cfg(not(shuttle))]
 mod runtime;
 // For simulated devices, whose locks must be those of the model as well.
@@ -49,6 +50,13 @@ pub use crate::error::{CopyError, Error, ErrorKind, Result};
 pub use crate::in_flight::after_cancel::InFlight;
 pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
+pub use crate::prefetch::error::PrefetchError;
+pub use crate::prefetch::iterator::{Prefetch, Prefetched};
+pub use crate::prefetch::lent::Lent;
+pub use crate::prefetch::options::PrefetchOptions;
+pub use crate::prefetch::reuse::Reused;
+pub use crate::prefetch::stats::PrefetchStats;
+pub use crate::prefetch::stream::{PrefetchStream, PrefetchedStream};
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 pub use crate::staging::block_accounts::PoolUsage;
 pub use crate::tensor::layout::Layout;

@@ -10,6 +10,7 @@ mod into;
 mod lifetimes;
 mod memory;
 mod policies;
+mod prefetch;
 mod random;
 mod reports;
 mod shapes;
@@ -34,6 +35,7 @@ pub(crate) fn all() -> Vec<Case> {
         lifetimes::cases,
         memory::cases,
         policies::cases,
+        prefetch::cases,
         random::cases,
         reports::cases,
         shapes::cases,

@@ -1,0 +1,397 @@
+//! Items are copied ahead of the program, in order and within bounds.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures::executor::block_on;
+use futures::stream::{self, Stream, StreamExt};
+use late_backend::{Call, LateConfig};
+use proptest::prelude::*;
+use support::{Drops, Kernel, PATIENCE, bytes_of, in_time, late, no_violations, two, with};
+use transship_core::backend::StreamPriority;
+use transship_core::{
+    CopyOptions, Device, Error, Prefetch, PrefetchError, PrefetchOptions, PrefetchStream, Tensor, Value,
+};
+
+fn options() -> PrefetchOptions {
+    PrefetchOptions::default()
+}
+
+fn item(number: usize) -> Vec<Tensor> {
+    vec![Tensor::from(vec![number as u8; 100]), Tensor::from(vec![number as u32])]
+}
+
+fn number(item: &[Tensor]) -> usize {
+    let number = usize::from(bytes_of(&item[0])[0]);
+    assert_eq!(bytes_of(&item[0]), vec![number as u8; 100]);
+    assert_eq!(bytes_of(&item[1]), (number as u32).to_le_bytes());
+    number
+}
+
+/// What cannot be copied.
+fn too_deep() -> Value {
+    (0..5000).fold(Value::from(Tensor::from(vec![7_u8])), |inner, _| Value::List(vec![inner].into()))
+}
+
+/// catches: 170-handed-out-in-another-order
+#[test]
+fn items_come_in_order() {
+    for device in [Device::host(), late().1] {
+        for depth in [0, 1, 2, 7, 100] {
+            let items = (0..20).map(item).prefetch(&device, options().depth(depth));
+            assert_eq!(items.size_hint(), (20, Some(20)));
+            let numbers: Vec<_> = items.map(|item| number(&item.unwrap())).collect();
+            assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+            let items = stream::iter((0..20).map(item)).prefetch(&device, options().depth(depth));
+            let numbers = block_on(items.map(|item| number(&item.unwrap())).collect::<Vec<_>>());
+            assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// catches: 171-one-item-less-ahead
+#[test]
+fn so_many_items_are_ahead_of_the_one_that_the_program_has() {
+    for depth in 0..5 {
+        let asked = Cell::new(0);
+        let source = (0..20).map(|number| {
+            asked.set(asked.get() + 1);
+            item(number)
+        });
+        let mut items = source.prefetch(&Device::host(), options().depth(depth));
+        assert_eq!(asked.get(), 0, "nothing is asked for before the program asks");
+        for had in 1..=20 {
+            assert_eq!(number(&items.next().unwrap().unwrap()), had - 1);
+            assert_eq!(asked.get(), (had + depth).min(20));
+        }
+        assert!(items.next().is_none() && items.next().is_none());
+        assert_eq!(items.stats().items, 20);
+    }
+}
+
+proptest! {
+    /// catches: 172-bytes-of-items-that-left-count
+    #[test]
+    fn so_many_bytes_are_ahead(sizes in proptest::collection::vec(0_usize..200, 1..30), most in 0_usize..500, depth in 0_usize..6) {
+        let asked = Cell::new(0);
+        let source = sizes.iter().map(|bytes| {
+            asked.set(asked.get() + 1);
+            Tensor::from(vec![*bytes as u8; *bytes])
+        });
+        let mut items = source.prefetch(&Device::host(), options().depth(depth).max_bytes(most));
+        for had in 0..sizes.len() {
+            prop_assert_eq!(items.next().unwrap().unwrap().to_bytes().unwrap(), vec![sizes[had] as u8; sizes[had]]);
+            // Those that were started before this one left, as many as there was room for; the next one is held back.
+            let mut ahead = had + 1;
+            let mut bytes = sizes[had];
+            while ahead < sizes.len() && ahead <= had + depth && bytes + sizes[ahead] <= most {
+                bytes += sizes[ahead];
+                ahead += 1;
+            }
+            let held_back = usize::from(ahead < sizes.len() && ahead <= had + depth);
+            prop_assert!(asked.get() >= (ahead + held_back).min(sizes.len()), "{} were asked for, {} fit", asked.get(), ahead);
+            prop_assert!(asked.get() <= (had + 1 + depth).min(sizes.len()));
+        }
+        prop_assert!(items.next().is_none());
+    }
+}
+
+#[test]
+fn devices_get_items_in_turn() {
+    let (late, one, other) = two(LateConfig::new("late"));
+    let devices = [one, other, Device::host()];
+    let items: Vec<_> = (0..7).map(item).prefetch_in_turn(&devices, options()).collect();
+    let streamed = stream::iter((0..7).map(item)).prefetch_in_turn(&devices, options());
+    for items in [items, block_on(streamed.collect())] {
+        for (turn, item) in items.into_iter().enumerate() {
+            let item = item.unwrap();
+            assert_eq!(item[0].device_id().unwrap(), devices[turn % 3].id());
+            assert_eq!(number(&item), turn);
+        }
+    }
+    let nowhere: Vec<_> = (0..2).map(item).prefetch_in_turn(&[], options()).collect();
+    assert_eq!(nowhere.len(), 2);
+    for (turn, item) in nowhere.into_iter().enumerate() {
+        let Err(PrefetchError::Copy(error)) = item else { panic!("there is no device") };
+        assert!(matches!(error.error(), Error::InvalidOption { name: "to", .. }), "{error:#}");
+        assert_eq!(number(&error.into_value().unwrap()), turn);
+    }
+    no_violations(&late);
+}
+
+#[test]
+fn bytes_bound_what_is_ahead() {
+    let asked = Cell::new(0);
+    let source = (0..10).map(|_| {
+        asked.set(asked.get() + 1);
+        Tensor::from(vec![1_u8; 100])
+    });
+    let mut items = source.prefetch(&Device::host(), options().depth(8).max_bytes(250));
+    for had in 1..=10 {
+        items.next().unwrap().unwrap();
+        assert_eq!(asked.get(), (had + 2).min(10), "two fit, and the third is held back");
+    }
+}
+
+#[test]
+fn errors_come_in_their_places_and_the_next_items_follow() {
+    let (late, device) = late();
+    let source = (0..6_u8).map(|number| match number {
+        1 => Err("the disk is full"),
+        3 => Ok(too_deep()),
+        _ => Ok(Value::from(Tensor::from(vec![number; 10]))),
+    });
+    let items: Vec<_> = source.clone().try_prefetch(&device, options()).collect();
+    let streamed: Vec<_> = block_on(stream::iter(source).try_prefetch(&device, options()).collect());
+    for items in [items, streamed] {
+        assert_eq!(items.len(), 6);
+        for (number, item) in items.into_iter().enumerate() {
+            match (number, item) {
+                (1, Err(PrefetchError::Source(error))) => assert_eq!(error, "the disk is full"),
+                (3, Err(PrefetchError::Copy(error))) => {
+                    assert!(matches!(error.error(), Error::TooDeep { .. }), "{error:#}");
+                    assert!(error.into_value().is_some(), "the item is given back");
+                }
+                (_, Ok(Value::Tensor(tensor))) => assert_eq!(bytes_of(&tensor), vec![number as u8; 10]),
+                (_, other) => panic!("{number}: {other:?}"),
+            }
+        }
+    }
+    no_violations(&late);
+}
+
+#[test]
+fn a_copy_that_fails_on_the_device_is_an_error_in_its_place() {
+    let (late, device) = late();
+    device.prepare(1024).unwrap();
+    late.fail_next(Call::Submit, 2);
+    let items: Vec<_> = (0..6).map(item).prefetch(&device, options()).collect();
+    let failed: Vec<_> = items.iter().map(Result::is_err).collect();
+    assert_eq!(failed, [false, false, true, false, false, false]);
+    let error = items.into_iter().nth(2).unwrap().unwrap_err();
+    assert!(std::error::Error::source(&error).is_some(), "{error}");
+    assert!(!matches!(Error::from(error), Error::Cancelled));
+    no_violations(&late);
+}
+
+#[test]
+fn items_are_handed_to_a_stream_before_they_have_arrived() {
+    let (late, device) = late();
+    device.prepare(4096).unwrap();
+    let consumer = device.create_stream(StreamPriority::Normal).unwrap();
+    late.stall();
+    let mut items = (0..3).map(item).prefetch(&device, options()).hand_over(&consumer);
+    let mut kernels = Vec::new();
+    for _ in 0..3 {
+        let item = items.next().unwrap().unwrap();
+        kernels.push(Kernel::launch(&item[0], &consumer));
+    }
+    assert!(items.next().is_none());
+    late.release();
+    for (number, kernel) in kernels.into_iter().enumerate() {
+        assert_eq!(kernel.result(), vec![number as u8; 100]);
+    }
+    no_violations(&late);
+}
+
+/// A stream that never has its second item.
+fn one_and_no_more() -> impl Stream<Item = Vec<Tensor>> {
+    stream::iter([item(5)]).chain(stream::pending())
+}
+
+#[test]
+fn a_source_that_has_nothing_yet_holds_up_no_item_that_has_arrived() {
+    let device = late().1;
+    let first = in_time(move || {
+        let mut items = pin!(one_and_no_more().prefetch(&device, options()));
+        block_on(items.next()).unwrap().unwrap()
+    });
+    assert_eq!(number(&first), 5);
+}
+
+#[test]
+fn dropping_waits_for_no_device() {
+    let (late, device) = late();
+    let drops = Drops::default();
+    late.stall();
+    let lent = drops.clone();
+    let source = (0..9).map(move |_| lent.tensor(vec![3; 1000]));
+    let mut items = stream::iter(source).prefetch(&device, options().depth(4));
+    assert!(Pin::new(&mut items).poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(items.stats().items, 0);
+    in_time(move || drop(items));
+    late.release();
+    device.drain().unwrap();
+    support::eventually("what was lent is given back", || drops.count() == 5);
+    no_violations(&late);
+}
+
+/// The device is slow, or the source is: the figures say which.
+#[test]
+fn waiting_is_told_apart() {
+    let pause = Duration::from_millis(20);
+    let slow_source = (0..4).map(|number| {
+        thread::sleep(pause);
+        item(number)
+    });
+    let mut items = slow_source.prefetch(&Device::host(), options());
+    assert_eq!(items.by_ref().filter(Result::is_ok).count(), 4);
+    let stats = items.stats();
+    assert!(stats.source >= 4 * pause && stats.waited() >= stats.source, "{stats}");
+    assert!(stats.to_string().starts_with("4 items, waited "), "{stats}");
+
+    let (late, device) = with(LateConfig::new("late"));
+    device.prepare(4096).unwrap();
+    late.stall_for(4 * pause);
+    let begin = Instant::now();
+    let mut items = (0..4).map(item).prefetch(&device, options());
+    items.next().unwrap().unwrap();
+    let stats = items.stats();
+    assert!(stats.link <= begin.elapsed() && stats.link >= pause, "{stats}");
+    assert!(stats.link > stats.staging, "{stats}");
+}
+
+#[test]
+fn a_stream_counts_what_its_task_waits_for() {
+    let (late, device) = late();
+    device.prepare(4096).unwrap();
+    let pause = Duration::from_millis(20);
+    late.stall_for(4 * pause);
+    let mut items = stream::iter((0..2).map(item)).prefetch(&device, options());
+    assert!(block_on(items.next()).unwrap().is_ok());
+    assert!(items.stats().link >= pause, "{items:?}");
+
+    let begin = Instant::now();
+    let later = stream::poll_fn(move |context| match begin.elapsed() < pause {
+        true => {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+        false => Poll::Ready(Some(item(1))),
+    });
+    let mut items = later.take(1).prefetch(&Device::host(), options());
+    assert!(block_on(items.next()).unwrap().is_ok());
+    assert!(items.stats().source >= pause / 2, "{items:?}");
+    assert!(block_on(items.next()).is_none());
+}
+
+#[test]
+fn items_are_prefetched_on_any_thread() {
+    let (late, device) = late();
+    let (sender, receiver) = std::sync::mpsc::sync_channel(2);
+    let reader = thread::spawn(move || (0..50).for_each(|number| sender.send(item(number)).unwrap()));
+    let items =
+        receiver.into_iter().prefetch(&device, options().copy(CopyOptions::default().deadline(PATIENCE)));
+    let numbers = in_time(move || items.map(|item| number(&item.unwrap())).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..50).collect::<Vec<_>>());
+    reader.join().unwrap();
+    no_violations(&late);
+}
+
+/// The addresses of an item.
+fn addresses(item: &[Tensor]) -> Vec<Option<u64>> {
+    item.iter().map(|tensor| tensor.address().unwrap()).collect()
+}
+
+/// catches: 173-lent-memory-does-not-come-back
+#[test]
+fn memory_that_comes_back_is_used_again() {
+    let (late, device) = late();
+    for depth in [0, 1, 3] {
+        let mut items = (0..20).map(item).prefetch(&device, options().depth(depth)).reuse();
+        let mut seen: Vec<Vec<Option<u64>>> = Vec::new();
+        for turn in 0..20 {
+            let item = items.next().unwrap().unwrap();
+            assert_eq!(number(&item), turn);
+            let there = addresses(&item);
+            if !seen.contains(&there) {
+                seen.push(there);
+            }
+        }
+        assert!(items.next().is_none());
+        assert!(seen.len() <= depth + 2, "{} places for a depth of {depth}", seen.len());
+        assert_eq!(items.stats().reused, 20 - seen.len() as u64);
+    }
+    let items = stream::iter((0..20).map(item)).prefetch(&device, options()).reuse();
+    let numbers = block_on(items.map(|item| number(&item.unwrap())).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+    no_violations(&late);
+}
+
+#[test]
+fn memory_that_somebody_keeps_is_not_written_again() {
+    let (late, device) = late();
+    let mut items = (0..12).map(item).prefetch(&device, options().depth(1)).reuse();
+    let mut clones = Vec::new();
+    let mut kept = Vec::new();
+    for turn in 0..12 {
+        let item = items.next().unwrap().unwrap();
+        match turn % 3 {
+            0 => clones.push((turn, item[0].clone())),
+            1 => kept.push((turn, item.into_inner())),
+            _ => {}
+        }
+    }
+    assert!(items.stats().reused < 12);
+    drop(items);
+    for (turn, tensor) in clones {
+        assert_eq!(bytes_of(&tensor), vec![turn as u8; 100]);
+    }
+    for (turn, item) in kept {
+        assert_eq!(number(&item), turn);
+    }
+    no_violations(&late);
+}
+
+#[test]
+fn items_of_other_shapes_get_memory_of_their_own() {
+    let (late, device) = late();
+    let sizes = [100, 100, 100, 100, 50, 100, 7, 7, 7, 7, 7, 0, 0, 100];
+    let source = sizes.iter().enumerate().map(|(turn, bytes)| Tensor::from(vec![turn as u8; *bytes]));
+    let mut items = source.prefetch(&device, options().depth(1)).reuse();
+    for (turn, bytes) in sizes.into_iter().enumerate() {
+        let item = items.next().unwrap().unwrap();
+        assert_eq!(bytes_of(&item), vec![turn as u8; bytes]);
+    }
+    assert!(items.stats().reused >= 3, "{items:?}");
+    no_violations(&late);
+}
+
+#[test]
+fn lent_items_outlive_their_iterator() {
+    let (late, device) = late();
+    let mut items = (0..5).map(item).prefetch(&device, options()).reuse();
+    let first = items.next().unwrap().unwrap();
+    let second = items.next().unwrap().unwrap();
+    drop(items);
+    assert_eq!(number(&first), 0);
+    drop(first);
+    assert_eq!(number(&second.into_inner()), 1);
+    no_violations(&late);
+}
+
+/// Memory goes back while a stream still works on it: the next copy waits for that on the device.
+#[test]
+fn memory_is_written_again_behind_the_work_of_its_stream() {
+    let (late, device) = late();
+    device.prepare(4096).unwrap();
+    let consumer = device.create_stream(StreamPriority::Normal).unwrap();
+    let mut items = (0..6).map(item).prefetch(&device, options().depth(0)).hand_over(&consumer).reuse();
+    let mut kernels = Vec::new();
+    for _ in 0..6 {
+        let item = items.next().unwrap().unwrap();
+        kernels.push(Kernel::launch(&item[0], &consumer));
+    }
+    assert!(items.stats().reused > 0, "{items:?}");
+    for (number, kernel) in kernels.into_iter().enumerate() {
+        assert_eq!(kernel.result(), vec![number as u8; 100]);
+    }
+    no_violations(&late);
+}
