@@ -9,20 +9,22 @@ use crate::copy::into::start_copy_into;
 use crate::copy::start::start_copy;
 use crate::device::device::Device;
 use crate::error::{CopyError, Error};
-use crate::job::report::CopyReport;
+use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::prefetch::error::PrefetchError;
-use crate::prefetch::lent::Ring;
+use crate::prefetch::lent::Spares;
 use crate::prefetch::options::PrefetchOptions;
 use crate::prefetch::stats::PrefetchStats;
 use crate::tree::tensor_tree::{TensorTree, for_each_tensor};
 
-/// The copies that are started ahead, in the order of their items.
+/// The copies that are started ahead, in the order of their items. The item that the program has, or waits for, is none of them.
 pub(crate) struct Ahead<T, E> {
     /// Where items go, one after the other.
     to: Vec<Target<T>>,
     /// How many copies were started.
     started: usize,
-    options: PrefetchOptions,
+    pub(crate) depth: usize,
+    max_bytes: Option<usize>,
+    copy: CopyOptions,
     slots: VecDeque<Slot<T, E>>,
     /// An item for which the bytes in `slots` leave no room, and its own.
     held_back: Option<(T, usize)>,
@@ -33,7 +35,7 @@ pub(crate) struct Ahead<T, E> {
 
 struct Target<T> {
     device: Device,
-    ring: WayBack<T>,
+    spares: Arc<Spares<T>>,
 }
 
 /// The place of an item.
@@ -43,40 +45,45 @@ pub(crate) enum Slot<T, E> {
     Failed(PrefetchError<T, E>),
 }
 
-/// Where the memory of an item goes when the program has dropped it.
-pub(crate) type WayBack<T> = Arc<Ring<T>>;
-
-/// An item that the program gets.
-pub(crate) type Arrival<T, E> = Result<(T, WayBack<T>), PrefetchError<T, E>>;
-
 pub(crate) struct Started<T> {
     pub(crate) copy: CopyHandle<T>,
-    at: Instant,
+    pub(crate) at: Instant,
     bytes: usize,
-    pub(crate) ring: WayBack<T>,
+    /// Where its memory goes when the program has dropped it.
+    pub(crate) spares: Arc<Spares<T>>,
+    pub(crate) is_reused: bool,
 }
+
+/// An item that the program gets, and where its memory goes when it is dropped.
+pub(crate) type Arrival<T, E> = Result<(T, Arc<Spares<T>>), PrefetchError<T, E>>;
 
 impl<T: TensorTree, E> Ahead<T, E> {
     pub(crate) fn new(to: &[Device], options: PrefetchOptions) -> Self {
-        let (slots, stats) = (VecDeque::new(), PrefetchStats::default());
-        let target = |device: &Device| Target { device: device.clone(), ring: Ring::new(0) };
-        let to = to.iter().map(target).collect();
-        Self { to, started: 0, options, slots, held_back: None, bytes: 0, stats }
+        let PrefetchOptions { depth, max_bytes, copy } = options;
+        let target = |device: &Device| Target { device: device.clone(), spares: Spares::new(0) };
+        let (to, slots) = (to.iter().map(target).collect(), VecDeque::new());
+        let stats = PrefetchStats::default();
+        Self { to, started: 0, depth, max_bytes, copy, slots, held_back: None, bytes: 0, stats }
     }
 
-    /// Has copies use memory that comes back: of all items that are ahead, and of the one that the program has.
+    /// Has copies use memory that comes back: of all items that are ahead, of the one that the program has, and of the one that it
+    /// waits for. Results then share no memory with their sources, which the program may still use.
     pub(crate) fn reuse(&mut self) {
+        self.copy.policy = CopyPolicy::Always;
         for target in &mut self.to {
-            target.ring = Ring::new(self.options.depth.saturating_add(2));
+            target.spares = Spares::new(self.depth.saturating_add(2));
         }
     }
 
-    /// Whether the next item of the source can be taken. Starts the one that was held back, if there is room for it now.
-    pub(crate) fn has_room(&mut self) -> bool {
-        if let Some((value, bytes)) = self.held_back.take() {
+    /// Whether the next item of the source is wanted, for `most` items ahead. Starts the one that was held back first, if there is
+    /// room for it now.
+    pub(crate) fn wants_another(&mut self, most: usize) -> bool {
+        if self.slots.len() < most
+            && let Some((value, bytes)) = self.held_back.take()
+        {
             self.start_or_hold_back(value, bytes);
         }
-        self.held_back.is_none() && self.slots.len() <= self.options.depth
+        self.held_back.is_none() && self.slots.len() < most
     }
 
     /// Takes the next item of the source, for which the program has waited so long.
@@ -84,21 +91,16 @@ impl<T: TensorTree, E> Ahead<T, E> {
         self.stats.source += waited;
         match item {
             Ok(mut value) => {
-                let bytes = self.options.max_bytes.map_or(0, |_| bytes_of(&mut value));
+                let bytes = self.max_bytes.map_or(0, |_| bytes_of(&mut value));
                 self.start_or_hold_back(value, bytes);
             }
             Err(error) => self.slots.push_back(Slot::Failed(PrefetchError::Source(error))),
         }
     }
 
-    pub(crate) fn front(&mut self) -> Option<&mut Slot<T, E>> {
-        self.slots.front_mut()
-    }
-
-    /// The next item, which counts as handed out.
+    /// The next item, which is not ahead any more.
     pub(crate) fn pop(&mut self) -> Option<Slot<T, E>> {
         let slot = self.slots.pop_front()?;
-        self.stats.items += 1;
         if let Slot::Copy(Started { bytes, .. }) = &slot {
             self.bytes -= bytes;
         }
@@ -110,26 +112,27 @@ impl<T: TensorTree, E> Ahead<T, E> {
         self.slots.len() + usize::from(self.held_back.is_some())
     }
 
-    /// Counts that the program has waited from `since` until now for a copy that was started at `started`.
-    pub(crate) fn waited(&mut self, since: Instant, started: Instant, report: &CopyReport) {
-        let waited = since.elapsed();
-        let submitted = report.submitted_after.map(|after| started + after);
-        let staging = submitted.map_or(waited, |at| at.saturating_duration_since(since).min(waited));
-        self.stats.staging += staging;
-        self.stats.link += waited - staging;
+    /// Counts an item as handed out, and that the program has waited so long, until now, for its copy, which was submitted then.
+    pub(crate) fn handed_out(&mut self, is_reused: bool, waited: Duration, submitted: Option<Instant>) {
+        let after = submitted.map_or(Duration::ZERO, |at| at.elapsed());
+        let link = after.min(waited);
+        self.stats.link += link;
+        self.stats.staging += waited - link;
+        self.stats.items += 1;
+        self.stats.reused += u64::from(is_reused);
     }
 
     fn start_or_hold_back(&mut self, value: T, bytes: usize) {
-        let room = self.options.max_bytes.map_or(usize::MAX, |most| most.saturating_sub(self.bytes));
+        let room = self.max_bytes.map_or(usize::MAX, |most| most.saturating_sub(self.bytes));
         if bytes > room && !self.slots.is_empty() {
             self.held_back = Some((value, bytes));
             return;
         }
         let at = Instant::now();
         let slot = match self.start(value) {
-            Ok((copy, ring)) => {
+            Ok(started) => {
                 self.bytes += bytes;
-                Slot::Copy(Started { copy, at, bytes, ring })
+                Slot::Copy(Started { at, bytes, ..started })
             }
             Err(error) => Slot::Failed(PrefetchError::Copy(error)),
         };
@@ -137,35 +140,46 @@ impl<T: TensorTree, E> Ahead<T, E> {
         self.slots.push_back(slot);
     }
 
-    fn start(&mut self, mut value: T) -> Result<(CopyHandle<T>, WayBack<T>), CopyError<T>> {
+    fn start(&mut self, mut value: T) -> Result<Started<T>, CopyError<T>> {
         let turn = self.started.checked_rem(self.to.len()).unwrap_or(0);
         self.started += 1;
-        let Some(Target { device, ring }) = self.to.get(turn) else { return Err(nowhere(value)) };
-        if let Some(held) = ring.take() {
-            match start_copy_into(value, held, self.options.copy.clone()) {
-                Ok(copy) => {
-                    self.stats.reused += 1;
-                    return Ok((copy, ring.clone()));
-                }
-                Err(refused) => match refused.into_parts() {
-                    (_, Some(again)) => value = again,
-                    (error, None) => return Err(CopyError::new(error, None)),
-                },
+        let Some(Target { device, spares }) = self.to.get(turn) else { return Err(nowhere(value)) };
+        let started = |copy, is_reused| Started {
+            copy,
+            at: Instant::now(),
+            bytes: 0,
+            spares: spares.clone(),
+            is_reused,
+        };
+        for _ in 0..if spares.are_kept() { spares.len() } else { 0 } {
+            let Some(spare) = spares.take() else { break };
+            let refused = match start_copy_into(value, spare, self.copy.clone()) {
+                Ok(copy) => return Ok(started(copy, true)),
+                Err(refused) => refused,
+            };
+            let (error, does_not_fit) = (refused.error().clone(), is_misfit(refused.error()));
+            let (again, spare) = refused.into_both();
+            drop(spare.and_then(|spare| spares.give_back(spare)));
+            match again {
+                Some(again) if does_not_fit => value = again,
+                again => return Err(CopyError::new(error, again).of_copy_to(device.id())),
             }
         }
-        Ok((start_copy(value, device, self.options.copy.clone())?, ring.clone()))
+        start_copy(value, device, self.copy.clone()).map(|copy| started(copy, false))
     }
+}
+
+/// Whether the item does not go into that memory, and may go into other memory.
+fn is_misfit(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::StructureMismatch { .. } | Error::DestinationMismatch { .. } | Error::UnsuitedTensor { .. }
+    )
 }
 
 fn nowhere<T>(value: T) -> CopyError<T> {
     let reason = "items need a device to go to";
     CopyError::new(Error::InvalidOption { name: "to", value: "[]".to_owned(), reason }, Some(value))
-}
-
-impl<T> Started<T> {
-    pub(crate) fn at(&self) -> Instant {
-        self.at
-    }
 }
 
 /// Those of all tensors. What is wrong with the tree its copy finds again, and says.

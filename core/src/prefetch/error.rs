@@ -22,19 +22,48 @@ impl<T, E: fmt::Debug> fmt::Debug for PrefetchError<T, E> {
     }
 }
 
+impl<T, E> PrefetchError<T, E> {
+    /// The plain error, without the item, as the source's type: `anyhow::Error`, `Box<dyn std::error::Error + Send + Sync>`, or a
+    /// program's own that can be made of [`Error`].
+    ///
+    /// ```
+    /// use transship_core::{Device, Prefetch, PrefetchError, PrefetchOptions, Tensor};
+    ///
+    /// type Failure = Box<dyn std::error::Error + Send + Sync>;
+    ///
+    /// # fn main() -> Result<(), Failure> {
+    /// let read = (0..3_u8).map(|step| Ok::<_, Failure>(Tensor::from(vec![step; 8])));
+    /// for batch in read.try_prefetch(&Device::best()?, PrefetchOptions::default()) {
+    ///     let _batch = batch.map_err(PrefetchError::into_error)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_error(self) -> E
+    where
+        E: From<Error>,
+    {
+        match self {
+            Self::Source(error) => error,
+            Self::Copy(error) => error.into_error().into(),
+        }
+    }
+}
+
 impl<T, E: fmt::Display> fmt::Display for PrefetchError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Source(error) => error.fmt(f),
+            Self::Source(error) if f.alternate() => write!(f, "the source failed: {error:#}"),
+            Self::Source(_) => f.write_str("the source failed"),
             Self::Copy(error) => error.fmt(f),
         }
     }
 }
 
-impl<T, E: std::error::Error> std::error::Error for PrefetchError<T, E> {
+impl<T, E: std::error::Error + 'static> std::error::Error for PrefetchError<T, E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Source(error) => error.source(),
+            Self::Source(error) => Some(error),
             Self::Copy(error) => error.source(),
         }
     }

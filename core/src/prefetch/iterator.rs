@@ -30,10 +30,14 @@ use crate::tree::tensor_tree::TensorTree;
 pub trait Prefetch: Iterator + Sized {
     /// The items, each with its tensors on `to`, in their order. While the program works on one, the next ones are on their way.
     ///
-    /// The source is asked on the thread that asks for items, before the item is handed out: what its `next` takes adds up with
-    /// what the program does between items. Where that is much, let a thread read, and prefetch what comes through a channel of it.
+    /// The source is asked on the thread that asks for items, for as many as can be ahead, before an item is handed out that may
+    /// have arrived already. So what its `next` takes adds up with what the program does between items: where that is much, let a
+    /// thread read ahead into a channel, and prefetch from that. A source that makes its next item only when the program has let go
+    /// of earlier ones (an acknowledgement, a pool with fewer buffers than items ahead, and two more) must have a smaller
+    /// [`depth`](PrefetchOptions::depth), or be a stream ([`PrefetchStream`](crate::PrefetchStream)), which waits for no source.
     ///
-    /// An item that fails is an error in its place. Dropping the iterator drops copies that are on their way, which never blocks.
+    /// An item that fails is an error in its place. Dropping the iterator drops the source and copies that are on their way; the
+    /// latter never blocks.
     fn prefetch(self, to: &Device, options: PrefetchOptions) -> Prefetched<Self, Self::Item>
     where
         Self::Item: TensorTree,
@@ -50,13 +54,22 @@ pub trait Prefetch: Iterator + Sized {
         Prefetched::new(self, Ok, to, options)
     }
 
+    /// [`try_prefetch`](Self::try_prefetch) for several devices, which get the items in turn.
+    fn try_prefetch_in_turn<T, E>(self, to: &[Device], options: PrefetchOptions) -> Prefetched<Self, T, E>
+    where
+        Self: Iterator<Item = Result<T, E>>,
+        T: TensorTree,
+    {
+        Prefetched::new(self, |item| item, to, options)
+    }
+
     /// The same as [`prefetch`](Self::prefetch) for a source that can fail: its errors come in their items' places, as [`PrefetchError::Source`].
     fn try_prefetch<T, E>(self, to: &Device, options: PrefetchOptions) -> Prefetched<Self, T, E>
     where
         Self: Iterator<Item = Result<T, E>>,
         T: TensorTree,
     {
-        Prefetched::new(self, |item| item, slice::from_ref(to), options)
+        self.try_prefetch_in_turn(slice::from_ref(to), options)
     }
 }
 
@@ -78,7 +91,8 @@ impl<I: Iterator, T: TensorTree, E> Prefetched<I, T, E> {
     }
 
     /// Hands items out as soon as their copies are submitted: `consumer` waits for them on the device, and the host does not
-    /// ([`CopyHandle::wait_on`](crate::CopyHandle::wait_on)). For kernels that are submitted to `consumer`.
+    /// ([`CopyHandle::wait_on`](crate::CopyHandle::wait_on)). For kernels that are submitted to `consumer`. To be called before
+    /// [`reuse`](Self::reuse). Items that go to the host are [`Error::HostTarget`](crate::Error::HostTarget).
     pub fn hand_over(mut self, consumer: &Stream) -> Self {
         self.consumer = Some(consumer.clone());
         self
@@ -89,46 +103,48 @@ impl<I: Iterator, T: TensorTree, E> Prefetched<I, T, E> {
         self.ahead.stats
     }
 
-    fn fill(&mut self) {
-        while self.ahead.has_room() {
+    /// Starts copies until so many items are ahead.
+    fn fill(&mut self, most: usize) {
+        while self.ahead.wants_another(most) {
             let Some(source) = &mut self.source else { return };
             let begin = Instant::now();
-            let item = source.next();
-            match item {
+            match source.next() {
                 Some(item) => self.ahead.push((self.item)(item), begin.elapsed()),
-                None => self.source = None,
+                None => {
+                    self.source = None;
+                    self.ahead.stats.source += begin.elapsed();
+                }
             }
         }
     }
 
-    /// The next item, and where its memory can go.
-    pub(crate) fn next_with_ring(&mut self) -> Option<Arrival<T, E>> {
-        self.fill();
-        Some(match self.ahead.pop()? {
+    /// The next item, and where its memory can go. Those behind it are started before it is waited for.
+    pub(crate) fn next_arrival(&mut self) -> Option<Arrival<T, E>> {
+        self.fill(1);
+        let slot = self.ahead.pop()?;
+        self.fill(self.ahead.depth);
+        Some(match slot {
             Slot::Copy(started) => self.finish(started),
-            Slot::Failed(error) => Err(error),
+            Slot::Failed(error) => {
+                self.ahead.stats.items += 1;
+                Err(error)
+            }
         })
     }
 
     fn finish(&mut self, started: Started<T>) -> Arrival<T, E> {
-        let (begin, at, ring) = (Instant::now(), started.at(), started.ring);
+        let Started { copy, at, spares, is_reused, .. } = started;
+        let begin = Instant::now();
         let waited = match &self.consumer {
             Some(stream) => {
-                let report = started.copy.report();
-                started.copy.wait_on(stream).map(|value| (value, report))
+                let report = copy.report();
+                copy.wait_on(stream).map(|value| (value, report))
             }
-            None => started.copy.wait_with_report(),
+            None => copy.wait_with_report(),
         };
-        match waited {
-            Ok((value, report)) => {
-                self.ahead.waited(begin, at, &report);
-                Ok((value, ring))
-            }
-            Err(error) => {
-                self.ahead.stats.link += begin.elapsed();
-                Err(PrefetchError::Copy(error))
-            }
-        }
+        let submitted = waited.as_ref().ok().and_then(|(_, report)| report.submitted_after);
+        self.ahead.handed_out(is_reused, begin.elapsed(), submitted.map(|after| at + after));
+        waited.map(|(value, _)| (value, spares)).map_err(PrefetchError::Copy)
     }
 }
 
@@ -136,7 +152,7 @@ impl<I: Iterator, T: TensorTree, E> Iterator for Prefetched<I, T, E> {
     type Item = Result<T, PrefetchError<T, E>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_with_ring().map(|item| item.map(|(item, _)| item))
+        self.next_arrival().map(|item| item.map(|(item, _)| item))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -14,24 +14,24 @@ use crate::runtime::sync::Mutex;
 pub struct Lent<T> {
     /// `None` once it was taken out.
     item: Option<T>,
-    ring: Weak<Ring<T>>,
+    spares: Weak<Spares<T>>,
 }
 
-/// Structures whose memory can be used again, on one device. The first that came back is the first that is used: it is the likeliest
-/// to be done with.
-pub(crate) struct Ring<T> {
+/// Items whose memory can be used again, on one device. The first that came back is the first that is used: it is the likeliest to
+/// be done with.
+pub(crate) struct Spares<T> {
     items: Mutex<VecDeque<T>>,
     most: usize,
 }
 
 impl<T> Lent<T> {
-    pub(crate) fn new(item: T, ring: &Arc<Ring<T>>) -> Self {
-        Self { item: Some(item), ring: Arc::downgrade(ring) }
+    pub(crate) fn new(item: T, spares: &Arc<Spares<T>>) -> Self {
+        Self { item: Some(item), spares: Arc::downgrade(spares) }
     }
 
     /// Keeps the item with its memory.
-    pub fn into_inner(mut self) -> T {
-        match self.item.take() {
+    pub fn into_inner(mut lent: Self) -> T {
+        match lent.item.take() {
             Some(item) => item,
             // Only this and `drop` take it, and both end it.
             None => unreachable!("a lent item is there until it is taken out"),
@@ -39,24 +39,32 @@ impl<T> Lent<T> {
     }
 }
 
-impl<T> Ring<T> {
+impl<T> Spares<T> {
     /// For so many at the most.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { items: Mutex::new(VecDeque::new()), most })
+    }
+
+    /// Whether memory is used again at all.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.most > 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.lock().len()
     }
 
     pub(crate) fn take(&self) -> Option<T> {
         self.items.lock().pop_front()
     }
 
-    /// What there is no room for comes back: its destructor does not run under the lock.
-    fn give_back(&self, item: T) -> Option<T> {
+    /// The item for which there is no room any more comes back: its destructor does not run under the lock. It is the one that was
+    /// here longest: what does not fit the items that come makes room for what does.
+    #[must_use]
+    pub(crate) fn give_back(&self, item: T) -> Option<T> {
         let mut items = self.items.lock();
-        if items.len() >= self.most {
-            return Some(item);
-        }
         items.push_back(item);
-        None
+        if items.len() > self.most { items.pop_front() } else { None }
     }
 }
 
@@ -74,8 +82,8 @@ impl<T> Deref for Lent<T> {
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
         let Some(item) = self.item.take() else { return };
-        let left = match self.ring.upgrade() {
-            Some(ring) => ring.give_back(item),
+        let left = match self.spares.upgrade() {
+            Some(spares) => spares.give_back(item),
             None => Some(item),
         };
         drop(left);

@@ -18,22 +18,24 @@ pub struct PrefetchOptions {
 }
 
 impl PrefetchOptions {
-    /// How many items are on their way, or have arrived, beside the one that the program has; 2 by default. With 0 each item is
-    /// copied when it is asked for.
+    /// How many items are on their way, or have arrived, beside the one that the program has or waits for; 2 by default. With 0 each
+    /// item is copied when it is asked for. They are all started when the first item is asked for.
     pub fn depth(mut self, items: usize) -> Self {
         self.depth = items;
         self
     }
 
-    /// How many bytes of tensors may be on their way, or have arrived and not been taken, in all items together; no limit by
-    /// default. An item that is larger by itself is copied when no other one is on its way. Tensors that are on the device already
-    /// count, and so do those that share memory. Each item is visited once more for this.
+    /// How many bytes of tensors these items may have together; no limit by default, where too many are
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). An item that is larger by itself is ahead alone. One more item is taken
+    /// from the source, and held back until there is room. Tensors that are on the device already count, and so do those that share
+    /// memory; memory kept by [`Prefetched::reuse`](crate::Prefetched::reuse) does not. Each item is visited once more for this.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
     }
 
-    /// How each item is copied.
+    /// How each item is copied. A deadline begins when the copy is started, ahead of the program; a stream must be one of the
+    /// device that the item goes to.
     pub fn copy(mut self, options: CopyOptions) -> Self {
         self.copy = options;
         self

@@ -2,14 +2,17 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::slice;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
+use futures::stream::FusedStream;
 
 use crate::device::device::Device;
+use crate::error::CopyError;
 use crate::prefetch::ahead::{Ahead, Arrival, Slot};
 use crate::prefetch::error::PrefetchError;
 use crate::prefetch::options::PrefetchOptions;
@@ -36,9 +39,11 @@ pub trait PrefetchStream: Stream + Sized {
     /// The items, each with its tensors on `to`, in their order. While the program works on one, the next ones are on their way.
     ///
     /// The source is polled when items are asked for, and does not hold up an item that has arrived. A poll starts copies as
-    /// [`start_copy`](crate::start_copy) does, which gathers small batches on this thread, and never waits for one.
+    /// [`start_copy`](crate::start_copy) does, which gathers small batches on this thread, and never waits for one. One poll may start as many as can be ahead.
     ///
-    /// An item that fails is an error in its place. Dropping the stream drops copies that are on their way, which never blocks.
+    /// An item that fails is an error in its place. Dropping the stream drops the source and copies that are on their way; the latter
+    /// never blocks. To hand items to a stream of the device without waiting for them, use the iterator
+    /// ([`Prefetched::hand_over`](crate::Prefetched::hand_over)).
     fn prefetch(self, to: &Device, options: PrefetchOptions) -> PrefetchedStream<Self, Self::Item>
     where
         Self::Item: TensorTree,
@@ -55,13 +60,26 @@ pub trait PrefetchStream: Stream + Sized {
         PrefetchedStream::new(self, Ok, to, options)
     }
 
+    /// [`try_prefetch`](Self::try_prefetch) for several devices, which get the items in turn.
+    fn try_prefetch_in_turn<T, E>(
+        self,
+        to: &[Device],
+        options: PrefetchOptions,
+    ) -> PrefetchedStream<Self, T, E>
+    where
+        Self: Stream<Item = Result<T, E>>,
+        T: TensorTree,
+    {
+        PrefetchedStream::new(self, |item| item, to, options)
+    }
+
     /// The same as [`prefetch`](Self::prefetch) for a source that can fail: its errors come in their items' places, as [`PrefetchError::Source`].
     fn try_prefetch<T, E>(self, to: &Device, options: PrefetchOptions) -> PrefetchedStream<Self, T, E>
     where
         Self: Stream<Item = Result<T, E>>,
         T: TensorTree,
     {
-        PrefetchedStream::new(self, |item| item, slice::from_ref(to), options)
+        self.try_prefetch_in_turn(slice::from_ref(to), options)
     }
 }
 
@@ -74,59 +92,87 @@ pub struct PrefetchedStream<S: Stream, T, E = Infallible> {
     source: Option<Pin<Box<S>>>,
     item: fn(S::Item) -> Result<T, E>,
     pub(crate) ahead: Ahead<T, E>,
-    /// Since when the program waits for the first copy, or for the source while there is none.
-    waits_since: Option<Instant>,
+    /// The item that the program waits for.
+    current: Option<Slot<T, E>>,
+    /// When the last poll ended with nothing, and for how long that was so before it.
+    pending: Option<Instant>,
+    waited: Duration,
 }
 
 impl<S: Stream, T: TensorTree, E> PrefetchedStream<S, T, E> {
     fn new(source: S, item: fn(S::Item) -> Result<T, E>, to: &[Device], options: PrefetchOptions) -> Self {
-        Self { source: Some(Box::pin(source)), item, ahead: Ahead::new(to, options), waits_since: None }
+        let (source, ahead) = (Some(Box::pin(source)), Ahead::new(to, options));
+        Self { source, item, ahead, current: None, pending: None, waited: Duration::ZERO }
     }
 
-    /// How long the program has waited so far, and for what.
+    /// How long the program has waited so far, and for what. Between two polls that find nothing it counts as waiting.
     pub fn stats(&self) -> PrefetchStats {
         self.ahead.stats
     }
 
-    fn fill(&mut self, context: &mut Context<'_>) {
-        while self.ahead.has_room() {
+    /// Starts copies until so many items are ahead, or the source has none.
+    fn fill(&mut self, most: usize, context: &mut Context<'_>) {
+        while self.ahead.wants_another(most) {
             let Some(source) = &mut self.source else { return };
             let begin = Instant::now();
-            match source.as_mut().poll_next(context) {
+            let polled = source.as_mut().poll_next(context);
+            self.ahead.stats.source += begin.elapsed();
+            match polled {
                 Poll::Pending => return,
                 Poll::Ready(None) => self.source = None,
-                Poll::Ready(Some(item)) => {
-                    let since = if self.ahead.len() == 0 { self.waits_since.take() } else { None };
-                    let waited = since.unwrap_or(begin).elapsed();
-                    self.ahead.push((self.item)(item), waited);
-                }
+                Poll::Ready(Some(item)) => self.ahead.push((self.item)(item), Duration::ZERO),
             }
         }
     }
 
     /// The next item, once its copy is done, and where its memory can go.
-    pub(crate) fn poll_with_ring(&mut self, context: &mut Context<'_>) -> Poll<Option<Arrival<T, E>>> {
-        self.fill(context);
-        let begin = Instant::now();
-        let copied = match self.ahead.front() {
-            None if self.source.is_none() => return Poll::Ready(None),
-            None => Poll::Pending,
-            Some(Slot::Failed(_)) => Poll::Ready(None),
-            Some(Slot::Copy(started)) => Pin::new(&mut started.copy).poll(context).map(Some),
-        };
-        let Poll::Ready(copied) = copied else {
-            self.waits_since.get_or_insert(begin);
-            return Poll::Pending;
-        };
-        let since = self.waits_since.take().unwrap_or(begin);
-        Poll::Ready(match (self.ahead.pop(), copied) {
-            (Some(Slot::Copy(started)), Some(copied)) => {
-                self.ahead.waited(since, started.at(), &started.copy.report());
-                Some(copied.map(|value| (value, started.ring)).map_err(PrefetchError::Copy))
+    pub(crate) fn poll_arrival(&mut self, context: &mut Context<'_>) -> Poll<Option<Arrival<T, E>>> {
+        self.waited += self.pending.take().map_or(Duration::ZERO, |since| since.elapsed());
+        if self.current.is_none() {
+            self.fill(1, context);
+            self.current = self.ahead.pop();
+            if self.current.is_some() || self.source.is_none() {
+                self.ahead.stats.source += mem::take(&mut self.waited);
             }
-            (Some(Slot::Failed(error)), _) => Some(Err(error)),
-            (Some(Slot::Copy(_)) | None, _) => None,
-        })
+        }
+        if self.current.is_some() {
+            self.fill(self.ahead.depth, context);
+        }
+        let copied = match &mut self.current {
+            Some(Slot::Copy(started)) => Pin::new(&mut started.copy).poll(context).map(Some),
+            None if self.source.is_some() => Poll::Pending,
+            Some(Slot::Failed(_)) | None => Poll::Ready(None),
+        };
+        if copied.is_pending() {
+            self.pending = Some(Instant::now());
+        }
+        copied.map(|copied| self.hand_out(copied))
+    }
+
+    fn hand_out(&mut self, copied: Option<Result<T, CopyError<T>>>) -> Option<Arrival<T, E>> {
+        match (self.current.take()?, copied) {
+            (Slot::Copy(started), Some(copied)) => {
+                let submitted = started.copy.report().submitted_after.map(|after| started.at + after);
+                let waited = mem::take(&mut self.waited);
+                self.ahead.handed_out(started.is_reused, waited, submitted);
+                Some(copied.map(|value| (value, started.spares)).map_err(PrefetchError::Copy))
+            }
+            (Slot::Failed(error), _) => {
+                self.ahead.stats.items += 1;
+                Some(Err(error))
+            }
+            (Slot::Copy(_), None) => None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.ahead.len() + usize::from(self.current.is_some())
+    }
+}
+
+impl<S: Stream, T: TensorTree, E> FusedStream for PrefetchedStream<S, T, E> {
+    fn is_terminated(&self) -> bool {
+        self.source.is_none() && self.len() == 0
     }
 }
 
@@ -134,13 +180,13 @@ impl<S: Stream, T: TensorTree, E> Stream for PrefetchedStream<S, T, E> {
     type Item = Result<T, PrefetchError<T, E>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.poll_with_ring(context);
+        let next = self.poll_arrival(context);
         next.map(|next| next.map(|item| item.map(|(item, _)| item)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (least, most) = self.source.as_ref().map_or((0, Some(0)), |source| source.size_hint());
-        let ahead = self.ahead.len();
+        let ahead = self.len();
         (least.saturating_add(ahead), most.and_then(|most| most.checked_add(ahead)))
     }
 }
@@ -150,6 +196,6 @@ impl<S: Stream, T, E> Unpin for PrefetchedStream<S, T, E> {}
 
 impl<S: Stream, T: TensorTree, E> fmt::Debug for PrefetchedStream<S, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PrefetchedStream({} ahead, {})", self.ahead.len(), self.ahead.stats)
+        write!(f, "PrefetchedStream({} ahead, {})", self.len(), self.ahead.stats)
     }
 }
