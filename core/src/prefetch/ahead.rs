@@ -25,6 +25,8 @@ pub(crate) struct Ahead<T, E> {
     pub(crate) depth: usize,
     max_bytes: Option<usize>,
     copy: CopyOptions,
+    /// The item that the program waits for. It stays here while the next ones are started: a source that panics loses nothing.
+    pub(crate) current: Option<Slot<T, E>>,
     slots: VecDeque<Slot<T, E>>,
     /// An item for which the bytes in `slots` leave no room, and its own.
     held_back: Option<(T, usize)>,
@@ -63,7 +65,8 @@ impl<T: TensorTree, E> Ahead<T, E> {
         let target = |device: &Device| Target { device: device.clone(), spares: Spares::new(0) };
         let (to, slots) = (to.iter().map(target).collect(), VecDeque::new());
         let stats = PrefetchStats::default();
-        Self { to, started: 0, depth, max_bytes, copy, slots, held_back: None, bytes: 0, stats }
+        let (current, held_back) = (None, None);
+        Self { to, started: 0, depth, max_bytes, copy, current, slots, held_back, bytes: 0, stats }
     }
 
     /// Has copies use memory that comes back: of all items that are ahead, of the one that the program has, and of the one that it
@@ -98,18 +101,17 @@ impl<T: TensorTree, E> Ahead<T, E> {
         }
     }
 
-    /// The next item, which is not ahead any more.
-    pub(crate) fn pop(&mut self) -> Option<Slot<T, E>> {
-        let slot = self.slots.pop_front()?;
-        if let Slot::Copy(Started { bytes, .. }) = &slot {
+    /// Makes the next item the current one: it is not ahead any more.
+    pub(crate) fn advance(&mut self) {
+        self.current = self.slots.pop_front();
+        if let Some(Slot::Copy(Started { bytes, .. })) = &self.current {
             self.bytes -= bytes;
         }
-        Some(slot)
     }
 
     /// How many items are on their way, or have arrived.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() + usize::from(self.held_back.is_some())
+        self.slots.len() + usize::from(self.current.is_some()) + usize::from(self.held_back.is_some())
     }
 
     /// Counts an item as handed out, and that the program has waited so long, until now, for its copy, which was submitted then.
@@ -151,7 +153,7 @@ impl<T: TensorTree, E> Ahead<T, E> {
             spares: spares.clone(),
             is_reused,
         };
-        for _ in 0..if spares.are_kept() { spares.len() } else { 0 } {
+        for _ in 0..spares.len() {
             let Some(spare) = spares.take() else { break };
             let refused = match start_copy_into(value, spare, self.copy.clone()) {
                 Ok(copy) => return Ok(started(copy, true)),

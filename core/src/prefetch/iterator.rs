@@ -63,7 +63,8 @@ pub trait Prefetch: Iterator + Sized {
         Prefetched::new(self, |item| item, to, options)
     }
 
-    /// The same as [`prefetch`](Self::prefetch) for a source that can fail: its errors come in their items' places, as [`PrefetchError::Source`].
+    /// The same as [`prefetch`](Self::prefetch) for a source that can fail: its errors come in their items' places,
+    /// as [`PrefetchError::Source`].
     fn try_prefetch<T, E>(self, to: &Device, options: PrefetchOptions) -> Prefetched<Self, T, E>
     where
         Self: Iterator<Item = Result<T, E>>,
@@ -120,10 +121,12 @@ impl<I: Iterator, T: TensorTree, E> Prefetched<I, T, E> {
 
     /// The next item, and where its memory can go. Those behind it are started before it is waited for.
     pub(crate) fn next_arrival(&mut self) -> Option<Arrival<T, E>> {
-        self.fill(1);
-        let slot = self.ahead.pop()?;
+        if self.ahead.current.is_none() {
+            self.fill(1);
+            self.ahead.advance();
+        }
         self.fill(self.ahead.depth);
-        Some(match slot {
+        Some(match self.ahead.current.take()? {
             Slot::Copy(started) => self.finish(started),
             Slot::Failed(error) => {
                 self.ahead.stats.items += 1;

@@ -45,11 +45,6 @@ impl<T> Spares<T> {
         Arc::new(Self { items: Mutex::new(VecDeque::new()), most })
     }
 
-    /// Whether memory is used again at all.
-    pub(crate) fn are_kept(&self) -> bool {
-        self.most > 0
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.items.lock().len()
     }

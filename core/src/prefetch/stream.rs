@@ -39,7 +39,8 @@ pub trait PrefetchStream: Stream + Sized {
     /// The items, each with its tensors on `to`, in their order. While the program works on one, the next ones are on their way.
     ///
     /// The source is polled when items are asked for, and does not hold up an item that has arrived. A poll starts copies as
-    /// [`start_copy`](crate::start_copy) does, which gathers small batches on this thread, and never waits for one. One poll may start as many as can be ahead.
+    /// [`start_copy`](crate::start_copy) does, which gathers small batches on this thread, and never waits for
+    /// one. One poll may start as many as can be ahead.
     ///
     /// An item that fails is an error in its place. Dropping the stream drops the source and copies that are on their way; the latter
     /// never blocks. To hand items to a stream of the device without waiting for them, use the iterator
@@ -73,7 +74,8 @@ pub trait PrefetchStream: Stream + Sized {
         PrefetchedStream::new(self, |item| item, to, options)
     }
 
-    /// The same as [`prefetch`](Self::prefetch) for a source that can fail: its errors come in their items' places, as [`PrefetchError::Source`].
+    /// The same as [`prefetch`](Self::prefetch) for a source that can fail: its errors come in their items' places,
+    /// as [`PrefetchError::Source`].
     fn try_prefetch<T, E>(self, to: &Device, options: PrefetchOptions) -> PrefetchedStream<Self, T, E>
     where
         Self: Stream<Item = Result<T, E>>,
@@ -92,8 +94,6 @@ pub struct PrefetchedStream<S: Stream, T, E = Infallible> {
     source: Option<Pin<Box<S>>>,
     item: fn(S::Item) -> Result<T, E>,
     pub(crate) ahead: Ahead<T, E>,
-    /// The item that the program waits for.
-    current: Option<Slot<T, E>>,
     /// When the last poll ended with nothing, and for how long that was so before it.
     pending: Option<Instant>,
     waited: Duration,
@@ -102,7 +102,7 @@ pub struct PrefetchedStream<S: Stream, T, E = Infallible> {
 impl<S: Stream, T: TensorTree, E> PrefetchedStream<S, T, E> {
     fn new(source: S, item: fn(S::Item) -> Result<T, E>, to: &[Device], options: PrefetchOptions) -> Self {
         let (source, ahead) = (Some(Box::pin(source)), Ahead::new(to, options));
-        Self { source, item, ahead, current: None, pending: None, waited: Duration::ZERO }
+        Self { source, item, ahead, pending: None, waited: Duration::ZERO }
     }
 
     /// How long the program has waited so far, and for what. Between two polls that find nothing it counts as waiting.
@@ -128,17 +128,17 @@ impl<S: Stream, T: TensorTree, E> PrefetchedStream<S, T, E> {
     /// The next item, once its copy is done, and where its memory can go.
     pub(crate) fn poll_arrival(&mut self, context: &mut Context<'_>) -> Poll<Option<Arrival<T, E>>> {
         self.waited += self.pending.take().map_or(Duration::ZERO, |since| since.elapsed());
-        if self.current.is_none() {
+        if self.ahead.current.is_none() {
             self.fill(1, context);
-            self.current = self.ahead.pop();
-            if self.current.is_some() || self.source.is_none() {
+            self.ahead.advance();
+            if self.ahead.current.is_some() || self.source.is_none() {
                 self.ahead.stats.source += mem::take(&mut self.waited);
             }
         }
-        if self.current.is_some() {
+        if self.ahead.current.is_some() {
             self.fill(self.ahead.depth, context);
         }
-        let copied = match &mut self.current {
+        let copied = match &mut self.ahead.current {
             Some(Slot::Copy(started)) => Pin::new(&mut started.copy).poll(context).map(Some),
             None if self.source.is_some() => Poll::Pending,
             Some(Slot::Failed(_)) | None => Poll::Ready(None),
@@ -150,7 +150,7 @@ impl<S: Stream, T: TensorTree, E> PrefetchedStream<S, T, E> {
     }
 
     fn hand_out(&mut self, copied: Option<Result<T, CopyError<T>>>) -> Option<Arrival<T, E>> {
-        match (self.current.take()?, copied) {
+        match (self.ahead.current.take()?, copied) {
             (Slot::Copy(started), Some(copied)) => {
                 let submitted = started.copy.report().submitted_after.map(|after| started.at + after);
                 let waited = mem::take(&mut self.waited);
@@ -164,15 +164,11 @@ impl<S: Stream, T: TensorTree, E> PrefetchedStream<S, T, E> {
             (Slot::Copy(_), None) => None,
         }
     }
-
-    fn len(&self) -> usize {
-        self.ahead.len() + usize::from(self.current.is_some())
-    }
 }
 
 impl<S: Stream, T: TensorTree, E> FusedStream for PrefetchedStream<S, T, E> {
     fn is_terminated(&self) -> bool {
-        self.source.is_none() && self.len() == 0
+        self.source.is_none() && self.ahead.len() == 0
     }
 }
 
@@ -186,7 +182,7 @@ impl<S: Stream, T: TensorTree, E> Stream for PrefetchedStream<S, T, E> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (least, most) = self.source.as_ref().map_or((0, Some(0)), |source| source.size_hint());
-        let ahead = self.len();
+        let ahead = self.ahead.len();
         (least.saturating_add(ahead), most.and_then(|most| most.checked_add(ahead)))
     }
 }
@@ -196,6 +192,6 @@ impl<S: Stream, T, E> Unpin for PrefetchedStream<S, T, E> {}
 
 impl<S: Stream, T: TensorTree, E> fmt::Debug for PrefetchedStream<S, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PrefetchedStream({} ahead, {})", self.len(), self.ahead.stats)
+        write!(f, "PrefetchedStream({} ahead, {})", self.ahead.len(), self.ahead.stats)
     }
 }
