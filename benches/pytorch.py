@@ -61,6 +61,9 @@ def works(quick):
     yield "up-strided-small", every_other_row(500, 128, 64), up
     yield "down-headline", headline, down
     yield "down-1x1GiB-ordinary", many(1, 1 << 30, quick), down
+    for name, views, rows, step, width in [("down-strided-large", 8, 262_144, 32, 16), ("down-strided-small", 10, 16_384, 24, 4)]:
+        cpu = (".contiguous().cpu() for each", views_to_first, lambda views: [view.contiguous().cpu() for view in views])
+        yield name, columns(views, rows // (QUICK_DIVISOR if quick else 1), step, width), [cpu]
     if torch.cuda.device_count() > 1:
         between = [(".to() for each", to_first, lambda tensors: [tensor.to("cuda:1") for tensor in tensors])]
         broadcast = ("broadcast_coalesced, from a GPU", to_first, broadcast_to_both)
@@ -74,6 +77,12 @@ def same(tensors):
 
 def to_first(tensors):
     return [tensor.to("cuda:0") for tensor in tensors]
+
+
+def views_to_first(views):
+    """Views of one tensor, which stay views."""
+    base = views[0]._base.to("cuda:0")
+    return [base.as_strided(view.size(), view.stride(), view.storage_offset()) for view in views]
 
 
 def broadcast_to_both(tensors):
@@ -165,6 +174,15 @@ def every_other_row(count, rows, columns):
     def make(seed):
         torch.manual_seed(seed)
         return [torch.rand(rows, columns)[::2] for _ in range(count)]
+
+    return make
+
+
+def columns(views, rows, step, width):
+    def make(seed):
+        torch.manual_seed(seed)
+        base = torch.randint(0, 256, (rows, 256), dtype=torch.uint8)
+        return [base[:, step * view : step * view + width] for view in range(views)]
 
     return make
 

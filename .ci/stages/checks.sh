@@ -21,6 +21,8 @@ stage_lint() {
     step python3 .ci/rust-versions
     step python3 .ci/mutants --check
     step python3 .ci/layers
+    ensure_packages clang-14
+    step bash .ci/ptx check
     check_advisories
     check_core_is_free_of_gpu_crates
 }

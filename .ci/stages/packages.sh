@@ -30,8 +30,8 @@ stage_targets() {
         fi
         excluded=()
         [[ $system != *windows* ]] || excluded=(--exclude "$only_unix")
-        # Dependencies build C code, which is never linked here: no compiler for that system is needed.
-        TARGET_CC=true TARGET_AR=true step cargo clippy --locked --target "$system" --workspace "${excluded[@]}" \
+        # C and C++ code is built, which is never linked here: no compiler for that system is needed.
+        TARGET_CC=true TARGET_CXX=true TARGET_AR=true step cargo clippy --locked --target "$system" --workspace "${excluded[@]}" \
             --lib --all-features -- -D warnings
     done
     ((${#missing[@]} == 0)) || not_run "no standard library for ${missing[*]}"

@@ -1,19 +1,23 @@
 //! The kernels, as text for the runtime's compiler.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::sync::LazyLock;
 
 use hip_sys::hiprt;
 use transship_core::Result;
+use transship_core::backend::stream_ordered::KERNELS;
 
 use crate::device::Hip;
 use crate::rtc;
 
-/// See there; the compiler wants a zero at the end.
-const GATHER: &str = concat!(include_str!("kernels/gather.hip"), "\0");
+/// See there.
+const PRELUDE: &str = include_str!("kernels/hiprtc.h");
 
 /// The text.
 pub(crate) fn source() -> &'static CStr {
-    CStr::from_bytes_with_nul(GATHER.as_bytes()).unwrap_or_default()
+    static SOURCE: LazyLock<CString> =
+        LazyLock::new(|| CString::new([PRELUDE, KERNELS].concat()).unwrap_or_default());
+    &SOURCE
 }
 
 /// Compiles and loads them; `None` where the runtime cannot (its compiler is a library of its own, and may be missing), or where

@@ -103,6 +103,11 @@ pub(crate) fn every_other_row(
     [0, 1].map(rows_from).into_iter().collect()
 }
 
+/// A matrix of random bytes.
+pub(crate) fn matrix(seed: u64, dtype: DType, rows: usize, columns: usize) -> Result<Tensor> {
+    Ok(tensor(dtype, rows * columns * dtype.size(), seed, 0)?.reshape(&[rows, columns])?)
+}
+
 fn variants(seed: u64) -> Range<u64> {
     seed * VARIANTS..(seed + 1) * VARIANTS
 }

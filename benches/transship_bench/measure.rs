@@ -42,6 +42,10 @@ impl<S> Contender<S> {
         Self { kind, way: way.into(), method: Err(reason.into()), times: Vec::new() }
     }
 
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Another contender around the method of this one, with a name of its own.
     pub(crate) fn map<T>(
         self,

@@ -8,8 +8,10 @@ mod full_queue;
 mod host_cost;
 mod rest;
 mod steady;
+mod strided;
 mod sweeps;
 mod threads;
+mod training_loop;
 mod two_ways;
 mod up;
 
@@ -31,15 +33,17 @@ fn all() -> impl Iterator<Item = &'static Work> {
     let full_queue = full_queue::ROWS;
     #[cfg(not(feature = "cuda"))]
     let full_queue: &[Work] = &[];
-    let modules: [&[Work]; 11] = [
+    let modules: [&[Work]; 13] = [
         up::ROWS,
         down::ROWS,
+        strided::ROWS,
         two_ways::ROWS,
         devices::ROWS,
         host_cost::ROWS,
         threads::ROWS,
         crowd::ROWS,
         rest::ROWS,
+        training_loop::ROWS,
         full_queue,
         steady::ROWS,
         sweeps::ROWS,

@@ -43,6 +43,8 @@ fn edges() -> Vec<LateConfig> {
         LateConfig { largest_open: usize::MAX, ..config() },
         LateConfig { gather: Some(0), ..config() },
         LateConfig { gather: Some(8192), ..config() },
+        LateConfig { gather_strided: Some(0), ..config() },
+        LateConfig { gather: Some(8192), gather_strided: Some(8192), ..config() },
     ]
 }
 
@@ -148,6 +150,19 @@ fn limits_that_no_copy_can_keep_are_refused_with_what_they_may_be() {
             "gather",
             "8",
             "None where mapped_staging is set",
+        ),
+        (LateConfig { gather_strided: Some(8193), ..config() }, "gather_strided", "8193", "at most 8192"),
+        (
+            LateConfig { gather_strided: Some(8), mapped_staging: true, ..config() },
+            "gather_strided",
+            "8",
+            "None where mapped_staging is set",
+        ),
+        (
+            LateConfig { gather_strided: Some(8), copy_granularity: power(2), ..config() },
+            "gather_strided",
+            "8",
+            "None where copy_granularity is not 1",
         ),
     ];
     for (config, expected, shown, allowed) in refused {

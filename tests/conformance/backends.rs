@@ -43,7 +43,11 @@ pub(crate) enum Need {
 pub(crate) fn all() -> Vec<Backend> {
     vec![
         Backend::built_in("host", &[Need::OwnMemory, Need::Pinned, Need::Streams, Need::SecondDevice]),
-        Backend::simulated("late", &[], |config| config),
+        Backend::simulated("late", &[], |config| LateConfig {
+            gather: Some(24),
+            gather_strided: Some(176),
+            ..config
+        }),
         Backend::simulated("late-far", &[], |config| LateConfig {
             peers: false,
             shared_staging: false,

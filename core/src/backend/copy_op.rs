@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::{Buffer, Staging};
+use crate::backend::{Buffer, Runs, Staging};
 
 /// One copy of a contiguous range. There may be more kinds later: a backend is given those alone that it says it can run.
 #[derive(Clone, Copy)]
@@ -43,6 +43,23 @@ pub enum CopyOp<'a> {
         /// How much.
         bytes: usize,
     },
+    /// Out of device memory, without the gaps of a strided tensor. Only for a device whose
+    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
+    Gather {
+        /// The source: a buffer of the device that runs the copy, or of one that it
+        /// [reaches](crate::backend::Backend::reaches).
+        from: &'a dyn Buffer,
+        /// Where in `from` the first element lies, in bytes.
+        from_offset: usize,
+        /// How the elements lie. At most [`Runs::MOST_DIMS`] dimensions.
+        runs: &'a Runs,
+        /// How many bytes of the elements, taken without gaps, are left out before.
+        skip: usize,
+        /// The destination, which the bytes fill without gaps.
+        to: GatherTo<'a>,
+        /// How many bytes of the elements.
+        bytes: usize,
+    },
     /// Zeros.
     Clear {
         /// The destination.
@@ -61,9 +78,19 @@ impl CopyOp<'_> {
             Self::Upload { bytes, .. }
             | Self::Download { bytes, .. }
             | Self::Between { bytes, .. }
+            | Self::Gather { bytes, .. }
             | Self::Clear { bytes, .. } => *bytes,
         }
     }
+}
+
+/// Where a [`CopyOp::Gather`] writes.
+#[derive(Clone, Copy)]
+pub enum GatherTo<'a> {
+    /// Host memory. The device of the source runs the copy.
+    Host(HostSide<'a>),
+    /// A buffer of the device that runs the copy, at an offset in bytes.
+    Device(&'a dyn Buffer, usize),
 }
 
 /// The end of a copy that lies in host memory.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::backend::CopyOp;
+use crate::backend::{CopyOp, GatherTo};
 
 /// What a backend asked of its driver since the device was opened. A steady state shows as zeros in the difference of
 /// two of them.
@@ -125,7 +125,8 @@ impl Moved {
         match op {
             CopyOp::Upload { bytes, .. } => self.up += bytes,
             CopyOp::Download { bytes, .. } => self.down += bytes,
-            CopyOp::Between { bytes, .. } => self.between += bytes,
+            CopyOp::Gather { bytes, to: GatherTo::Host(_), .. } => self.down += bytes,
+            CopyOp::Between { bytes, .. } | CopyOp::Gather { bytes, .. } => self.between += bytes,
             CopyOp::Clear { bytes, .. } => self.cleared += bytes,
         }
     }
@@ -135,9 +136,9 @@ impl Moved {
         self.copies
     }
 
-    /// All copies are made by one call of the driver, and count as one.
-    pub fn as_one_copy(&mut self) {
-        self.copies = 1;
+    /// All copies are made by so many calls of the driver, and count as many.
+    pub fn as_copies(&mut self, calls: usize) {
+        self.copies = calls;
     }
 
     /// Bytes of all copies.

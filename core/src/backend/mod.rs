@@ -14,15 +14,17 @@ pub(crate) mod driver;
 pub(crate) mod host;
 pub(crate) mod limits;
 pub(crate) mod memory;
+pub(crate) mod runs;
 pub(crate) mod stream;
 pub mod stream_ordered;
 
 pub use backend::Backend;
-pub use copy_op::{CopyOp, HostSide, Submission};
+pub use copy_op::{CopyOp, GatherTo, HostSide, Submission};
 pub use counters::{CounterCells, Counters, Moved};
 pub use driver::{BuiltinDriver, Driver};
 pub use limits::Limits;
 pub use memory::{Buffer, Direction, MemoryKind, RawMemory, Staging, WriteWindow};
+pub use runs::{RunDim, Runs};
 pub use stream::{BackendStream, StreamPriority, Ticket, TimeMark};
 
 pub use crate::runtime::leaks::count_leak;

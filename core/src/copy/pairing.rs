@@ -89,7 +89,7 @@ impl<'a> Taking<'a> {
     fn scan(&mut self) -> Result<&mut Scan<'a>> {
         if self.scan.is_none() {
             let target = self.target.get_or_init(|| self.held.target());
-            self.scan = Some(Scan::new(target, self.options)?);
+            self.scan = Some(Scan::new(target, self.options)?.gathering_all());
         }
         self.scan.as_mut().ok_or(Error::Taken)
     }

@@ -28,6 +28,10 @@ use crate::tree::tensor_tree::TensorTree;
 /// - Tensors on the host are gathered into staging memory: small batches before this returns, large ones by workers.
 /// - Tensors that are on `to` already stay as they are; equal tensors over the same memory still share it afterwards, views of
 ///   different parts of it do not.
+/// - Strided tensors on the host arrive contiguous. So do views of device memory with gaps between their elements, which a kernel
+///   leaves out, where the device that reads them has one ([`Limits::gather_strided`](crate::backend::Limits::gather_strided):
+///   CUDA, HIP); other views are copied as they lie, gaps included, and keep their strides: ask
+///   [`is_contiguous`](crate::Tensor::is_contiguous).
 /// - Everything that is no tensor stays untouched.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! What a device may demand of a plan: looked at once, when it is opened.
 
+use crate::alignment::Alignment;
 use crate::backend::Limits;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -8,7 +9,7 @@ use crate::staging::size_class::SMALLEST_BLOCK;
 
 /// Fails if `limits` demand what no copy can keep. All that is not named here may have any value.
 pub(crate) fn check(device: DeviceId, limits: &Limits) -> Result<()> {
-    let &Limits { copy_granularity, buffer_alignment, largest_buffer, mapped_staging, gather, .. } = limits;
+    let &Limits { copy_granularity, buffer_alignment, largest_buffer, mapped_staging, .. } = limits;
     let refuse = |field, value: &dyn ToString, reason| {
         Err(Error::InvalidLimit { device, field, value: value.to_string(), reason })
     };
@@ -28,17 +29,25 @@ pub(crate) fn check(device: DeviceId, limits: &Limits) -> Result<()> {
         let reason = "it must be at least the copy_granularity, of which buffers are made";
         return refuse("largest_buffer", &largest_buffer, reason);
     }
-    match gather {
-        Some(entry) if mapped_staging => refuse(
-            "gather",
-            &entry,
-            "it must be None where mapped_staging is set: a block is used by one submission",
-        ),
-        Some(entry) if entry > SMALLEST_BLOCK / FEWEST_GATHERED => refuse(
-            "gather",
-            &entry,
-            "it can be at most 8192: a table for the fewest copies must fit into the smallest block",
-        ),
+    for (field, entry) in [("gather", limits.gather), ("gather_strided", limits.gather_strided)] {
+        match entry {
+            Some(entry) if mapped_staging => {
+                let reason = "it must be None where mapped_staging is set: a block is used by one submission";
+                return refuse(field, &entry, reason);
+            }
+            Some(entry) if entry > SMALLEST_BLOCK / FEWEST_GATHERED => {
+                let reason =
+                    "it can be at most 8192: a table for the fewest copies must fit into the smallest block";
+                return refuse(field, &entry, reason);
+            }
+            _ => {}
+        }
+    }
+    match limits.gather_strided {
+        Some(entry) if copy_granularity != Alignment::ONE => {
+            let reason = "it must be None where copy_granularity is not 1: elements are no granules";
+            refuse("gather_strided", &entry, reason)
+        }
         _ => Ok(()),
     }
 }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
 use crate::device::device::Device;
+use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::stream_uses::StreamUses;
@@ -104,15 +105,19 @@ impl Preallocated {
         first.and_then(|memory| memory.storage.device().cloned()).unwrap_or_else(Device::host)
     }
 
-    /// Fails unless `tensor` is of the same shape and type as the one at `index`, and its elements in one run if it lies on a
-    /// device.
+    /// Fails unless `tensor` is of the same shape and type as the one at `index`.
     pub(crate) fn compare(&self, index: usize, tensor: &Tensor) -> Result<()> {
-        self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(index, tensor))
+        self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(tensor))
     }
 
-    /// Fails unless each of `leaves`, the sources, begins with a granule of both devices. `known` is what the scan has found out
-    /// about them.
+    /// Fails unless each of `leaves`, the sources, is copied without gaps and begins with a granule of both devices. `known` is
+    /// what the scan has found out about them.
     pub(crate) fn check_sources(leaves: &[Leaf], known: &[leaf::Leaf], granularity: Alignment) -> Result<()> {
+        if let Some(index) = leaves.iter().position(|leaf| !leaf.is_gathered()) {
+            let device = leaves.get(index).map_or(DeviceId::HOST, |leaf| leaf.storage.device_id());
+            let what = "copy strided tensors into memory that is there; start_copy keeps their strides";
+            return Err(unsuited(index, SOURCE, Error::Unsupported { device, what }));
+        }
         match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
                 let offset = leaves.get(index).map_or(0, |leaf| leaf.offset);
@@ -263,7 +268,7 @@ impl HeldStorage {
 
 impl Slot {
     /// Fails unless `tensor` fits in here.
-    fn compare(&self, index: usize, tensor: &Tensor) -> Result<()> {
+    fn compare(&self, tensor: &Tensor) -> Result<()> {
         if (tensor.dtype(), tensor.shape()) != (self.layout.dtype(), self.layout.shape()) {
             return Err(Error::DestinationMismatch {
                 path: String::new(),
@@ -273,15 +278,7 @@ impl Slot {
                 into_dtype: self.layout.dtype(),
             });
         }
-        let storage = tensor.storage()?;
-        match storage.device() {
-            Some(_) if !tensor.is_contiguous() => {
-                let what = "copy strided tensors into memory that is there; start_copy keeps their strides";
-                let error = Error::Unsupported { device: storage.device_id(), what };
-                Err(unsuited(index, SOURCE, error))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn check(&self, storage: &Storage, granularity: Alignment) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::tensor::layout::Layout;
+use crate::backend::runs::Runs;
 use crate::tensor::storage::Storage;
 
 /// What a copy must know of one tensor.
@@ -15,7 +15,15 @@ pub(crate) struct Leaf {
     /// Bytes of the elements.
     pub(crate) payload: usize,
     /// Present where the elements do not lie in one run.
-    pub(crate) strided: Option<Box<Layout>>,
+    pub(crate) strided: Option<Box<Strided>>,
+}
+
+/// How the elements of a leaf lie that are not in one run.
+pub(crate) struct Strided {
+    pub(crate) runs: Runs,
+    /// Whether they are in one run where they are copied to: sources on the host are gathered while they are staged, those on a
+    /// device where a kernel gathers them (`Scan::gathers`). Others are copied with the gaps.
+    pub(crate) is_gathered: bool,
 }
 
 /// An address that may be sent to the thread that reads there.
@@ -32,7 +40,7 @@ impl Leaf {
     /// Bytes from the first element to behind the last.
     #[inline]
     pub(crate) fn span(&self) -> usize {
-        self.strided.as_ref().map_or(self.payload, |layout| layout.span())
+        self.strided.as_ref().map_or(self.payload, |strided| strided.runs.span())
     }
 
     /// Where the first element lies on the host. Memory that a copy was filling may be mapped only after the leaf was taken.
@@ -51,10 +59,16 @@ impl Leaf {
         if self.is_gathered() { self.payload } else { self.span() }
     }
 
-    /// Whether the elements lie in one run where they are copied to. Strided sources on the host are gathered; on a device
-    /// they keep their strides.
+    /// Whether the elements lie in one run where they are copied to.
     #[inline]
     pub(crate) fn is_gathered(&self) -> bool {
-        self.strided.is_none() || self.storage.device().is_none()
+        self.strided.as_ref().is_none_or(|strided| strided.is_gathered)
+    }
+
+    /// The runs that a kernel gathers.
+    #[inline]
+    pub(crate) fn gathered_runs(&self) -> Option<&Runs> {
+        let strided = self.strided.as_ref().filter(|strided| strided.is_gathered)?;
+        self.storage.device().map(|_| &strided.runs)
     }
 }

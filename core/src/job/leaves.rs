@@ -77,12 +77,14 @@ impl Leaves {
         scan: &mut Scan<'_>,
     ) -> Result<(), Stop> {
         let layout = tensor.layout();
-        if let Err(refused) = scan.look_at(&storage, offset, layout) {
-            tensor.put_back(storage, offset);
-            return Err(Stop::new(refused));
-        }
+        let strided = match scan.look_at(&storage, offset, layout) {
+            Ok(strided) => strided.map(Box::new),
+            Err(refused) => {
+                tensor.put_back(storage, offset);
+                return Err(Stop::new(refused));
+            }
+        };
         let host = storage.host_address(offset).map(HostAddress);
-        let strided = (!layout.is_contiguous()).then(|| Box::new(layout.clone()));
         self.list.push(Leaf { storage, offset, host, payload: layout.nbytes(), strided });
         Ok(())
     }

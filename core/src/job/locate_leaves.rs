@@ -6,12 +6,14 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
+use crate::backend::Runs;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::dependencies::Dependencies;
+use crate::job::leaf::Strided;
 use crate::job::options::{CopyOptions, CopyPolicy};
-use crate::job::source::Source;
+use crate::job::source::{Source, reader};
 use crate::plan::leaf;
 use crate::plan::leaf::{Place, RangeKey};
 use crate::runtime::fork;
@@ -59,6 +61,12 @@ pub(crate) struct Scan<'a> {
     on_device: Option<Alike>,
     before: Dependencies,
     has_residents: bool,
+    /// Some device leaves the gaps of strided tensors out.
+    has_gathered: bool,
+    /// Whether it does so where there are none, or more elements than memory, as well.
+    gathers_all: bool,
+    /// Whether kernels can write where results go.
+    reached_by_kernels: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     layouts: FxHashMap<(Vec<usize>, Vec<usize>), u32>,
@@ -89,9 +97,18 @@ impl<'a> Scan<'a> {
             on_device: None,
             before: Dependencies::default(),
             has_residents: false,
+            has_gathered: false,
+            gathers_all: false,
+            reached_by_kernels: options.pinned || !target.is_host(),
             last_source: 0,
             layouts: FxHashMap::default(),
         })
+    }
+
+    /// The same for a copy whose results must lie in one run each.
+    pub(crate) fn gathering_all(mut self) -> Self {
+        self.gathers_all = true;
+        self
     }
 
     pub(crate) fn target(&self) -> &'a Device {
@@ -110,6 +127,11 @@ impl<'a> Scan<'a> {
     /// Whether a tensor stays where it is.
     pub(crate) fn has_residents(&self) -> bool {
         self.has_residents
+    }
+
+    /// Whether the gaps of a tensor are left out by the device that reads it.
+    pub(crate) fn has_gathered(&self) -> bool {
+        self.has_gathered
     }
 
     /// What the offsets and sizes of copies are multiples of.
@@ -156,11 +178,18 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes any tensor into account. Fails if its elements do not lie within `storage`: a structure that showed its tensors
-    /// in another order after a failed copy may have got them mixed up.
-    pub(crate) fn look_at(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> Result<()> {
+    /// in another order after a failed copy may have got them mixed up. Answers how the elements lie if they are not in one run.
+    pub(crate) fn look_at(
+        &mut self,
+        storage: &Storage,
+        offset: usize,
+        layout: &Layout,
+    ) -> Result<Option<Strided>> {
         storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
-        let bytes = if on_host { layout.nbytes() } else { layout.span() };
+        let strided = self.strided(storage, layout);
+        let is_gathered = strided.as_ref().is_some_and(|strided| strided.is_gathered);
+        let bytes = if on_host || is_gathered { layout.nbytes() } else { layout.span() };
         let place = self.place(storage, layout)?;
         if let Some(copy) = storage.pending() {
             self.note_pending(copy, place)?;
@@ -170,14 +199,34 @@ impl<'a> Scan<'a> {
             storage.add_uses(&mut self.before.uses);
         }
         self.has_residents |= place == Place::Resident;
+        self.has_gathered |= is_gathered && !on_host;
         let range = storage.is_shared().then(|| RangeKey {
             storage: storage.identity(),
             offset,
-            layout: if on_host { self.number_of(layout) } else { 0 },
+            layout: if is_gathered { self.number_of(layout) } else { 0 },
         });
-        let skew = storage.device().map_or(0, |source| self.skew(source, offset));
+        let skew = storage.device().filter(|_| !is_gathered).map_or(0, |source| self.skew(source, offset));
         self.leaves.push(leaf::Leaf { bytes, alignment: layout.dtype().alignment(), skew, place, range });
-        Ok(())
+        Ok(strided)
+    }
+
+    /// How the elements lie, if they are not in one run.
+    fn strided(&self, storage: &Storage, layout: &Layout) -> Option<Strided> {
+        let runs = (!layout.is_contiguous()).then(|| layout.runs())?;
+        let is_gathered = match storage.device() {
+            None => true,
+            Some(source) => {
+                (self.gathers_all || layout.nbytes() < runs.span()) && self.gathers(source, &runs)
+            }
+        };
+        Some(Strided { runs, is_gathered })
+    }
+
+    /// Whether the device that reads `source` leaves gaps out.
+    fn gathers(&self, source: &Device, runs: &Runs) -> bool {
+        self.reached_by_kernels
+            && runs.dims().len() <= Runs::MOST_DIMS
+            && reader(source, self.target).limits().gather_strided.is_some()
     }
 
     /// How far behind a granule of either end a leaf on `source` begins.

@@ -5,6 +5,7 @@ pub(crate) mod callers_memory;
 pub(crate) mod chunk_memory;
 pub(crate) mod dependencies;
 pub(crate) mod job;
+pub(crate) mod kernels;
 pub(crate) mod leaf;
 pub(crate) mod leaves;
 pub(crate) mod locate_leaves;

@@ -27,3 +27,15 @@ impl Source {
         }
     }
 }
+
+/// Whether copies go from one device to the other without the host. With granules of different sizes they would read or write
+/// beyond the end of one side.
+pub(crate) fn is_direct(source: &Device, target: &Device) -> bool {
+    source.limits().copy_granularity == target.limits().copy_granularity
+        && target.backend().reaches(&**source.backend())
+}
+
+/// The device that reads what lies on `source`.
+pub(crate) fn reader<'a>(source: &'a Device, target: &'a Device) -> &'a Device {
+    if !target.is_host() && is_direct(source, target) { target } else { source }
+}

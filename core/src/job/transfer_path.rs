@@ -13,8 +13,10 @@ use crate::device::stream::Stream;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::submission_queue::SubmissionQueue;
+use crate::job::kernels::Kernels;
+use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
-use crate::job::source::Source;
+use crate::job::source::{Source, is_direct, reader};
 use crate::plan::plan::Plan;
 use crate::staging::block::Block;
 use crate::tensor::non_temporal::HostCopy;
@@ -64,6 +66,8 @@ pub(crate) struct TransferPath {
     filled_by_many: bool,
     /// They take so long that large runs are written through the caches, unless many copies run (`HostCopy::past_caches`).
     is_long: bool,
+    /// What makes many small copies out of device memory, and leaves gaps out.
+    pub(crate) kernels: Kernels,
 }
 
 /// The sizes of the segments of a linear space, in bytes.
@@ -91,17 +95,13 @@ impl SegmentSizes {
 
 impl TransferPath {
     /// The paths of all sources of `plan`.
-    pub(crate) fn all(
-        plan: &Plan,
-        sources: &[Source],
-        target: &Device,
-        options: &CopyOptions,
-    ) -> Result<SmallVec<[Self; 1]>> {
+    pub(crate) fn all(plan: &Plan, scan: &Scan<'_>, options: &CopyOptions) -> Result<SmallVec<[Self; 1]>> {
+        let (target, gathers) = (scan.target(), scan.has_gathered());
         let mut paths = SmallVec::new();
-        for (source, from) in sources.iter().enumerate() {
+        for (source, from) in scan.sources().iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
             if plan.source_span(source) > 0 {
-                paths.push(Self::new(plan, source, from.clone(), target, options));
+                paths.push(Self::new(plan, source, from.clone(), gathers, target, options));
             }
         }
         Self::checked(paths, target, options)
@@ -114,7 +114,7 @@ impl TransferPath {
         target: &Device,
         options: &CopyOptions,
     ) -> Result<SmallVec<[Self; 1]>> {
-        let again = |path: &Self| Self::new(plan, path.source, path.from.clone(), target, options);
+        let again = |path: &Self| Self::new(plan, path.source, path.from.clone(), false, target, options);
         Self::checked(paths.iter().map(again).collect(), target, options)
     }
 
@@ -133,7 +133,15 @@ impl TransferPath {
         }
     }
 
-    fn new(plan: &Plan, source: u16, from: Source, target: &Device, options: &CopyOptions) -> Self {
+    /// `gathers`: the gaps of tensors are left out by the device that reads them.
+    fn new(
+        plan: &Plan,
+        source: u16,
+        from: Source,
+        gathers: bool,
+        target: &Device,
+        options: &CopyOptions,
+    ) -> Self {
         let kind = PathKind::between(&from, target);
         let (device, own) = match (&kind, &from) {
             (PathKind::Download, Source::Device(device)) => (device, device.down()),
@@ -152,10 +160,11 @@ impl TransferPath {
         let budget = budget(target, device_from);
         // A kernel that makes all copies has a table of them, which must fit into one block.
         let leaves = || plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
-        let table = device_from.and(device.limits().gather).map_or(0, |entry| leaves().saturating_mul(entry));
+        let kernels = Kernels::of(device_from.map(|source| reader(source, target)), gathers);
+        let span = plan.source_span(source);
+        let table = kernels.largest_table(leaves, span).unwrap_or(0);
         let largest = largest_block(budget);
         let segment = SegmentSizes::all(paced(if table <= largest { usize::MAX } else { largest }));
-        let span = plan.source_span(source);
         let block = staging_block(span, budget, target, device_from);
         let is_cut = is_cut(span, target, device_from);
         let staged_segment = match options.pace.is_none() && is_cut {
@@ -177,6 +186,7 @@ impl TransferPath {
             staged_segment,
             filled_by_many,
             is_long: span > LONG_SPAN,
+            kernels,
         }
     }
 
@@ -243,18 +253,6 @@ impl TransferPath {
     pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
         self.queue.stream()
     }
-
-    /// How many bytes a kernel needs for each copy out of device memory; `None` if there is no such kernel.
-    pub(crate) fn gather(&self, target: &Device) -> Option<usize> {
-        self.from.device().and_then(|_| self.read_by(target).limits().gather)
-    }
-}
-
-/// Whether copies go from one device to the other without the host. With granules of different sizes they would read or write
-/// beyond the end of one side.
-fn is_direct(source: &Device, target: &Device) -> bool {
-    source.limits().copy_granularity == target.limits().copy_granularity
-        && target.backend().reaches(&**source.backend())
 }
 
 impl PathKind {

@@ -62,6 +62,11 @@ impl Block {
         self.class.bytes
     }
 
+    /// Whether it is staging memory of a device, and not ordinary memory in its place.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pool.is_some()
+    }
+
     /// Whether it is in the share of one of many copies.
     pub(crate) fn is_one_of_many(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.pool().is_shared_by_many())

@@ -147,7 +147,9 @@ impl Tensor {
     unsafe fn gather_into(&self, destination: *mut u8) -> Result<()> {
         let span = self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         // SAFETY: `span` is the whole span, the range all elements; the destination is promised by the caller.
-        unsafe { gather(&self.layout, span.as_ptr(), 0, destination, self.nbytes(), &HostCopy::ordinary()) };
+        unsafe {
+            gather(&self.layout.runs(), span.as_ptr(), 0, destination, self.nbytes(), &HostCopy::ordinary());
+        };
         Ok(())
     }
 

@@ -1,7 +1,10 @@
 //! Where the elements of a tensor lie: element type, shape and strides.
 
+use std::iter;
+
 use smallvec::SmallVec;
 
+use crate::backend::runs::Runs;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::strides::Strides;
@@ -133,6 +136,19 @@ impl Layout {
             None => self.nbytes(),
             // The constructor has seen that it fits.
             Some(strides) => span(self.dtype, &self.shape, strides).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The elements as runs of bytes.
+    pub(crate) fn runs(&self) -> Runs {
+        let size = self.dtype.size();
+        match &self.strides {
+            None => Runs::new(self.bytes, iter::empty()),
+            // The span fits, so the steps of dimensions of two and more do.
+            Some(strides) => {
+                let dims = self.shape.iter().zip(strides).filter(|(count, _)| **count != 1);
+                Runs::new(size, dims.map(|(count, stride)| (*count, stride * size)))
+            }
         }
     }
 

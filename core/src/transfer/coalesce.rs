@@ -4,6 +4,7 @@ use crate::alignment::Alignment;
 use crate::device::check_limits::FEWEST_GATHERED;
 use crate::job::chunk_memory::Destination;
 use crate::job::job::Job;
+use crate::job::kernels::{Kernels, part_of_block};
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
@@ -18,18 +19,42 @@ const LARGEST_GAP: usize = 4096;
 /// becomes faster was not measured.
 const LARGEST_GATHERED: usize = 64 << 10;
 
+/// The largest part of a strided tensor, in bytes, that a kernel gathers together with others. A larger one is gathered by a launch
+/// of its own, which takes as long as copying 130 KB (H200).
+const LARGEST_STRIDED: usize = 256 << 10;
+
 /// The list of copies has room for at most so many from the beginning.
 const MOST_EXPECTED: usize = 4096;
 
 /// A copy out of the memory of a leaf.
+#[derive(Clone, Copy)]
 pub(crate) struct CopyRange {
-    /// The number of the leaf.
-    pub(crate) leaf: usize,
-    pub(crate) from_offset: usize,
+    /// The number of the leaf, as the plan counts them.
+    pub(crate) leaf: u32,
+    pub(crate) begin: Begin,
     /// The number of the destination in the [`SubmissionResources`](crate::transfer::submission_resources::SubmissionResources); 0 where that is a block.
-    pub(crate) to: usize,
+    pub(crate) to: u32,
     pub(crate) to_offset: usize,
     pub(crate) bytes: usize,
+}
+
+/// Where a copy begins in the memory of its leaf.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// At an offset of the storage.
+    At(usize),
+    /// So many bytes of elements behind the first one. Gaps are left out.
+    Behind(usize),
+}
+
+impl Begin {
+    /// The number alone.
+    #[inline]
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::At(number) | Self::Behind(number) => number,
+        }
+    }
 }
 
 /// The copies of a segment, neighbours joined. They write to `chunks`, of which those that are used are added to `keep`. Without
@@ -41,25 +66,10 @@ pub(crate) fn ranges(
     chunks: Option<&[Destination]>,
     keep: &mut Storages,
 ) -> Vec<CopyRange> {
-    let mut ranges: Vec<CopyRange> = Vec::with_capacity(most(job, path).min(MOST_EXPECTED));
-    let mut end = End::NOWHERE;
-    let (mut chunk, mut to, mut base) = (usize::MAX, 0, 0);
-    pieces(job, path, segment).for_each(|(piece, leaf)| {
-        let joins = end.is_followed_by(&piece, leaf);
-        end = End::of(&piece, leaf);
-        if joins && let Some(range) = ranges.last_mut() {
-            range.bytes = end.source - range.from_offset;
-            return;
-        }
-        if let Some(chunks) = chunks.filter(|_| chunk != piece.chunk) {
-            let Some(destination) = chunks.get(piece.chunk) else { return };
-            (chunk, to, base) = (piece.chunk, keep.len(), destination.offset);
-            keep.push(destination.storage.clone());
-        }
-        let from_offset = leaf.offset + piece.leaf_offset;
-        let to_offset = if chunks.is_some() { base + piece.chunk_offset } else { piece.linear };
-        ranges.push(CopyRange { leaf: piece.leaf, from_offset, to, to_offset, bytes: piece.bytes });
-    });
+    let mut ranges = match path.kernels.strided {
+        None => ranges_by::<false>(job, path, segment, chunks, keep),
+        Some(_) => ranges_by::<true>(job, path, segment, chunks, keep),
+    };
     // Host memory is read as it is: what goes up without staging consists of whole granules (`Scan::copies_directly`).
     // Device memory is read in granules of this source: others may have larger ones, which its buffers do not consist of. Where
     // copies go directly, the target has the same granules (`is_direct`).
@@ -70,19 +80,68 @@ pub(crate) fn ranges(
     ranges
 }
 
+/// As [`ranges`], before they are rounded. `GATHERS`: gaps of some leaves may be left out. To ask each leaf takes 5 % of a copy of
+/// many small ones.
+fn ranges_by<const GATHERS: bool>(
+    job: &Job,
+    path: &TransferPath,
+    segment: &Segment,
+    chunks: Option<&[Destination]>,
+    keep: &mut Storages,
+) -> Vec<CopyRange> {
+    let mut ranges: Vec<CopyRange> = Vec::with_capacity(most(job, path).min(MOST_EXPECTED));
+    let mut end = End::NOWHERE;
+    let (mut chunk, mut to, mut base) = (usize::MAX, 0, 0);
+    pieces(job, path, segment).for_each(|(piece, leaf)| {
+        let is_gathered = GATHERS && leaf.gathered_runs().is_some();
+        let joins = !is_gathered && end.is_followed_by(&piece, leaf);
+        end = if is_gathered { End::NOWHERE } else { End::of(&piece, leaf) };
+        if joins && let Some(range) = ranges.last_mut() {
+            range.bytes = end.source - range.begin.number();
+            return;
+        }
+        if let Some(chunks) = chunks.filter(|_| chunk != piece.chunk) {
+            let Some(destination) = chunks.get(piece.chunk) else { return };
+            (chunk, to, base) = (piece.chunk, keep.len() as u32, destination.offset);
+            keep.push(destination.storage.clone());
+        }
+        let begin = match is_gathered {
+            true => Begin::Behind(piece.leaf_offset),
+            false => Begin::At(leaf.offset + piece.leaf_offset),
+        };
+        let to_offset = if chunks.is_some() { base + piece.chunk_offset } else { piece.linear };
+        // The plan counts leaves and chunks in 32 bits.
+        ranges.push(CopyRange { leaf: piece.leaf as u32, begin, to, to_offset, bytes: piece.bytes });
+    });
+    ranges
+}
+
 /// How many copies a path without staging needs. Counts no further than `enough + 1`.
 pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let whole = cut_segments::whole(job, path);
+    let gathers = path.kernels.strided.is_some();
     let mut ranges = 0;
     let mut end = End::NOWHERE;
     for (piece, leaf) in pieces(job, path, &whole) {
-        ranges += usize::from(!end.is_followed_by(&piece, leaf));
+        let is_gathered = gathers && leaf.gathered_runs().is_some();
+        ranges += usize::from(is_gathered || !end.is_followed_by(&piece, leaf));
         if ranges > enough {
             break;
         }
-        end = End::of(&piece, leaf);
+        end = if is_gathered { End::NOWHERE } else { End::of(&piece, leaf) };
     }
     ranges
+}
+
+/// How many copies of a path with strided leaves are too large for a kernel that makes many, as if no neighbours were joined.
+/// Counts no further than `enough + 1`.
+pub(crate) fn count_large(job: &Job, path: &TransferPath, enough: usize) -> usize {
+    let whole = cut_segments::whole(job, path);
+    let is_large = |(piece, leaf): &(Piece, &Leaf)| match leaf.gathered_runs() {
+        Some(_) => piece.bytes > LARGEST_STRIDED,
+        None => piece.bytes > LARGEST_GATHERED,
+    };
+    pieces(job, path, &whole).filter(is_large).take(enough + 1).count()
 }
 
 /// Where a piece ends.
@@ -120,11 +179,43 @@ impl End {
 }
 
 impl CopyRange {
+    /// Whether gaps are left out.
+    pub(crate) fn is_gathered(&self) -> bool {
+        matches!(self.begin, Begin::Behind(_))
+    }
+
+    /// The range as it is, or its parts of so many bytes where gaps are left out.
+    fn in_parts(self, part: usize) -> impl Iterator<Item = Self> {
+        let part = if self.is_gathered() { part } else { self.bytes.max(1) };
+        (0..self.bytes).step_by(part).map(move |done| Self {
+            begin: match self.begin {
+                Begin::At(offset) => Begin::At(offset),
+                Begin::Behind(skip) => Begin::Behind(skip + done),
+            },
+            to_offset: self.to_offset + done,
+            bytes: part.min(self.bytes - done),
+            ..self
+        })
+    }
+
+    /// A range for each of the runs that this one gathers from `leaf`.
+    fn in_runs(self, leaf: &Leaf, skip: usize) -> impl Iterator<Item = Self> {
+        let (first, mut to_offset) = (leaf.offset, self.to_offset);
+        let places = leaf.gathered_runs().map(|runs| runs.places(skip..skip + self.bytes));
+        places.into_iter().flatten().map(move |(offset, bytes)| {
+            let range = Self { begin: Begin::At(first + offset), to_offset, bytes, ..self };
+            to_offset += bytes;
+            range
+        })
+    }
+
     /// Extends the range to whole granules at both ends. The plan has kept room for that at the same distances
-    /// (`plan::Leaf::skew`), and buffers consist of whole granules.
+    /// (`plan::Leaf::skew`), and buffers consist of whole granules. Elements that are gathered are no granules, and need not be
+    /// (`check_limits`).
     fn round_to(&mut self, granularity: Alignment) {
-        let lead = self.from_offset & (granularity.bytes() - 1);
-        self.from_offset -= lead;
+        let Begin::At(from_offset) = &mut self.begin else { return };
+        let lead = *from_offset & (granularity.bytes() - 1);
+        *from_offset -= lead;
         self.to_offset -= lead;
         self.bytes = (self.bytes + lead).next_multiple_of(granularity.bytes());
     }
@@ -135,16 +226,46 @@ pub(crate) fn most(job: &Job, path: &TransferPath) -> usize {
     job.plan.chunks_of(path.source).iter().map(|chunk| chunk.order.len()).sum()
 }
 
-/// Splits `ranges` into those that one kernel copies, with a block for its table, and those that are copies of their own.
-/// The table has `entry` bytes for each range. Without `entry`, or if `table` gives no block, all are copies of their own.
+/// Splits `ranges` into those that one launch copies, with a block for its table, and those that are copies of their own. If
+/// there are few, or `table` gives no block for so many bytes, all are copies of their own.
 pub(crate) fn split(
     ranges: Vec<CopyRange>,
-    entry: Option<usize>,
+    kernels: Kernels,
+    table: impl FnOnce(usize) -> Option<Block>,
+) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
+    let Some(strided) = kernels.strided else { return split_ranges(ranges, kernels, table) };
+    let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
+    let in_table = |range: &CopyRange| match range.begin {
+        Begin::At(_) => kernels.ranges.filter(|_| range.bytes <= LARGEST_GATHERED),
+        Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some(strided * range.bytes.div_ceil(part)),
+        Begin::Behind(_) => None,
+    };
+    let (mut small, mut bytes) = (0, 0_usize);
+    for in_table in ranges.iter().filter_map(in_table) {
+        small += 1;
+        bytes = bytes.saturating_add(in_table);
+    }
+    let table = if small < FEWEST_GATHERED { None } else { table(bytes) };
+    let Some(table) = table.filter(|table| table.bytes() >= bytes) else { return (None, ranges) };
+    let (mut together, mut single) = (Vec::with_capacity(ranges.len()), Vec::new());
+    for range in ranges {
+        match in_table(&range) {
+            None => single.push(range),
+            Some(_) => together.extend(range.in_parts(part)),
+        }
+    }
+    (Some((together, table)), single)
+}
+
+/// As [`split`], where no gaps are left out.
+fn split_ranges(
+    ranges: Vec<CopyRange>,
+    kernels: Kernels,
     table: impl FnOnce(usize) -> Option<Block>,
 ) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
     let is_small = |range: &CopyRange| range.bytes <= LARGEST_GATHERED;
     let small = ranges.iter().filter(|range| is_small(range)).count();
-    let Some(entry) = entry.filter(|_| small >= FEWEST_GATHERED) else { return (None, ranges) };
+    let Some(entry) = kernels.ranges.filter(|_| small >= FEWEST_GATHERED) else { return (None, ranges) };
     let bytes = small.saturating_mul(entry);
     match table(bytes).filter(|table| table.bytes() >= bytes) {
         None => (None, ranges),
@@ -154,4 +275,19 @@ pub(crate) fn split(
             (Some((small, table)), large)
         }
     }
+}
+
+/// The same copies, of ranges alone, for memory that no kernel reaches: each run of a strided tensor is a copy of its own.
+pub(crate) fn without_kernels(job: &Job, ranges: Vec<CopyRange>) -> Vec<CopyRange> {
+    if !ranges.iter().any(CopyRange::is_gathered) {
+        return ranges;
+    }
+    let mut all = Vec::new();
+    for range in ranges {
+        match (range.begin, job.leaves.get(range.leaf as usize)) {
+            (Begin::Behind(skip), Some(leaf)) => all.extend(range.in_runs(leaf, skip)),
+            _ => all.push(range),
+        }
+    }
+    all
 }

@@ -135,9 +135,9 @@ unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &HostCopy) -
         // `Scan::look_at`), which the job holds. No copy writes there any more (`order_behind_predecessors`). The caller promises
         // the destination. It is other memory than the source, since nobody else uses it.
         None => unsafe { writer.copy(first.as_ptr().add(piece.leaf_offset), to.as_ptr(), piece.bytes) },
-        // SAFETY: as for `writer.copy`. The layout is that of the leaf, whose span lies within its storage (`Scan::look_at`).
-        Some(layout) => unsafe {
-            gather(layout, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
+        // SAFETY: as for `writer.copy`. The runs are those of the leaf, whose span lies within its storage (`Scan::look_at`).
+        Some(strided) => unsafe {
+            gather(&strided.runs, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
         },
     }
     Ok(())

@@ -4,14 +4,15 @@ use std::sync::{Arc, Weak};
 
 use smallvec::smallvec;
 
-use crate::backend::{Buffer, CopyOp, Direction, HostSide};
+use crate::backend::{CopyOp, Direction, GatherTo, HostSide};
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::submission_queue::SubmissionQueue;
+use crate::job::leaf::Leaf;
 use crate::job::unstage::{Unstaged, UnstagedPart, Unstaging};
 use crate::staging::block::Block;
 use crate::transfer::coalesce;
-use crate::transfer::coalesce::CopyRange;
+use crate::transfer::coalesce::{Begin, CopyRange};
 use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
@@ -78,16 +79,27 @@ impl SegmentCopy<'_> {
     ) -> Result<Option<u64>> {
         let ranges = coalesce::ranges(self.job, self.path, self.segment, None, &mut Storages::new());
         self.job.completion.metrics.count_staged(self.segment.bytes(), block.staging().is_pinned());
-        let (gathered, single) = coalesce::split(ranges, self.path.gather(&self.job.target), table);
+        let (gathered, single) = match block.is_pooled() {
+            true => coalesce::split(ranges, self.path.kernels, table),
+            false => (None, coalesce::without_kernels(self.job, ranges)),
+        };
+        self.count_gathered(gathered.as_ref().map_or(0, |(ranges, _)| ranges.len()), &single);
         let mut last = None;
         if let Some((ranges, table)) = gathered {
-            self.job.completion.metrics.count_gathered(ranges.len());
             last = Some(self.copy_ranges_down(queue, block, Some(table), &ranges)?);
         }
         if !single.is_empty() {
             last = Some(self.copy_ranges_down(queue, block, None, &single)?);
         }
         Ok(last)
+    }
+
+    /// Counts the copies that kernels make: so many by one, and those of `single` that leave gaps out.
+    pub(crate) fn count_gathered(&self, together: usize, single: &[CopyRange]) {
+        let alone = single.iter().filter(|range| range.is_gathered()).count();
+        if together + alone > 0 {
+            self.job.completion.metrics.count_gathered(together + alone);
+        }
     }
 
     fn copy_ranges_down(
@@ -106,8 +118,8 @@ impl SegmentCopy<'_> {
                 if let Some(block) = keep.shared_blocks.first() {
                     let (to, sources) = (block.host_side(0), keep.sources());
                     let down = |range: &CopyRange| {
-                        let from = sources.get(range.leaf)?.storage.buffer();
-                        Some(range.down(from, to, range.to_offset - self.segment.start))
+                        let offset = range.to_offset - self.segment.start;
+                        range.down_without_gaps(sources.get(range.leaf as usize)?, to, offset)
                     };
                     ops.extend(ranges.iter().filter_map(down));
                 }
@@ -118,9 +130,29 @@ impl SegmentCopy<'_> {
 }
 
 impl CopyRange {
-    /// The copy out of `from` to a place in host memory.
+    /// The copy out of `leaf` to a place in host memory.
     #[inline]
-    pub(crate) fn down<'k>(&self, from: &'k dyn Buffer, to: HostSide<'k>, offset: usize) -> CopyOp<'k> {
-        CopyOp::Download { from, from_offset: self.from_offset, to: to.at(offset), bytes: self.bytes }
+    pub(crate) fn down<'k>(&self, leaf: &'k Leaf, to: HostSide<'k>, offset: usize) -> CopyOp<'k> {
+        let (from, from_offset) = (leaf.storage.buffer(), self.begin.number());
+        CopyOp::Download { from, from_offset, to: to.at(offset), bytes: self.bytes }
+    }
+
+    /// The same where gaps may be left out.
+    pub(crate) fn down_without_gaps<'k>(
+        &self,
+        leaf: &'k Leaf,
+        to: HostSide<'k>,
+        offset: usize,
+    ) -> Option<CopyOp<'k>> {
+        match self.begin {
+            Begin::At(_) => Some(self.down(leaf, to, offset)),
+            Begin::Behind(skip) => self.gather(leaf, skip, GatherTo::Host(to.at(offset))),
+        }
+    }
+
+    /// The copy out of `leaf` that leaves gaps out; `None` if that has none.
+    pub(crate) fn gather<'k>(&self, leaf: &'k Leaf, skip: usize, to: GatherTo<'k>) -> Option<CopyOp<'k>> {
+        let (from, from_offset, runs) = (leaf.storage.buffer(), leaf.offset, leaf.gathered_runs()?);
+        Some(CopyOp::Gather { from, from_offset, runs, skip, to, bytes: self.bytes })
     }
 }

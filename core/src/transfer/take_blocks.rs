@@ -46,15 +46,20 @@ pub(crate) struct SegmentBlocks {
 /// How many bytes the table of a kernel for a path without staging needs; `None` if there is none to make.
 pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
     let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-    let entry = path.gather(&job.target).filter(|_| job.pinned || !pageable)?;
-    (coalesce::count(job, path, check_limits::FEWEST_GATHERED) >= check_limits::FEWEST_GATHERED)
-        .then(|| coalesce::most(job, path).saturating_mul(entry))
+    let bytes =
+        || path.kernels.largest_table(|| coalesce::most(job, path), job.plan.source_span(path.source));
+    let reaches_results = job.pinned || !pageable;
+    (reaches_results
+        && path.kernels.exist()
+        && coalesce::count(job, path, check_limits::FEWEST_GATHERED) >= check_limits::FEWEST_GATHERED)
+        .then(bytes)?
 }
 
 /// The caller's thread puts at most so many entries into the table of a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 
-/// The caller's thread uses a kernel for at most so many bytes: then the copies beside it, of more than 64 KiB each, are few.
+/// The caller's thread uses a kernel for at most so many bytes: then the copies beside it, of more than 64 KiB each, are few. Where
+/// gaps are left out, they are counted.
 const MOST_GATHERED_INLINE_BYTES: usize = 4 << 20;
 
 pub(crate) fn take_blocks(
@@ -139,7 +144,9 @@ fn take_block(device: &Device, bytes: usize, direction: Direction, effort: Effor
 /// How many bytes the table of a kernel needs that makes the copies of `path`, if there are enough and not too many of
 /// them for the caller's thread.
 pub(crate) fn table_inline(job: &Job, path: &TransferPath) -> Option<usize> {
-    let span = job.plan.source_span(path.source);
-    let small = span <= MOST_GATHERED_INLINE_BYTES && coalesce::most(job, path) <= MOST_GATHERED_INLINE;
-    table_bytes(job, path).filter(|_| small)
+    let few_large = || match path.kernels.strided {
+        None => job.plan.source_span(path.source) <= MOST_GATHERED_INLINE_BYTES,
+        Some(_) => coalesce::count_large(job, path, MOST_INLINE_COPIES) <= MOST_INLINE_COPIES,
+    };
+    table_bytes(job, path).filter(|_| coalesce::most(job, path) <= MOST_GATHERED_INLINE && few_large())
 }

@@ -177,6 +177,7 @@ impl Bench {
             mapped_staging: kind.mapped,
             // Devices with mapped staging that gather are refused.
             gather: (kind.gathers && !kind.mapped).then_some(24),
+            gather_strided: (kind.gathers && !kind.mapped && granularity == 1).then_some(176),
             copy_granularity: Alignment::new(granularity).unwrap(),
             bindable_alignment: Alignment::new(bindable).unwrap(),
             ..LateConfig::new("late")

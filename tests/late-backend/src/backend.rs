@@ -65,6 +65,7 @@ impl LateBackend {
         limits.largest_open = config.largest_open;
         limits.mapped_staging = config.mapped_staging;
         limits.gather = config.gather;
+        limits.gather_strided = config.gather_strided;
         Self { instance, device, limits }
     }
 
@@ -231,7 +232,10 @@ unsafe impl Backend for LateBackend {
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
         let stream = self.stream(stream)?;
-        let captured = ops.iter().map(|op| self.capture(op)).collect::<Result<Vec<_>>>()?;
+        let mut captured = Vec::with_capacity(ops.len());
+        for op in ops {
+            self.capture(op, &mut captured)?;
+        }
         self.enqueue(ops, captured, ops.len(), stream)
     }
 
@@ -244,7 +248,7 @@ unsafe impl Backend for LateBackend {
         let stream = self.stream(stream)?;
         let mut captured = vec![self.capture_table(ops, table)?];
         for op in ops {
-            captured.push(self.capture(op)?);
+            self.capture(op, &mut captured)?;
         }
         self.enqueue(ops, captured, 1, stream)
     }

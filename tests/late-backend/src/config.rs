@@ -41,6 +41,8 @@ pub struct LateConfig {
     pub mapped_staging: bool,
     /// How many bytes of a table the kernel needs that makes many copies; without, there is no such kernel.
     pub gather: Option<usize>,
+    /// The same for parts of strided tensors, whose gaps it leaves out.
+    pub gather_strided: Option<usize>,
     /// Over how many streams of a kind copies of different threads are spread.
     pub copy_streams: usize,
     /// What a failing submit has done by then.
@@ -78,6 +80,7 @@ impl LateConfig {
             largest_open: 0,
             mapped_staging: false,
             gather: None,
+            gather_strided: None,
             copy_streams: 4,
             submit_failure: SubmitFailure::BeforeAnything,
         }

@@ -27,6 +27,10 @@ impl HostCopyOp {
                 (Some(readable(from, from_offset)), writable(to, to_offset), bytes)
             }
             CopyOp::Clear { to, to_offset, bytes } => (None, writable(to, to_offset), bytes),
+            // Sources on the host are gathered by core.
+            CopyOp::Gather { .. } => {
+                return Err(Error::Unsupported { device: DeviceId::HOST, what: "gather as a device does" });
+            }
         };
         let unreadable =
             Error::Unsupported { device: DeviceId::HOST, what: "read memory that has no host pointer" };

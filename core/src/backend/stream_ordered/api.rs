@@ -175,9 +175,8 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
         stream: Self::Stream,
     ) -> Result<()>;
 
-    /// Compiles and loads the crate's kernels: `transship_gather(table)`, which a block of threads runs for each
-    /// [`GatherEntry`](super::GatherEntry) of a table. `None` where the device or the driver cannot, or host memory has another
-    /// address on the device.
+    /// Compiles and loads the kernels: [`KERNELS`](super::KERNELS), or what a compiler has made of them. `None` where the device or
+    /// the driver cannot, or host memory has another address on the device.
     unsafe fn load_kernels(&self) -> Result<Option<Self::Module>>;
 
     /// Finds a kernel by its name.

@@ -10,7 +10,8 @@ use crate::backend::stream_ordered::context::Context;
 use crate::backend::stream_ordered::gather_kernel::{Gather, GatherEntry};
 use crate::backend::stream_ordered::pinned::PinnedStaging;
 use crate::backend::stream_ordered::stream::OrderedStream;
-use crate::backend::stream_ordered::{gather_kernel, submit};
+use crate::backend::stream_ordered::strided_entry::StridedEntry;
+use crate::backend::stream_ordered::submit;
 use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
     Submission,
@@ -50,6 +51,7 @@ impl<A: Api> OrderedBackend<A> {
         let gather = Gather::load(&context, allocator.state())?;
         let limits = Limits {
             gather: gather.as_ref().map(|_| GatherEntry::BYTES),
+            gather_strided: gather.as_ref().map(|_| StridedEntry::BYTES),
             ..Limits::new(A::BUFFER_ALIGNMENT, allocator.total())
         };
         // SAFETY: the device is current.
@@ -154,7 +156,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
         let stream = self.own(stream)?;
         // SAFETY: the caller's promises; the stream is of this device.
-        unsafe { submit::submit(self.context(), ops, stream.state()) }
+        unsafe { submit::submit(self.context(), ops, self.gather.as_ref(), stream.state()) }
     }
 
     unsafe fn submit_gathered(
@@ -167,10 +169,10 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         match &self.gather {
             // SAFETY: the caller's promises; the stream is of this device.
             Some(gather) => unsafe {
-                gather_kernel::submit_gathered(gather, self.context(), ops, table, stream.state())
+                submit::submit_gathered(gather, self.context(), ops, table, stream.state())
             },
             // SAFETY: as above.
-            None => unsafe { submit::submit(self.context(), ops, stream.state()) },
+            None => unsafe { submit::submit(self.context(), ops, self.gather.as_ref(), stream.state()) },
         }
     }
 

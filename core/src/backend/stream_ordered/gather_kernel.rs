@@ -1,4 +1,4 @@
-//! One kernel for many small copies.
+//! The kernels that copy out of device memory.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -6,22 +6,23 @@ use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::places::places;
 use crate::backend::stream_ordered::stream::StreamState;
-use crate::backend::stream_ordered::submit::{places, submit_by};
-use crate::backend::{CopyOp, Moved, Staging, Submission};
+use crate::backend::stream_ordered::strided_entry::StridedEntry;
+use crate::backend::{CopyOp, Moved, Staging};
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
 
 /// A copy, as the kernel's table has it.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub struct GatherEntry {
+pub(crate) struct GatherEntry {
     /// Where from: memory of the device, or of a peer.
-    pub from: u64,
+    pub(crate) from: u64,
     /// Where to: memory of the device, or page-locked memory of the host.
-    pub to: u64,
+    pub(crate) to: u64,
     /// How many bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl GatherEntry {
@@ -29,54 +30,76 @@ impl GatherEntry {
     pub(crate) const BYTES: usize = size_of::<Self>();
 }
 
-const NAME: &CStr = c"transship_gather";
-/// Threads for each copy: 4 KiB at a time.
-const THREADS: u32 = 256;
+/// The kernels as C++, for any compiler that knows the device. What it must say before them stands at the top of the text.
+pub const KERNELS: &str = include_str!("kernels/gather.cu");
 
-/// The kernel of a device that has one.
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// The most blocks of a launch that gathers from one tensor: more than any device runs at a time.
+const MOST_BLOCKS: u32 = 2048;
+/// Each thread of it copies so many items, where there are enough for all.
+const ITEMS_PER_THREAD: u64 = 4;
+
+/// The kernels of a device that has them.
 pub(crate) struct Gather<A: Api> {
     module: A::Module,
-    kernel: A::Kernel,
+    /// Copies the ranges of a table.
+    ranges: A::Kernel,
+    /// Gathers what a table says.
+    strided: A::Kernel,
+    /// Gathers from one tensor.
+    one: A::Kernel,
     context: Arc<Context<A>>,
 }
 
-// SAFETY: every thread may use the handles (promise 1 of `Api`).
+// SAFETY: every thread may use the handles (promise 1 of `Api`); the context may be sent and shared as it is.
 unsafe impl<A: Api> Send for Gather<A> {}
 // SAFETY: as above.
 unsafe impl<A: Api> Sync for Gather<A> {}
 
 impl<A: Api> Gather<A> {
-    /// Loads the kernel and runs it once: the driver may load code at the first launch, which would wait for the device.
+    /// Loads the kernels and runs each once: the driver may load code at the first launch, which would wait for the device.
     pub(crate) fn load(context: &Arc<Context<A>>, state: &StreamState<A>) -> Result<Option<Self>> {
         let driver = context.enter()?;
         // SAFETY: the device is current.
         let Some(module) = (unsafe { driver.load_kernels()? }) else { return Ok(None) };
         // SAFETY: as above; the module is loaded.
-        let kernel = unsafe { driver.kernel(module, NAME) };
-        let kernel = kernel.inspect_err(|_| {
-            // SAFETY: as above; nothing has found a kernel in it.
+        let found = |name: &CStr| unsafe { driver.kernel(module, name) };
+        let kernels = found(c"transship_gather").and_then(|ranges| {
+            Ok((ranges, found(c"transship_gather_strided")?, found(c"transship_gather_one")?))
+        });
+        let (ranges, strided, one) = kernels.inspect_err(|_| {
+            // SAFETY: as above; nobody uses a kernel of it.
             let _ = unsafe { driver.unload_kernels(module) };
         })?;
-        let gather = Self { module, kernel, context: context.clone() };
-        // SAFETY: as above.
-        let table = unsafe { driver.allocate_host(GatherEntry::BYTES)? };
-        let Some(table) = table else { return Ok(None) };
-        // SAFETY: the table has room for the entry, which copies nothing; the stream is alive and of this device; the table is
-        // freed behind the launch, or not at all.
+        let gather = Self { module, ranges, strided, one, context: context.clone() };
+        gather.run_once(&driver, state).map(|ran| ran.then_some(gather))
+    }
+
+    /// Runs each kernel once, on a table of nothing; `false` if there is no memory for that.
+    fn run_once(&self, driver: &Current<'_, A>, state: &StreamState<A>) -> Result<bool> {
+        const BYTES: usize = GatherEntry::BYTES + StridedEntry::BYTES;
+        // SAFETY: the device is current.
+        let Some(table) = (unsafe { driver.allocate_host(BYTES)? }) else { return Ok(false) };
+        // SAFETY: the table has room for both entries, which copy nothing; the stream is alive and of this device; the table is
+        // freed behind the launches, or not at all.
         let freed = unsafe {
+            let strided = table.add(GatherEntry::BYTES);
             table.cast::<GatherEntry>().write(GatherEntry::default());
-            let launched = gather.launch(&driver, table, 1, state);
+            strided.cast::<StridedEntry>().write(StridedEntry::default());
+            let launched = self.launch(driver, self.ranges, table, 1, state);
+            let launched = launched.and_then(|()| self.launch(driver, self.strided, strided, 1, state));
+            let launched = launched.and_then(|()| self.launch_one(driver, StridedEntry::default(), state));
             let ran = launched.and_then(|()| driver.synchronize_stream(state.handle()));
             ran.and_then(|()| driver.free_host(table))
         };
-        if let Err(error) = freed {
-            count_leak(GatherEntry::BYTES);
-            return Err(error);
+        if freed.is_err() {
+            count_leak(BYTES);
         }
-        Ok(Some(gather))
+        freed.map(|()| true)
     }
 
-    /// Submits `ops`, all of which read device memory, as one launch.
+    /// Submits `ops`, all of which read device memory, as one launch for each kind of them.
     ///
     /// # Safety
     ///
@@ -90,40 +113,99 @@ impl<A: Api> Gather<A> {
         moved: &mut Moved,
     ) -> Result<()> {
         let device = self.context.id();
-        let window =
-            table.window().and_then(|window| window.at(0, ops.len().saturating_mul(GatherEntry::BYTES)));
+        let strided = ops.iter().filter(|op| matches!(op, CopyOp::Gather { .. })).count();
+        let ranges = ops.len() - strided;
+        let bytes = ranges * GatherEntry::BYTES + strided * StridedEntry::BYTES;
+        let window = table.window().and_then(|window| window.at(0, bytes));
         let start = window.ok_or(Error::Unsupported { device, what: "use a table that is too small" })?;
-        let entries = start.cast::<GatherEntry>();
-        for (index, op) in ops.iter().enumerate() {
-            let (from, to) = places(&self.context, op)?;
-            // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for all entries; it is the
-            // caller's until the position is reached.
-            unsafe { entries.add(index).write(GatherEntry { from, to, bytes: op.bytes() as u64 }) };
+        // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for all entries of both kinds.
+        let behind = unsafe { start.add(ranges * GatherEntry::BYTES) };
+        let (mut range, mut part) = (start.cast::<GatherEntry>(), behind.cast::<StridedEntry>());
+        for op in ops {
+            // SAFETY: as above: there is room for as many entries of either kind as were counted. The block is the caller's until
+            // the position is reached.
+            unsafe {
+                if let CopyOp::Gather { .. } = op {
+                    part.write(self.strided_entry(op)?);
+                    part = part.add(1);
+                } else {
+                    let (from, to) = places(&self.context, op)?;
+                    range.write(GatherEntry { from, to, bytes: op.bytes() as u64 });
+                    range = range.add(1);
+                }
+            }
             moved.count(op);
         }
-        let count = u32::try_from(ops.len());
-        let count = count.map_err(|_| Error::Unsupported { device, what: "make so many copies at once" })?;
-        // SAFETY: the ranges are the caller's promise; the table has been written.
-        unsafe { self.launch(driver, start, count, state)? };
-        // The kernel is one thing to the driver, whatever it copies.
-        moved.as_one_copy();
+        let launches = [(self.ranges, start, ranges), (self.strided, behind, strided)];
+        let launches = launches.into_iter().filter(|(_, _, entries)| *entries > 0);
+        // Counted as soon as something is submitted: the stream is drained if the second launch fails.
+        moved.as_copies(launches.clone().count());
+        for (kernel, table, entries) in launches {
+            let entries = u32::try_from(entries);
+            let entries =
+                entries.map_err(|_| Error::Unsupported { device, what: "make so many copies at once" })?;
+            // SAFETY: the ranges are the caller's promise; the table has been written.
+            unsafe { self.launch(driver, kernel, table, entries, state)? };
+        }
         Ok(())
+    }
+
+    /// Submits a [`CopyOp::Gather`] as a launch of its own, which needs no table.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::submit`](crate::backend::Backend::submit); the device is current.
+    pub(crate) unsafe fn submit_one(
+        &self,
+        driver: &Current<'_, A>,
+        op: &CopyOp<'_>,
+        state: &StreamState<A>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.launch_one(driver, self.strided_entry(op)?, state) }
+    }
+
+    fn strided_entry(&self, op: &CopyOp<'_>) -> Result<StridedEntry> {
+        let device = self.context.id();
+        let (from, to) = places(&self.context, op)?;
+        let entry = match *op {
+            CopyOp::Gather { runs, skip, bytes, .. } => StridedEntry::new(from, to, runs, skip, bytes),
+            _ => None,
+        };
+        entry.ok_or(Error::Unsupported { device, what: "gather so many dimensions" })
     }
 
     /// # Safety
     ///
-    /// The device is current; the table has so many entries, whose ranges are valid until the stream has come by.
+    /// The device is current; what the entry reads and writes is valid until the stream has come by.
+    unsafe fn launch_one(
+        &self,
+        driver: &Current<'_, A>,
+        mut entry: StridedEntry,
+        state: &StreamState<A>,
+    ) -> Result<()> {
+        let items = u64::from(THREADS) * ITEMS_PER_THREAD;
+        let blocks = u32::try_from(entry.count.div_ceil(items)).unwrap_or(MOST_BLOCKS).clamp(1, MOST_BLOCKS);
+        let mut arguments = [(&raw mut entry).cast()];
+        // SAFETY: the caller's promises; the kernel takes such an entry.
+        unsafe { driver.launch(self.one, blocks, THREADS, &mut arguments, state.handle()) }
+    }
+
+    /// # Safety
+    ///
+    /// The device is current; the table has so many entries of the kernel, whose ranges are valid until the stream has come by.
     unsafe fn launch(
         &self,
         driver: &Current<'_, A>,
+        kernel: A::Kernel,
         table: NonNull<u8>,
         entries: u32,
         state: &StreamState<A>,
     ) -> Result<()> {
         let mut table = table.as_ptr().expose_provenance() as u64;
         let mut arguments = [(&raw mut table).cast()];
-        // SAFETY: the caller's promises; the kernel takes one argument of 64 bits.
-        unsafe { driver.launch(self.kernel, entries, THREADS, &mut arguments, state.handle()) }
+        // SAFETY: the caller's promises; both kernels take one argument of 64 bits.
+        unsafe { driver.launch(kernel, entries, THREADS, &mut arguments, state.handle()) }
     }
 }
 
@@ -134,27 +216,4 @@ impl<A: Api> Drop for Gather<A> {
             let _ = unsafe { driver.unload_kernels(self.module) };
         }
     }
-}
-
-/// As [`submit`], by one kernel.
-///
-/// # Safety
-///
-/// As [`Backend::submit_gathered`](crate::backend::Backend::submit_gathered).
-///
-/// # Errors
-///
-/// As [`submit`].
-pub(crate) unsafe fn submit_gathered<A: Api>(
-    gather: &Gather<A>,
-    context: &Arc<Context<A>>,
-    ops: &[CopyOp<'_>],
-    table: &dyn Staging,
-    state: &StreamState<A>,
-) -> Result<Submission> {
-    // SAFETY: the caller's promises.
-    let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
-        gather.submit(driver, ops, table, state, moved)
-    };
-    submit_by(context, state, all)
 }

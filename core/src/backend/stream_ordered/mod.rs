@@ -18,7 +18,9 @@ pub(crate) mod event_ring;
 pub(crate) mod gather_kernel;
 pub(crate) mod mem_pool;
 pub(crate) mod pinned;
+pub(crate) mod places;
 pub(crate) mod stream;
+pub(crate) mod strided_entry;
 pub(crate) mod submit;
 pub(crate) mod time_mark;
 
@@ -27,5 +29,5 @@ pub use crate::backend::stream_ordered::backend::OrderedBackend;
 pub use crate::backend::stream_ordered::buffer::OrderedBuffer;
 pub use crate::backend::stream_ordered::call_counter::{CallCount, is_code};
 pub use crate::backend::stream_ordered::context::{Context, Current};
-pub use crate::backend::stream_ordered::gather_kernel::GatherEntry;
+pub use crate::backend::stream_ordered::gather_kernel::KERNELS;
 pub use crate::backend::stream_ordered::stream::{OrderedStream, refuse_per_thread};

@@ -1,15 +1,16 @@
 //! Submitting copies.
 
 use std::any::Any;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
 use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::gather_kernel::Gather;
+use crate::backend::stream_ordered::places::{address, destination, source, unsupported};
 use crate::backend::stream_ordered::stream::StreamState;
-use crate::backend::{Buffer, CopyOp, HostSide, Moved, Submission};
-use crate::error::{Error, Result};
+use crate::backend::{CopyOp, Moved, Staging, Submission};
+use crate::error::Result;
 
 /// Submits `ops` to `state`, a stream of the device of `context`, and records a position behind them.
 ///
@@ -23,11 +24,35 @@ use crate::error::{Error, Result};
 pub(crate) unsafe fn submit<A: Api>(
     context: &Arc<Context<A>>,
     ops: &[CopyOp<'_>],
+    gather: Option<&Gather<A>>,
     state: &StreamState<A>,
 ) -> Result<Submission> {
     // SAFETY: the caller's promises.
     let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
-        submit_all(driver, context, ops, state, moved)
+        submit_all(driver, context, ops, gather, state, moved)
+    };
+    submit_by(context, state, all)
+}
+
+/// As [`submit`], small copies out of device memory by one launch.
+///
+/// # Safety
+///
+/// As [`Backend::submit_gathered`](crate::backend::Backend::submit_gathered).
+///
+/// # Errors
+///
+/// As [`submit`].
+pub(crate) unsafe fn submit_gathered<A: Api>(
+    gather: &Gather<A>,
+    context: &Arc<Context<A>>,
+    ops: &[CopyOp<'_>],
+    table: &dyn Staging,
+    state: &StreamState<A>,
+) -> Result<Submission> {
+    // SAFETY: the caller's promises.
+    let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
+        gather.submit(driver, ops, table, state, moved)
     };
     submit_by(context, state, all)
 }
@@ -66,12 +91,21 @@ unsafe fn submit_all<A: Api>(
     driver: &Current<'_, A>,
     context: &Context<A>,
     ops: &[CopyOp<'_>],
+    gather: Option<&Gather<A>>,
     state: &StreamState<A>,
     moved: &mut Moved,
 ) -> Result<()> {
     for op in ops.iter().filter(|op| op.bytes() > 0) {
         // SAFETY: the caller's promises hold for each of the operations.
-        unsafe { submit_one(driver, context, op, state.handle())? };
+        unsafe {
+            match op {
+                CopyOp::Gather { .. } => match gather {
+                    Some(gather) => gather.submit_one(driver, op, state)?,
+                    None => return Err(unsupported(context, "gather what is strided")),
+                },
+                _ => submit_one(driver, context, op, state.handle())?,
+            }
+        }
         moved.count(op);
     }
     Ok(())
@@ -79,7 +113,7 @@ unsafe fn submit_all<A: Api>(
 
 /// # Safety
 ///
-/// As [`submit`], for one operation of more than 0 bytes; the device is current.
+/// As [`submit`], for one operation of more than 0 bytes that no kernel makes; the device is current.
 unsafe fn submit_one<A: Api>(
     driver: &Current<'_, A>,
     context: &Context<A>,
@@ -115,40 +149,6 @@ unsafe fn submit_one<A: Api>(
             // SAFETY: as above.
             unsafe { driver.clear(to, bytes, stream) }
         }
+        CopyOp::Gather { .. } => Err(unsupported(context, "gather without a kernel")),
     }
-}
-
-/// Where a copy out of device memory begins, and where it goes.
-pub(crate) fn places<A: Api>(context: &Context<A>, op: &CopyOp<'_>) -> Result<(u64, u64)> {
-    match *op {
-        CopyOp::Download { from, from_offset, to, .. } => {
-            let to = destination(context, &to)?.as_ptr().expose_provenance() as u64;
-            Ok((address(context, from, from_offset)?, to))
-        }
-        CopyOp::Between { from, from_offset, to, to_offset, .. } => {
-            Ok((address(context, from, from_offset)?, address(context, to, to_offset)?))
-        }
-        CopyOp::Upload { .. } | CopyOp::Clear { .. } => {
-            Err(unsupported(context, "gather what lies in no device memory"))
-        }
-    }
-}
-
-fn address<A: Api>(context: &Context<A>, buffer: &dyn Buffer, offset: usize) -> Result<u64> {
-    match buffer.address() {
-        Some(address) => Ok(address + offset as u64),
-        None => Err(unsupported(context, "copy from or to a buffer without a device address")),
-    }
-}
-
-fn source<A: Api>(context: &Context<A>, side: &HostSide<'_>) -> Result<NonNull<u8>> {
-    side.source().ok_or_else(|| unsupported(context, "read a host range that is not mapped"))
-}
-
-fn destination<A: Api>(context: &Context<A>, side: &HostSide<'_>) -> Result<NonNull<u8>> {
-    side.destination().ok_or_else(|| unsupported(context, "write to a host range that is read-only"))
-}
-
-fn unsupported<A: Api>(context: &Context<A>, what: &'static str) -> Error {
-    Error::Unsupported { device: context.id(), what }
 }

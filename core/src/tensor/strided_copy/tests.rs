@@ -33,7 +33,7 @@ fn gathered(layout: &Layout, source: &[u8], from: usize, bytes: usize) -> Vec<u8
     let mut buffer = vec![0xEE; bytes + 2 * GUARD];
     let writer = HostCopy::past_caches(true);
     // SAFETY: the source holds the span, the range is within the payload (both asserted), the buffer holds it.
-    unsafe { gather(layout, source.as_ptr(), from, buffer.as_mut_ptr().add(GUARD), bytes, &writer) };
+    unsafe { gather(&layout.runs(), source.as_ptr(), from, buffer.as_mut_ptr().add(GUARD), bytes, &writer) };
     drop(writer);
     assert!(buffer[..GUARD].iter().chain(&buffer[GUARD + bytes..]).all(|byte| *byte == 0xEE));
     buffer[GUARD..GUARD + bytes].to_vec()

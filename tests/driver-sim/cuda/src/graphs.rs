@@ -41,11 +41,10 @@ exports! {
     fn cuGraphDestroy(graph: u64) |sim| sim.destroy_graph(graph);
 }
 
-/// The argument of this number: the parameters are pointers to them. A missing one reads as 0.
-fn argument(parameters: &In<u64>, index: usize, bytes: usize) -> u64 {
+/// Writes the argument of this number: the parameters are pointers to them. A missing one reads as 0.
+fn argument(parameters: &In<u64>, index: usize, to: &mut [u8]) {
     let pointer = parameters.at(index).unwrap_or(0);
-    match bytes {
-        4 => In::<u32>::of(pointer).read().map_or(0, u64::from),
-        _ => In::<u64>::of(pointer).read().unwrap_or(0),
+    for (offset, byte) in to.iter_mut().enumerate() {
+        *byte = In::<u8>::of(pointer).at(offset).unwrap_or(0);
     }
 }

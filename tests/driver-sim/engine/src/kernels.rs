@@ -1,23 +1,16 @@
-//! Kernels: functions of the host, found under the names of the kernels that are loaded.
+//! Kernels, found under the names of those that are loaded. Those of transship are compiled for the host, from the text that
+//! devices run (`build.rs`).
 
+use crate::entries::{Entry, Range, Strided};
 use crate::memory::{Memory, Side};
-
-/// A copy that a kernel makes, as the table of `transship_gather` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct Entry {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) bytes: u64,
-}
 
 /// A kernel that can be launched.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     name: &'static str,
     pub(crate) parameters: &'static [Parameter],
-    /// What it copies beside what its arguments say.
-    copies: fn(&Launch, &Memory) -> Result<Vec<Entry>, String>,
+    /// What it touches beside what its arguments say, two and two: where a copy comes from and goes to.
+    touches: fn(&Launch, &Memory) -> Result<Vec<Touch>, String>,
     run: fn(&Launch, &Memory) -> Result<(), String>,
 }
 
@@ -26,6 +19,7 @@ pub(crate) struct Kernel {
 pub(crate) enum Parameter {
     Pointer,
     Word,
+    Strided,
 }
 
 /// What it is given.
@@ -33,6 +27,14 @@ pub(crate) enum Parameter {
 pub(crate) enum Argument {
     Pointer(Side),
     Word(u32),
+    Strided(Box<Strided>),
+}
+
+/// Memory that a kernel touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Touch {
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
 }
 
 /// A kernel on its way.
@@ -41,9 +43,9 @@ pub(crate) struct Launch {
     pub(crate) kernel: &'static Kernel,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) grid: Grid,
-    /// The copies that it makes, as they were when it was launched.
-    pub(crate) copies: Vec<Entry>,
-    pub(crate) sides: Vec<(Side, Side)>,
+    /// What it touches, as that was when it was launched.
+    pub(crate) touches: Vec<Touch>,
+    pub(crate) sides: Vec<Side>,
 }
 
 /// How many blocks, and threads in each.
@@ -55,20 +57,57 @@ pub struct Grid {
     pub threads: u64,
 }
 
-static KERNELS: [Kernel; 2] = [
+static KERNELS: [Kernel; 4] = [
     Kernel {
         name: "add_one",
         parameters: &[Parameter::Pointer, Parameter::Pointer, Parameter::Word],
-        copies: |_, _| Ok(Vec::new()),
+        touches: |_, _| Ok(Vec::new()),
         run: add_one,
     },
     Kernel {
         name: "transship_gather",
         parameters: &[Parameter::Pointer],
-        copies: entries_of_table,
-        run: copy_all,
+        touches: |launch, memory| Ok(touches(&table::<Range>(launch, memory)?)),
+        run: |launch, memory| {
+            let (entries, Grid { blocks, threads }) = (table::<Range>(launch, memory)?, launch.grid);
+            let table = launch.on_host(&entries, memory)?;
+            // SAFETY: the table has an entry for each block, and `on_host` has checked what they touch.
+            unsafe { transship_gather_on_host(table.as_ptr(), blocks as u32, threads as u32) };
+            Ok(())
+        },
+    },
+    Kernel {
+        name: "transship_gather_strided",
+        parameters: &[Parameter::Pointer],
+        touches: |launch, memory| Ok(touches(&table::<Strided>(launch, memory)?)),
+        run: |launch, memory| {
+            let (entries, Grid { blocks, threads }) = (table::<Strided>(launch, memory)?, launch.grid);
+            let table = launch.on_host(&entries, memory)?;
+            // SAFETY: as above.
+            unsafe { transship_gather_strided_on_host(table.as_ptr(), blocks as u32, threads as u32) };
+            Ok(())
+        },
+    },
+    Kernel {
+        name: "transship_gather_one",
+        parameters: &[Parameter::Strided],
+        touches: |launch, _| Ok(touches(&[entry(launch)?])),
+        run: |launch, memory| {
+            let Grid { blocks, threads } = launch.grid;
+            for entry in launch.on_host(&[entry(launch)?], memory)? {
+                // SAFETY: `on_host` has checked what it touches.
+                unsafe { transship_gather_one_on_host(entry, blocks as u32, threads as u32) };
+            }
+            Ok(())
+        },
     },
 ];
+
+unsafe extern "C" {
+    fn transship_gather_on_host(table: *const Range, blocks: u32, threads: u32);
+    fn transship_gather_strided_on_host(table: *const Strided, blocks: u32, threads: u32);
+    fn transship_gather_one_on_host(entry: Strided, blocks: u32, threads: u32);
+}
 
 /// The kernel of this name.
 pub(crate) fn find(name: &str) -> Option<usize> {
@@ -84,17 +123,31 @@ impl Launch {
         (self.kernel.run)(self, memory).map_err(|reason| format!("kernel {}: {reason}", self.kernel.name))
     }
 
-    /// What it is to copy, as memory has it now.
-    pub(crate) fn read_copies(&self, memory: &Memory) -> Result<Vec<Entry>, String> {
-        (self.kernel.copies)(self, memory)
+    /// What it touches, as memory has it now.
+    pub(crate) fn look_up(&self, memory: &Memory) -> Result<Vec<Touch>, String> {
+        (self.kernel.touches)(self, memory)
+    }
+
+    /// The same entries, with addresses of the host in the place of those of devices.
+    fn on_host<E: Entry>(&self, entries: &[E], memory: &Memory) -> Result<Vec<E>, String> {
+        if touches(entries) != self.touches {
+            return Err("its table has changed since it was launched".to_owned());
+        }
+        let ends =
+            self.touches.iter().zip(&self.sides).map(|(touch, side)| memory.pointer(side, touch.bytes));
+        let ends = ends.collect::<Result<Vec<_>, _>>()?;
+        let moved = entries.iter().zip(ends.chunks_exact(2));
+        Ok(moved
+            .map(|(entry, ends)| entry.at(ends[0].expose_provenance(), ends[1].expose_provenance()))
+            .collect())
     }
 
     pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
         let arguments = self.arguments.iter().filter_map(|argument| match argument {
             Argument::Pointer(side) => Some(side),
-            Argument::Word(_) => None,
+            Argument::Word(_) | Argument::Strided(_) => None,
         });
-        arguments.chain(self.sides.iter().flat_map(|(from, to)| [from, to]))
+        arguments.chain(&self.sides)
     }
 }
 
@@ -114,26 +167,24 @@ fn add_one(launch: &Launch, memory: &Memory) -> Result<(), String> {
     Ok(())
 }
 
+fn touches<E: Entry>(entries: &[E]) -> Vec<Touch> {
+    entries.iter().flat_map(Entry::touches).collect()
+}
+
 /// Each block of the grid has an entry.
-fn entries_of_table(launch: &Launch, memory: &Memory) -> Result<Vec<Entry>, String> {
+fn table<E: Entry>(launch: &Launch, memory: &Memory) -> Result<Vec<E>, String> {
     let [Argument::Pointer(table)] = &launch.arguments[..] else {
         return Err("wrong arguments".to_owned());
     };
     let count = launch.grid.blocks as usize;
-    let table = memory.pointer(table, count * size_of::<Entry>())?.cast::<Entry>();
-    // SAFETY: `pointer` has checked that so many entries are there; they need not be aligned.
+    let table = memory.pointer(table, count * size_of::<E>())?.cast::<E>();
+    // SAFETY: `pointer` has checked that so many entries are there; they need not be aligned, and any bytes are one.
     Ok((0..count).map(|index| unsafe { table.add(index).read_unaligned() }).collect())
 }
 
-fn copy_all(launch: &Launch, memory: &Memory) -> Result<(), String> {
-    if launch.read_copies(memory)? != launch.copies {
-        return Err("its table has changed since it was launched".to_owned());
+fn entry(launch: &Launch) -> Result<Strided, String> {
+    match &launch.arguments[..] {
+        [Argument::Strided(entry)] => Ok(**entry),
+        _ => Err("wrong arguments".to_owned()),
     }
-    for (entry, (from, to)) in launch.copies.iter().zip(&launch.sides) {
-        let bytes = entry.bytes as usize;
-        let (from, to) = (memory.pointer(from, bytes)?, memory.pointer(to, bytes)?);
-        // SAFETY: `pointer` has checked that so many bytes are there.
-        unsafe { std::ptr::copy(from, to, bytes) };
-    }
-    Ok(())
 }

@@ -1,19 +1,20 @@
 //! Launching kernels.
 
+use crate::entries::Strided;
 use crate::failure::Failure;
-use crate::kernels::{self, Argument, Entry, Grid, Launch, Parameter};
+use crate::kernels::{self, Argument, Grid, Launch, Parameter, Touch};
 use crate::memory::Side;
 use crate::sim::Sim;
 use crate::stream::Work;
 
 impl Sim {
-    /// Launches a kernel. `argument` reads the argument of this number and of this size in bytes.
+    /// Launches a kernel. `argument` writes the argument of this number to a slice of its size.
     pub fn launch_kernel(
         &mut self,
         function: u64,
         grid: Grid,
         stream: u64,
-        argument: impl Fn(usize, usize) -> u64,
+        argument: impl Fn(usize, &mut [u8]),
     ) -> Result<(), Failure> {
         let stream = self.stream_of_current(stream)?;
         let kernel = kernels::kernel(function as usize).ok_or(Failure::InvalidHandle)?;
@@ -21,28 +22,32 @@ impl Sim {
         let mut arguments = Vec::new();
         for (index, parameter) in kernel.parameters.iter().enumerate() {
             arguments.push(match parameter {
-                Parameter::Word => Argument::Word(argument(index, size_of::<u32>()) as u32),
+                Parameter::Word => Argument::Word(u32::from_ne_bytes(read(&argument, index))),
                 // How much it touches is known when it runs.
                 Parameter::Pointer => {
-                    Argument::Pointer(self.mapped_side(argument(index, size_of::<u64>()), 1, context)?)
+                    let address = u64::from_ne_bytes(read(&argument, index));
+                    Argument::Pointer(self.mapped_side(address, 1, context)?)
+                }
+                Parameter::Strided => {
+                    let bytes = read::<{ size_of::<Strided>() }>(&argument, index);
+                    // SAFETY: any bytes are an entry (`Entry`).
+                    Argument::Strided(Box::new(unsafe { bytes.as_ptr().cast::<Strided>().read_unaligned() }))
                 }
             });
         }
-        let mut launch = Launch { kernel, arguments, grid, copies: Vec::new(), sides: Vec::new() };
-        self.look_up_copies(&mut launch, context)?;
+        let mut launch = Launch { kernel, arguments, grid, touches: Vec::new(), sides: Vec::new() };
+        self.look_up_touches(&mut launch, context)?;
         self.submit(stream, Work::Kernel(launch), Vec::new()).map(drop)
     }
 
-    /// Notes which allocations the kernel is to copy, as they are now.
-    fn look_up_copies(&mut self, launch: &mut Launch, context: u64) -> Result<(), Failure> {
-        launch.copies = launch.read_copies(&self.memory).map_err(|wrong| {
+    /// Notes which allocations the kernel is to touch, as they are now.
+    fn look_up_touches(&mut self, launch: &mut Launch, context: u64) -> Result<(), Failure> {
+        launch.touches = launch.look_up(&self.memory).map_err(|wrong| {
             self.violation(wrong);
             Failure::InvalidValue
         })?;
-        for Entry { from, to, bytes } in &launch.copies {
-            let bytes = *bytes as usize;
-            let sides = (self.mapped_side(*from, bytes, context)?, self.mapped_side(*to, bytes, context)?);
-            launch.sides.push(sides);
+        for Touch { address, bytes } in &launch.touches {
+            launch.sides.push(self.mapped_side(*address, *bytes, context)?);
         }
         Ok(())
     }
@@ -55,4 +60,10 @@ impl Sim {
             false => self.device_side(address, bytes, context),
         }
     }
+}
+
+fn read<const BYTES: usize>(argument: &impl Fn(usize, &mut [u8]), index: usize) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    argument(index, &mut bytes);
+    bytes
 }

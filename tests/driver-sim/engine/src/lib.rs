@@ -10,6 +10,7 @@ mod context;
 mod control;
 mod copies;
 mod counters;
+mod entries;
 mod event;
 mod failure;
 mod faults;

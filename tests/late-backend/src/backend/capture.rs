@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use transship_core::Result;
-use transship_core::backend::{Buffer, CopyOp, Counters, Direction, HostSide, MemoryKind, Staging};
+use transship_core::backend::{
+    Buffer, CopyOp, Counters, Direction, GatherTo, HostSide, MemoryKind, Runs, Staging,
+};
 
 use crate::backend::LateBackend;
 use crate::config::LateConfig;
@@ -13,8 +15,18 @@ use crate::memory::{LateBuffer, LateStaging};
 use crate::queue::{End, HostPointer, Op};
 
 impl LateBackend {
-    /// Checks a copy against the contract of `submit`, and keeps what it needs to run later.
-    pub(super) fn capture(&self, op: &CopyOp<'_>) -> Result<Op> {
+    /// Checks a copy against the contract of `submit`, and adds what it needs to run later.
+    pub(super) fn capture(&self, op: &CopyOp<'_>, captured: &mut Vec<Op>) -> Result<()> {
+        let checked = match *op {
+            CopyOp::Gather { from, from_offset, runs, skip, to, bytes } => {
+                self.check_gather(from, from_offset, runs, skip, to, bytes, captured)
+            }
+            _ => self.check_copy(op).map(|op| captured.push(op)),
+        };
+        checked.map_err(|what| self.instance.violation(self.device, what))
+    }
+
+    fn check_copy(&self, op: &CopyOp<'_>) -> Result<Op, String> {
         let (from, to, bytes) = match *op {
             CopyOp::Upload { from, to, to_offset, bytes } => {
                 (Some(self.host(from, bytes, false)), self.device_end(to, to_offset, bytes, false), bytes)
@@ -31,11 +43,49 @@ impl LateBackend {
             }
             _ => (None, Err("a copy of a kind that the device has not".to_owned()), op.bytes()),
         };
-        let granular = self.instance.config.copy_granularity.divides(bytes);
-        let granular =
-            granular.then_some(()).ok_or_else(|| format!("a copy of {bytes} bytes, which is no multiple"));
-        let checked = granular.and_then(|()| Ok(Op::Copy { from: from.transpose()?, to: to?, bytes }));
-        checked.map_err(|what| self.instance.violation(self.device, what))
+        if !self.instance.config.copy_granularity.divides(bytes) {
+            return Err(format!("a copy of {bytes} bytes, which is no multiple"));
+        }
+        Ok(Op::Copy { from: from.transpose()?, to: to?, bytes })
+    }
+
+    /// A copy of its own for each run, so that other work can come between.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one operation")]
+    fn check_gather(
+        &self,
+        from: &dyn Buffer,
+        from_offset: usize,
+        runs: &Runs,
+        skip: usize,
+        to: GatherTo<'_>,
+        bytes: usize,
+        captured: &mut Vec<Op>,
+    ) -> Result<(), String> {
+        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        if runs.dims().len() > Runs::MOST_DIMS {
+            return Err(format!("{} dimensions to gather", runs.dims().len()));
+        }
+        if matches!(to, GatherTo::Host(HostSide::Buffer(..))) {
+            return Err("a kernel that writes to memory that is not staging".to_owned());
+        }
+        inside(from_offset, runs.span(), from.bytes())?;
+        let payload = runs.dims().iter().map(|dim| dim.count).product::<usize>() * runs.bytes();
+        inside(skip, bytes, payload)?;
+        let peers = self.instance.config.peers && matches!(to, GatherTo::Device(..));
+        let mut done = 0;
+        for (offset, bytes) in runs.places(skip..skip + bytes) {
+            let from = Some(self.device_end(from, from_offset + offset, bytes, peers)?);
+            let to = match to {
+                GatherTo::Host(HostSide::Staging(block, at)) => {
+                    self.host(HostSide::Staging(block, at + done), bytes, true)?
+                }
+                GatherTo::Host(side) => self.host(side, bytes, true)?,
+                GatherTo::Device(buffer, at) => self.device_end(buffer, at + done, bytes, false)?,
+            };
+            captured.push(Op::Copy { from, to, bytes });
+            done += bytes;
+        }
+        Ok(())
     }
 
     /// Writes the table of a kernel for `ops`, and keeps what it needs to see that nobody else does.
@@ -45,18 +95,19 @@ impl LateBackend {
     }
 
     fn check_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op, String> {
-        let entry = self.instance.config.gather.ok_or("a kernel that the device has not")?;
-        let is_kernels_work = |op: &CopyOp<'_>| {
-            matches!(op, CopyOp::Between { .. } | CopyOp::Download { to: HostSide::Staging(..), .. })
+        let config = &self.instance.config;
+        let entry = |op: &CopyOp<'_>| match op {
+            CopyOp::Between { .. } | CopyOp::Download { to: HostSide::Staging(..), .. } => {
+                config.gather.ok_or("a kernel that the device has not")
+            }
+            CopyOp::Gather { .. } => config.gather_strided.ok_or("a kernel that the device has not"),
+            _ => Err("a copy that a kernel cannot make"),
         };
-        if !ops.iter().all(is_kernels_work) {
-            return Err("a copy that a kernel cannot make".to_owned());
-        }
+        let bytes = ops.iter().map(entry).sum::<Result<usize, _>>()?;
         let block = self.usable_block(table, false)?;
         if block.device != self.device {
             return Err("a table in a staging block of another device".to_owned());
         }
-        let bytes = ops.len() * entry;
         inside(0, bytes, block.block.bytes())?;
         let start = block.block.at(0, bytes).ok_or("a table beyond the end of its block")?;
         // Another number for each table: a block that is used again too early shows.
@@ -164,7 +215,8 @@ pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>], copies: usize) 
         let counter = match op {
             CopyOp::Upload { .. } => Some(&mut counters.bytes_up),
             CopyOp::Download { .. } => Some(&mut counters.bytes_down),
-            CopyOp::Between { .. } => Some(&mut counters.bytes_between),
+            CopyOp::Gather { to: GatherTo::Host(_), .. } => Some(&mut counters.bytes_down),
+            CopyOp::Between { .. } | CopyOp::Gather { .. } => Some(&mut counters.bytes_between),
             _ => None,
         };
         if let Some(counter) = counter {

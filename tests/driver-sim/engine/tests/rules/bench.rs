@@ -72,7 +72,8 @@ impl Bench {
         let module = must("load_module", Sim::load_module);
         let kernel = must("find_kernel", |sim| sim.find_kernel(module, "transship_gather"));
         let grid = Grid { blocks: 1, threads: 256 };
-        must("launch_kernel", |sim| sim.launch_kernel(kernel, grid, stream, |_, _| table.0));
+        let argument = |_, to: &mut [u8]| to.copy_from_slice(&table.0.to_ne_bytes());
+        must("launch_kernel", |sim| sim.launch_kernel(kernel, grid, stream, argument));
         must("unload_module", |sim| sim.unload_module(module));
     }
 

@@ -1,0 +1,120 @@
+//! Strided tensors of a device: where it can, it leaves their gaps out.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use late_backend::LateConfig;
+use proptest::prelude::*;
+use support::{in_time, no_violations, on, with};
+use transship_core::{CopyOptions, CopyPolicy, Device, Tensor, start_copy, start_copy_into};
+
+const BYTES: usize = 100_000;
+
+fn gathering() -> LateConfig {
+    LateConfig { gather: Some(24), gather_strided: Some(176), ..LateConfig::new("late") }
+}
+
+fn numbers() -> Vec<u8> {
+    (0..BYTES).map(|index| (index % 251) as u8).collect()
+}
+
+/// Shape, strides and offset of a view of as many bytes.
+type View = (Vec<usize>, Vec<usize>, usize);
+
+fn view() -> impl Strategy<Value = View> {
+    let dim = || (1..9_usize, prop_oneof![0..4_usize, 0..200_usize]);
+    let long = (1..3000_usize, 1..9_usize);
+    (prop::collection::vec(dim(), 0..5), prop::option::of(long), 0..1000_usize).prop_map(
+        |(mut dims, long, offset)| {
+            dims.extend(long);
+            let (shape, strides) = dims.into_iter().unzip();
+            (shape, strides, offset)
+        },
+    )
+}
+
+fn views(tensor: &Tensor, views: &[View]) -> Vec<Tensor> {
+    let one = |(shape, strides, offset): &View| tensor.as_strided(shape, strides, *offset).unwrap();
+    views.iter().map(one).collect()
+}
+
+fn contents(tensors: &[Tensor]) -> Vec<Vec<u8>> {
+    tensors.iter().map(|tensor| tensor.to_bytes().unwrap()).collect()
+}
+
+#[test]
+fn gaps_are_left_out_without_pinned_memory_as_well() {
+    let (late, device) = with(LateConfig { staging_memory: 0, ..gathering() });
+    let there = on(&device, &numbers());
+    let columns = |tensor: &Tensor| {
+        let matrix = tensor.reshape(&[1000, 100]).unwrap();
+        (0..10).map(|column| matrix.narrow(1, column * 10, 3).unwrap()).collect::<Vec<_>>()
+    };
+    let copy = start_copy(columns(&there), &Device::host(), CopyOptions::default()).unwrap();
+    let (back, report) = copy.wait_with_report().unwrap();
+    assert_eq!(contents(&back), contents(&columns(&Tensor::from(numbers()))));
+    assert!(back.iter().all(Tensor::is_contiguous));
+    assert_eq!((report.copied_bytes, report.gathered), (30_000, 0), "{report}");
+    no_violations(&late);
+}
+
+/// The table has an entry for each part of a tensor, and is larger than the smallest block.
+#[test]
+fn many_tensors_are_gathered_in_many_parts() {
+    let (late, device) = with(gathering());
+    let columns = |tensor: &Tensor| {
+        let matrix = tensor.reshape(&[1000, 100]).unwrap();
+        (0..80).map(|column| matrix.narrow(1, column, 20).unwrap()).collect::<Vec<_>>()
+    };
+    let there = columns(&on(&device, &numbers()));
+    // The first copy finds no block for the table.
+    for _ in 0..2 {
+        let copy = start_copy(there.clone(), &Device::host(), CopyOptions::default()).unwrap();
+        let (back, report) = copy.wait_with_report().unwrap();
+        assert_eq!(contents(&back), contents(&columns(&Tensor::from(numbers()))));
+        assert!((report.gathered, report.copies) == (400, 1) || report.background, "{report}");
+    }
+    no_violations(&late);
+}
+
+/// The memory of a view that was copied without its gaps is not kept by the copy.
+#[test]
+fn a_small_part_of_a_large_tensor_takes_little_memory() {
+    let (late, device) = with(gathering());
+    let column = on(&device, &numbers()).reshape(&[1000, 100]).unwrap().narrow(1, 7, 1).unwrap();
+    let always = CopyOptions::default().policy(CopyPolicy::Always);
+    let copy = start_copy(column, &device, always).unwrap().wait().unwrap();
+    assert!(copy.is_contiguous() && copy.retained_bytes() < 2000, "{}", copy.retained_bytes());
+    no_violations(&late);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn any_views_come_as_they_are(
+        wanted in prop::collection::vec(view(), 1..14),
+        pinned_results in any::<bool>(),
+        staging in prop_oneof![Just(1_usize << 26), (16..18_u32).prop_map(|bits| 1 << bits)],
+        (seed, pack, into, within) in (prop::option::of(any::<u64>()), any::<bool>(), any::<bool>(), any::<bool>()),
+    ) {
+        let (late, device) = with(LateConfig { seed, ..gathering() });
+        let there = views(&on(&device, &numbers()), &wanted);
+        let expected = contents(&views(&Tensor::from(numbers()), &wanted));
+        device.set_staging_budget(staging).unwrap();
+        device.set_result_budget(if pinned_results { 1 << 26 } else { 1 << 16 }).unwrap();
+        let options = CopyOptions::default().packing(pack).policy(CopyPolicy::Always);
+        let to = if within { device.clone() } else { Device::host() };
+        let found = in_time(move || {
+            let held = || there.iter().map(|view| Tensor::zeros(view.shape(), view.dtype(), &to).unwrap());
+            let copied = match into {
+                true => start_copy_into(there.clone(), held().collect(), options).unwrap().wait().unwrap(),
+                false => start_copy(there, &to, options).unwrap().wait().unwrap(),
+            };
+            contents(&start_copy(copied, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap())
+        });
+        prop_assert_eq!(found, expected);
+        prop_assert!(late.violations().is_empty(), "{:?}", late.violations());
+    }
+}
