@@ -90,6 +90,17 @@ pub(crate) fn ring<S: 'static>(device: &Device) -> Result<Option<Box<dyn Method<
     match device.id().driver() {
         #[cfg(feature = "cuda")]
         "cuda" => Ok(Some(Box::new(cuda::ring(device.id().ordinal())?))),
+        #[cfg(feature = "wgpu")]
+        "wgpu" => Ok(Some(Box::new(wgpu::ring(device)?))),
+        _ => Ok(None),
+    }
+}
+
+/// Tensors on the device to pinned memory, a copy each, for a thread of its own.
+pub(crate) fn each_down<S: 'static>(device: &Device) -> Result<Option<Box<dyn Method<S>>>> {
+    match device.id().driver() {
+        #[cfg(feature = "cuda")]
+        "cuda" => Ok(Some(Box::new(cuda::each_down(device.id().ordinal())?))),
         _ => Ok(None),
     }
 }

@@ -73,6 +73,10 @@ pub(super) fn down<S: 'static>(ordinal: usize, bytes: usize) -> Result<Vec<Conte
     Ok(contenders)
 }
 
+pub(super) fn each_down(ordinal: usize) -> Result<down::Each> {
+    Ok(down::Each::new(open(ordinal)?, down::Landing::Pinned))
+}
+
 pub(super) fn between<S: 'static>(from: usize, to: usize) -> Result<Vec<Contender<S>>> {
     let (from, to) = (open(from)?, open(to)?);
     if let Err(error) = to.reach(&from) {

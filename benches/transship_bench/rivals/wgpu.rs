@@ -53,3 +53,7 @@ pub(super) fn down<S: 'static>(device: &Device) -> Result<Vec<Contender<S>>> {
 pub(super) fn packed(device: &Device) -> Result<up::Packed> {
     Ok(up::Packed::new(Gpu::new(device)?))
 }
+
+pub(super) fn ring(device: &Device) -> Result<up::Ring> {
+    Ok(up::Ring::new(Gpu::new(device)?))
+}

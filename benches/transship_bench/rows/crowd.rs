@@ -40,6 +40,30 @@ pub(super) const ROWS: &[Work] = &[
         run: |b, w| run(b, w, 4, 64_000_000),
     },
     Work {
+        name: "crowd-down-300x30KB",
+        title: "300 x 30 KB down",
+        needs: Needs::Device,
+        run: |b, w| run_down(b, w, 300, 30_000),
+    },
+    Work {
+        name: "crowd-down-1x9MB",
+        title: "1 x 9 MB down",
+        needs: Needs::Device,
+        run: |b, w| run_down(b, w, 1, 9_000_000),
+    },
+    Work {
+        name: "crowd-down-20x450KB",
+        title: "20 x 450 KB down",
+        needs: Needs::Device,
+        run: |b, w| run_down(b, w, 20, 450_000),
+    },
+    Work {
+        name: "crowd-down-1x64MB",
+        title: "1 x 64 MB down",
+        needs: Needs::Device,
+        run: |b, w| run_down(b, w, 1, 64_000_000),
+    },
+    Work {
         name: "crowd-mixed",
         title: "as many of each of these and of 155 KB",
         needs: Needs::Nothing,
@@ -50,6 +74,7 @@ pub(super) const ROWS: &[Work] = &[
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Ours and theirs take turns so often.
 const TURNS: usize = 3;
+const USUAL_BUDGET: usize = 256 << 20;
 
 type Tensors = Vec<Tensor>;
 type Copies = Box<dyn Method<Tensors>>;
@@ -59,11 +84,31 @@ type Make<'a> = &'a (dyn Fn() -> Result<Copies> + Sync);
 type Batches<'a> = &'a (dyn Fn(usize) -> Result<Vec<Input<Tensors>>> + Sync);
 
 fn run(bed: &Bed, work: &Work, count: usize, bytes: usize) -> Result<Vec<Row>> {
-    let count = bed.count(count, bytes);
-    let bytes = bed.bytes(bytes) & !7;
-    rows(bed, work, &|number| {
-        Ok(input::many(100 + number as u64, count, bytes)?.into_iter().take(2).collect())
-    })
+    rows(bed, work, &|number| two_batches(bed, number, count, bytes))
+}
+
+/// The same from the device into pinned memory, for which there is room enough.
+fn run_down(bed: &Bed, work: &Work, count: usize, bytes: usize) -> Result<Vec<Row>> {
+    let one_copy_each = || by_hand_down(&bed.device);
+    let hand = rivals::each_down::<Tensors>(&bed.device)?.map(|_| &one_copy_each as Make<'_>);
+    let hand = ("by hand: a copy each into pinned memory of its own, a stream for each thread", hand);
+    let target = Target::new(bed, &Device::host());
+    let options = bed.options(&bed.device).packing(false);
+    let on_device = |number: usize| -> Result<Vec<_>> {
+        let batches = two_batches(bed, number, count, bytes)?;
+        batches.into_iter().map(|batch| batch.on(&bed.device, &options)).collect()
+    };
+    // The result of a thread, the one before, and one more.
+    bed.device.set_result_budget(3 * THREADS[THREADS.len() - 1] * bed.count(count, bytes) * bytes)?;
+    let rows = THREADS.iter().map(|threads| row(bed, work, *threads, &on_device, &target, hand)).collect();
+    bed.device.set_result_budget(USUAL_BUDGET)?;
+    bed.device.trim();
+    rows
+}
+
+fn two_batches(bed: &Bed, number: usize, count: usize, bytes: usize) -> Result<Vec<Input<Tensors>>> {
+    let (count, bytes) = (bed.count(count, bytes), bed.bytes(bytes) & !7);
+    Ok(input::many(100 + number as u64, count, bytes)?.into_iter().take(2).collect())
 }
 
 /// Each thread has batches of one kind, the next one of another.
@@ -72,27 +117,33 @@ fn mixed(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
         [(300, 30_000), (1, 9_000_000), (528, 288), (20, 450_000), (4, 64_000_000)];
     rows(bed, work, &|number| {
         let (count, bytes) = KINDS[number % KINDS.len()];
-        let (count, bytes) = (bed.count(count, bytes), bed.bytes(bytes) & !7);
-        Ok(input::many(100 + number as u64, count, bytes)?.into_iter().take(2).collect())
+        two_batches(bed, number, count, bytes)
     })
 }
 
 fn rows(bed: &Bed, work: &Work, batches: Batches<'_>) -> Result<Vec<Row>> {
-    THREADS.iter().map(|threads| row(bed, work, *threads, batches)).collect()
+    let ring = || by_hand(&bed.device);
+    let hand = rivals::ring::<Tensors>(&bed.device)?.map(|_| &ring as Make<'_>);
+    let hand = ("by hand: two pinned blocks of 2 MiB and a stream for each thread, blocking waits", hand);
+    let target = Target::new(bed, &bed.device);
+    THREADS.iter().map(|threads| row(bed, work, *threads, batches, &target, hand)).collect()
 }
 
-fn row(bed: &Bed, work: &Work, threads: usize, batches: Batches<'_>) -> Result<Row> {
+fn row(
+    bed: &Bed,
+    work: &Work,
+    threads: usize,
+    batches: Batches<'_>,
+    target: &Target,
+    (limit, hand): (&'static str, Option<Make<'_>>),
+) -> Result<Row> {
     let plural = if threads == 1 { "thread" } else { "threads, each its own" };
     let mut row = Row::new(work.name, format!("{threads} {plural}: {}", work.title), 0, 0);
-    let target = Target::new(bed, &bed.device);
-    let device = &bed.device;
     let ours = || Ok(target.method());
-    let ring = || by_hand(device);
     let mut ways = vec![Way::new(Kind::Ours, "start_copy, until wait() returns", &ours)];
-    let limit = "by hand: two pinned blocks of 2 MiB and a stream for each thread, blocking waits";
-    match rivals::ring::<Tensors>(device)? {
-        Some(_) => ways.push(Way::new(Kind::Limit, limit, &ring)),
-        None => row.lines.push(rivals::no_limit(limit, device)),
+    match hand {
+        Some(hand) => ways.push(Way::new(Kind::Limit, limit, hand)),
+        None => row.lines.push(rivals::no_limit(limit, &bed.device)),
     }
     let effort = bed.effort(0.9);
     let inputs = (0..threads).map(batches).collect::<Result<Vec<_>>>()?;
@@ -108,6 +159,10 @@ fn row(bed: &Bed, work: &Work, threads: usize, batches: Batches<'_>) -> Result<R
 
 fn by_hand(device: &Device) -> Result<Copies> {
     Ok(rivals::ring(device)?.ok_or("there is no way by hand")?)
+}
+
+fn by_hand_down(device: &Device) -> Result<Copies> {
+    Ok(rivals::each_down(device)?.ok_or("there is no way by hand")?)
 }
 
 struct Way<'a> {

@@ -81,7 +81,7 @@ impl Here {
 }
 
 /// One copy for each tensor.
-pub(super) struct Each {
+pub(in super::super) struct Each {
     cuda: Rc<Cuda>,
     here: Here,
 }

@@ -31,6 +31,14 @@ impl Gpu {
         Ok(())
     }
 
+    /// Waits for a submission, if there is one.
+    pub(super) fn wait(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        if submission.is_some() {
+            self.device.poll(wgpu::PollType::Wait { submission_index: submission, timeout: None })?;
+        }
+        Ok(())
+    }
+
     pub(super) fn encoder(&self) -> wgpu::CommandEncoder {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
@@ -83,6 +91,21 @@ impl Batch {
     pub(super) fn pack(&self, mut room: wgpu::WriteOnly<'_, [u8]>) {
         for ((offset, _), padded) in self.ranges.iter().zip(&self.padded) {
             room.slice(*offset as usize..*offset as usize + padded.len()).copy_from_slice(padded);
+        }
+    }
+
+    /// Copies what lies behind `start` of the batch, as far as `room` goes.
+    pub(super) fn pack_part(&self, start: u64, mut room: wgpu::WriteOnly<'_, [u8]>) {
+        let end = start + room.len() as u64;
+        let ends = |(range, padded): (&(u64, usize), &Vec<u8>)| range.0 + padded.len() as u64;
+        let first = self.ranges.iter().zip(&self.padded).position(|tensor| ends(tensor) > start).unwrap_or(0);
+        for ((offset, _), padded) in self.ranges.iter().zip(&self.padded).skip(first) {
+            let (from, to) = (start.max(*offset), end.min(offset + padded.len() as u64));
+            if from >= to {
+                break;
+            }
+            let part = &padded[(from - offset) as usize..(to - offset) as usize];
+            room.slice((from - start) as usize..(to - start) as usize).copy_from_slice(part);
         }
     }
 
