@@ -118,23 +118,15 @@ impl<A: Api> Gather<A> {
         let bytes = ranges * GatherEntry::BYTES + strided * StridedEntry::BYTES;
         let window = table.window().and_then(|window| window.at(0, bytes));
         let start = window.ok_or(Error::Unsupported { device, what: "use a table that is too small" })?;
-        // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for all entries of both kinds.
-        let behind = unsafe { start.add(ranges * GatherEntry::BYTES) };
-        let (mut range, mut part) = (start.cast::<GatherEntry>(), behind.cast::<StridedEntry>());
-        for op in ops {
-            // SAFETY: as above: there is room for as many entries of either kind as were counted. The block is the caller's until
-            // the position is reached.
-            unsafe {
-                if let CopyOp::Gather { .. } = op {
-                    part.write(self.strided_entry(op)?);
-                    part = part.add(1);
-                } else {
-                    let (from, to) = places(&self.context, op)?;
-                    range.write(GatherEntry { from, to, bytes: op.bytes() as u64 });
-                    range = range.add(1);
-                }
-            }
-            moved.count(op);
+        // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for the entries of both kinds; it is
+        // the caller's until the position is reached.
+        let behind = unsafe {
+            self.write_ranges(ops, start.cast(), moved)?;
+            start.add(ranges * GatherEntry::BYTES)
+        };
+        if strided > 0 {
+            // SAFETY: as above.
+            unsafe { self.write_strided(ops, behind.cast(), moved)? };
         }
         let launches = [(self.ranges, start, ranges), (self.strided, behind, strided)];
         let launches = launches.into_iter().filter(|(_, _, entries)| *entries > 0);
@@ -146,6 +138,47 @@ impl<A: Api> Gather<A> {
                 entries.map_err(|_| Error::Unsupported { device, what: "make so many copies at once" })?;
             // SAFETY: the ranges are the caller's promise; the table has been written.
             unsafe { self.launch(driver, kernel, table, entries, state)? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// There is room for an entry for each of `ops` that gathers nothing.
+    unsafe fn write_ranges(
+        &self,
+        ops: &[CopyOp<'_>],
+        start: NonNull<GatherEntry>,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let ranges = ops.iter().filter(|op| !matches!(op, CopyOp::Gather { .. }));
+        for (index, op) in ranges.enumerate() {
+            let (from, to) = places(&self.context, op)?;
+            // SAFETY: the caller's promise.
+            unsafe { start.add(index).write(GatherEntry { from, to, bytes: op.bytes() as u64 }) };
+            moved.count(op);
+        }
+        Ok(())
+    }
+
+    /// Apart from [`write_ranges`](Self::write_ranges): its entries are large, and most tables have none.
+    ///
+    /// # Safety
+    ///
+    /// There is room for an entry for each of `ops` that gathers.
+    #[inline(never)]
+    unsafe fn write_strided(
+        &self,
+        ops: &[CopyOp<'_>],
+        start: NonNull<StridedEntry>,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let strided = ops.iter().filter(|op| matches!(op, CopyOp::Gather { .. }));
+        for (index, op) in strided.enumerate() {
+            let entry = self.strided_entry(op)?;
+            // SAFETY: the caller's promise.
+            unsafe { start.add(index).write(entry) };
+            moved.count(op);
         }
         Ok(())
     }
