@@ -101,8 +101,8 @@ pub unsafe trait Backend: Any + Send + Sync {
 
     /// As [`submit`](Backend::submit), by one kernel for all of `ops`, each of which reads device memory and writes to
     /// staging of this device or to its own memory. `table` is a block for uploads, with room for
-    /// [`Limits::gather`] bytes for each; the backend may write what the kernel must know there. Called only where
-    /// [`Limits::gather`] says so.
+    /// [`Limits::gather`] bytes for each, or [`Limits::gather_strided`] for a [`CopyOp::Gather`]; the backend may write what the
+    /// kernel must know there. Called only with copies for which these say so, those that gather behind all others.
     ///
     /// # Safety
     ///

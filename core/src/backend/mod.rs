@@ -24,7 +24,7 @@ pub use counters::{CounterCells, Counters, Moved};
 pub use driver::{BuiltinDriver, Driver};
 pub use limits::Limits;
 pub use memory::{Buffer, Direction, MemoryKind, RawMemory, Staging, WriteWindow};
-pub use runs::{RunDim, Runs};
+pub use runs::{RunDim, Runs, StridedPlace};
 pub use stream::{BackendStream, StreamPriority, Ticket, TimeMark};
 
 pub use crate::runtime::leaks::count_leak;

@@ -44,7 +44,8 @@ impl Device {
         self.staging().trim() + self.results().trim() + self.backend().trim()
     }
 
-    /// The most pinned memory that staging may hold, in bytes (default: 64 MiB).
+    /// The most pinned memory that staging may hold, in bytes (default: 64 MiB; 128 MiB where
+    /// staging is mapped, as with wgpu).
     ///
     /// # Errors
     ///

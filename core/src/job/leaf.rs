@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::runs::Runs;
+use crate::backend::StridedPlace;
 use crate::tensor::storage::Storage;
 
 /// What a copy must know of one tensor.
@@ -20,7 +20,7 @@ pub(crate) struct Leaf {
 
 /// How the elements of a leaf lie that are not in one run.
 pub(crate) struct Strided {
-    pub(crate) runs: Runs,
+    pub(crate) place: StridedPlace,
     /// Whether they are in one run where they are copied to: sources on the host are gathered while they are staged, those on a
     /// device where a kernel gathers them (`Scan::gathers`). Others are copied with the gaps.
     pub(crate) is_gathered: bool,
@@ -40,7 +40,7 @@ impl Leaf {
     /// Bytes from the first element to behind the last.
     #[inline]
     pub(crate) fn span(&self) -> usize {
-        self.strided.as_ref().map_or(self.payload, |strided| strided.runs.span())
+        self.strided.as_ref().map_or(self.payload, |strided| strided.place.runs.span())
     }
 
     /// Where the first element lies on the host. Memory that a copy was filling may be mapped only after the leaf was taken.
@@ -65,10 +65,10 @@ impl Leaf {
         self.strided.as_ref().is_none_or(|strided| strided.is_gathered)
     }
 
-    /// The runs that a kernel gathers.
+    /// The elements that a kernel gathers.
     #[inline]
-    pub(crate) fn gathered_runs(&self) -> Option<&Runs> {
+    pub(crate) fn gathered(&self) -> Option<&StridedPlace> {
         let strided = self.strided.as_ref().filter(|strided| strided.is_gathered)?;
-        self.storage.device().map(|_| &strided.runs)
+        self.storage.device().map(|_| &strided.place)
     }
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
-use crate::backend::Runs;
+use crate::backend::{Runs, StridedPlace};
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
@@ -187,7 +187,7 @@ impl<'a> Scan<'a> {
     ) -> Result<Option<Strided>> {
         storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
-        let strided = self.strided(storage, layout);
+        let strided = self.strided(storage, offset, layout);
         let is_gathered = strided.as_ref().is_some_and(|strided| strided.is_gathered);
         let bytes = if on_host || is_gathered { layout.nbytes() } else { layout.span() };
         let place = self.place(storage, layout)?;
@@ -211,7 +211,7 @@ impl<'a> Scan<'a> {
     }
 
     /// How the elements lie, if they are not in one run.
-    fn strided(&self, storage: &Storage, layout: &Layout) -> Option<Strided> {
+    fn strided(&self, storage: &Storage, offset: usize, layout: &Layout) -> Option<Strided> {
         let runs = (!layout.is_contiguous()).then(|| layout.runs())?;
         let is_gathered = match storage.device() {
             None => true,
@@ -219,7 +219,7 @@ impl<'a> Scan<'a> {
                 (self.gathers_all || layout.nbytes() < runs.span()) && self.gathers(source, &runs)
             }
         };
-        Some(Strided { runs, is_gathered })
+        Some(Strided { place: StridedPlace { offset, runs }, is_gathered })
     }
 
     /// Whether the device that reads `source` leaves gaps out.

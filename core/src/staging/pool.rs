@@ -21,6 +21,8 @@ use crate::staging::size_class::{LARGEST_BLOCK, SizeClass};
 
 /// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
 const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
+/// The same where blocks are mapped: they take longer to come back, since the host gets access to each by a call.
+const MAPPED_STAGING_BUDGET: usize = 2 * STAGING_BUDGET;
 /// More copies at a time than these are many.
 const FEW_LEASES: usize = 2;
 /// Most pinned memory for results on the host, unless set otherwise, in bytes.
@@ -63,7 +65,8 @@ pub(crate) struct State {
 impl StagingPool {
     /// Blocks that copies go through.
     pub(crate) fn for_staging(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Self::new(backend, BlockAccounts::new(STAGING_BUDGET, true))
+        let budget = if backend.limits().mapped_staging { MAPPED_STAGING_BUDGET } else { STAGING_BUDGET };
+        Self::new(backend, BlockAccounts::new(budget, true))
     }
 
     /// Blocks that results on the host lie in.

@@ -93,7 +93,7 @@ fn ranges_by<const GATHERS: bool>(
     let mut end = End::NOWHERE;
     let (mut chunk, mut to, mut base) = (usize::MAX, 0, 0);
     pieces(job, path, segment).for_each(|(piece, leaf)| {
-        let is_gathered = GATHERS && leaf.gathered_runs().is_some();
+        let is_gathered = GATHERS && leaf.gathered().is_some();
         let joins = !is_gathered && end.is_followed_by(&piece, leaf);
         end = if is_gathered { End::NOWHERE } else { End::of(&piece, leaf) };
         if joins && let Some(range) = ranges.last_mut() {
@@ -123,7 +123,7 @@ pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let mut ranges = 0;
     let mut end = End::NOWHERE;
     for (piece, leaf) in pieces(job, path, &whole) {
-        let is_gathered = gathers && leaf.gathered_runs().is_some();
+        let is_gathered = gathers && leaf.gathered().is_some();
         ranges += usize::from(is_gathered || !end.is_followed_by(&piece, leaf));
         if ranges > enough {
             break;
@@ -137,7 +137,7 @@ pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
 /// Counts no further than `enough + 1`.
 pub(crate) fn count_large(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let whole = cut_segments::whole(job, path);
-    let is_large = |(piece, leaf): &(Piece, &Leaf)| match leaf.gathered_runs() {
+    let is_large = |(piece, leaf): &(Piece, &Leaf)| match leaf.gathered() {
         Some(_) => piece.bytes > LARGEST_STRIDED,
         None => piece.bytes > LARGEST_GATHERED,
     };
@@ -184,12 +184,11 @@ impl CopyRange {
         matches!(self.begin, Begin::Behind(_))
     }
 
-    /// The range as it is, or its parts of so many bytes where gaps are left out.
+    /// Its parts of so many bytes.
     fn in_parts(self, part: usize) -> impl Iterator<Item = Self> {
-        let part = if self.is_gathered() { part } else { self.bytes.max(1) };
         (0..self.bytes).step_by(part).map(move |done| Self {
             begin: match self.begin {
-                Begin::At(offset) => Begin::At(offset),
+                Begin::At(offset) => Begin::At(offset + done),
                 Begin::Behind(skip) => Begin::Behind(skip + done),
             },
             to_offset: self.to_offset + done,
@@ -201,7 +200,7 @@ impl CopyRange {
     /// A range for each of the runs that this one gathers from `leaf`.
     fn in_runs(self, leaf: &Leaf, skip: usize) -> impl Iterator<Item = Self> {
         let (first, mut to_offset) = (leaf.offset, self.to_offset);
-        let places = leaf.gathered_runs().map(|runs| runs.places(skip..skip + self.bytes));
+        let places = leaf.gathered().map(|place| place.runs.places(skip..skip + self.bytes));
         places.into_iter().flatten().map(move |(offset, bytes)| {
             let range = Self { begin: Begin::At(first + offset), to_offset, bytes, ..self };
             to_offset += bytes;
@@ -226,7 +225,7 @@ pub(crate) fn most(job: &Job, path: &TransferPath) -> usize {
     job.plan.chunks_of(path.source).iter().map(|chunk| chunk.order.len()).sum()
 }
 
-/// Splits `ranges` into those that one launch copies, with a block for its table, and those that are copies of their own. If
+/// Splits `ranges` into those that one launch copies (strided ones last), with a block for its table, and those that are copies of their own. If
 /// there are few, or `table` gives no block for so many bytes, all are copies of their own.
 pub(crate) fn split(
     ranges: Vec<CopyRange>,
@@ -247,13 +246,15 @@ pub(crate) fn split(
     }
     let table = if small < FEWEST_GATHERED { None } else { table(bytes) };
     let Some(table) = table.filter(|table| table.bytes() >= bytes) else { return (None, ranges) };
-    let (mut together, mut single) = (Vec::with_capacity(ranges.len()), Vec::new());
+    let (mut together, mut parts, mut single) = (Vec::new(), Vec::new(), Vec::new());
     for range in ranges {
         match in_table(&range) {
             None => single.push(range),
-            Some(_) => together.extend(range.in_parts(part)),
+            Some(_) if range.is_gathered() => parts.extend(range.in_parts(part)),
+            Some(_) => together.push(range),
         }
     }
+    together.append(&mut parts);
     (Some((together, table)), single)
 }
 

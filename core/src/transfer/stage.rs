@@ -137,7 +137,7 @@ unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &HostCopy) -
         None => unsafe { writer.copy(first.as_ptr().add(piece.leaf_offset), to.as_ptr(), piece.bytes) },
         // SAFETY: as for `writer.copy`. The runs are those of the leaf, whose span lies within its storage (`Scan::look_at`).
         Some(strided) => unsafe {
-            gather(&strided.runs, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
+            gather(&strided.place.runs, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
         },
     }
     Ok(())

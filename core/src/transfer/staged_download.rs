@@ -152,7 +152,7 @@ impl CopyRange {
 
     /// The copy out of `leaf` that leaves gaps out; `None` if that has none.
     pub(crate) fn gather<'k>(&self, leaf: &'k Leaf, skip: usize, to: GatherTo<'k>) -> Option<CopyOp<'k>> {
-        let (from, from_offset, runs) = (leaf.storage.buffer(), leaf.offset, leaf.gathered_runs()?);
-        Some(CopyOp::Gather { from, from_offset, runs, skip, to, bytes: self.bytes })
+        let (from, place) = (leaf.storage.buffer(), leaf.gathered()?);
+        Some(CopyOp::Gather { from, place, skip, to, bytes: self.bytes })
     }
 }

@@ -113,22 +113,21 @@ impl<A: Api> Gather<A> {
         moved: &mut Moved,
     ) -> Result<()> {
         let device = self.context.id();
-        let strided = ops.iter().filter(|op| matches!(op, CopyOp::Gather { .. })).count();
-        let ranges = ops.len() - strided;
-        let bytes = ranges * GatherEntry::BYTES + strided * StridedEntry::BYTES;
+        // Those that gather stand behind all others.
+        let ranges = ops.partition_point(|op| !matches!(op, CopyOp::Gather { .. }));
+        let (ranges, strided) = ops.split_at(ranges);
+        let bytes = ranges.len() * GatherEntry::BYTES + strided.len() * StridedEntry::BYTES;
         let window = table.window().and_then(|window| window.at(0, bytes));
         let start = window.ok_or(Error::Unsupported { device, what: "use a table that is too small" })?;
         // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for the entries of both kinds; it is
         // the caller's until the position is reached.
         let behind = unsafe {
-            self.write_ranges(ops, start.cast(), moved)?;
-            start.add(ranges * GatherEntry::BYTES)
+            self.write_ranges(ranges, start.cast(), moved)?;
+            start.add(ranges.len() * GatherEntry::BYTES)
         };
-        if strided > 0 {
-            // SAFETY: as above.
-            unsafe { self.write_strided(ops, behind.cast(), moved)? };
-        }
-        let launches = [(self.ranges, start, ranges), (self.strided, behind, strided)];
+        // SAFETY: as above.
+        unsafe { self.write_strided(strided, behind.cast(), moved)? };
+        let launches = [(self.ranges, start, ranges.len()), (self.strided, behind, strided.len())];
         let launches = launches.into_iter().filter(|(_, _, entries)| *entries > 0);
         // Counted as soon as something is submitted: the stream is drained if the second launch fails.
         moved.as_copies(launches.clone().count());
@@ -144,15 +143,14 @@ impl<A: Api> Gather<A> {
 
     /// # Safety
     ///
-    /// There is room for an entry for each of `ops` that gathers nothing.
+    /// There is room for as many entries.
     unsafe fn write_ranges(
         &self,
         ops: &[CopyOp<'_>],
         start: NonNull<GatherEntry>,
         moved: &mut Moved,
     ) -> Result<()> {
-        let ranges = ops.iter().filter(|op| !matches!(op, CopyOp::Gather { .. }));
-        for (index, op) in ranges.enumerate() {
+        for (index, op) in ops.iter().enumerate() {
             let (from, to) = places(&self.context, op)?;
             // SAFETY: the caller's promise.
             unsafe { start.add(index).write(GatherEntry { from, to, bytes: op.bytes() as u64 }) };
@@ -161,20 +159,16 @@ impl<A: Api> Gather<A> {
         Ok(())
     }
 
-    /// Apart from [`write_ranges`](Self::write_ranges): its entries are large, and most tables have none.
-    ///
     /// # Safety
     ///
-    /// There is room for an entry for each of `ops` that gathers.
-    #[inline(never)]
+    /// There is room for as many entries.
     unsafe fn write_strided(
         &self,
         ops: &[CopyOp<'_>],
         start: NonNull<StridedEntry>,
         moved: &mut Moved,
     ) -> Result<()> {
-        let strided = ops.iter().filter(|op| matches!(op, CopyOp::Gather { .. }));
-        for (index, op) in strided.enumerate() {
+        for (index, op) in ops.iter().enumerate() {
             let entry = self.strided_entry(op)?;
             // SAFETY: the caller's promise.
             unsafe { start.add(index).write(entry) };
@@ -202,7 +196,9 @@ impl<A: Api> Gather<A> {
         let device = self.context.id();
         let (from, to) = places(&self.context, op)?;
         let entry = match *op {
-            CopyOp::Gather { runs, skip, bytes, .. } => StridedEntry::new(from, to, runs, skip, bytes),
+            CopyOp::Gather { place, skip, bytes, .. } => {
+                StridedEntry::new(from, to, &place.runs, skip, bytes)
+            }
             _ => None,
         };
         entry.ok_or(Error::Unsupported { device, what: "gather so many dimensions" })

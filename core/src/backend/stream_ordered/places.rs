@@ -17,12 +17,12 @@ pub(crate) fn places<A: Api>(context: &Context<A>, op: &CopyOp<'_>) -> Result<(u
         CopyOp::Between { from, from_offset, to, to_offset, .. } => {
             Ok((address(context, from, from_offset)?, address(context, to, to_offset)?))
         }
-        CopyOp::Gather { from, from_offset, to, .. } => {
+        CopyOp::Gather { from, place, to, .. } => {
             let to = match to {
                 GatherTo::Host(to) => destination(context, &to)?.as_ptr().expose_provenance() as u64,
                 GatherTo::Device(to, to_offset) => address(context, to, to_offset)?,
             };
-            Ok((address(context, from, from_offset)?, to))
+            Ok((address(context, from, place.offset)?, to))
         }
         CopyOp::Upload { .. } | CopyOp::Clear { .. } => {
             Err(unsupported(context, "gather what lies in no device memory"))

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use transship_core::Result;
 use transship_core::backend::{
-    Buffer, CopyOp, Counters, Direction, GatherTo, HostSide, MemoryKind, Runs, Staging,
+    Buffer, CopyOp, Counters, Direction, GatherTo, HostSide, MemoryKind, Runs, Staging, StridedPlace,
 };
 
 use crate::backend::LateBackend;
@@ -18,8 +18,8 @@ impl LateBackend {
     /// Checks a copy against the contract of `submit`, and adds what it needs to run later.
     pub(super) fn capture(&self, op: &CopyOp<'_>, captured: &mut Vec<Op>) -> Result<()> {
         let checked = match *op {
-            CopyOp::Gather { from, from_offset, runs, skip, to, bytes } => {
-                self.check_gather(from, from_offset, runs, skip, to, bytes, captured)
+            CopyOp::Gather { from, place, skip, to, bytes } => {
+                self.check_gather(from, place, skip, to, bytes, captured)
             }
             _ => self.check_copy(op).map(|op| captured.push(op)),
         };
@@ -50,12 +50,10 @@ impl LateBackend {
     }
 
     /// A copy of its own for each run, so that other work can come between.
-    #[expect(clippy::too_many_arguments, reason = "the fields of one operation")]
     fn check_gather(
         &self,
         from: &dyn Buffer,
-        from_offset: usize,
-        runs: &Runs,
+        StridedPlace { offset: from_offset, runs }: &StridedPlace,
         skip: usize,
         to: GatherTo<'_>,
         bytes: usize,
@@ -68,7 +66,7 @@ impl LateBackend {
         if matches!(to, GatherTo::Host(HostSide::Buffer(..))) {
             return Err("a kernel that writes to memory that is not staging".to_owned());
         }
-        inside(from_offset, runs.span(), from.bytes())?;
+        inside(*from_offset, runs.span(), from.bytes())?;
         let payload = runs.dims().iter().map(|dim| dim.count).product::<usize>() * runs.bytes();
         inside(skip, bytes, payload)?;
         let peers = self.instance.config.peers && matches!(to, GatherTo::Device(..));
@@ -104,6 +102,9 @@ impl LateBackend {
             _ => Err("a copy that a kernel cannot make"),
         };
         let bytes = ops.iter().map(entry).sum::<Result<usize, _>>()?;
+        if !ops.is_sorted_by_key(|op| matches!(op, CopyOp::Gather { .. })) {
+            return Err("a copy of a range behind one that gathers".to_owned());
+        }
         let block = self.usable_block(table, false)?;
         if block.device != self.device {
             return Err("a table in a staging block of another device".to_owned());
