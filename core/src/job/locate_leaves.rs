@@ -70,6 +70,8 @@ pub(crate) struct Scan<'a> {
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     layouts: FxHashMap<(Vec<usize>, Vec<usize>), u32>,
+    /// The strided layout that was numbered last, and its number: neighbours are often alike.
+    last_layout: Option<(Layout, u32)>,
 }
 
 impl<'a> Scan<'a> {
@@ -102,6 +104,7 @@ impl<'a> Scan<'a> {
             reached_by_kernels: options.pinned || !target.is_host(),
             last_source: 0,
             layouts: FxHashMap::default(),
+            last_layout: None,
         })
     }
 
@@ -316,8 +319,15 @@ impl<'a> Scan<'a> {
     /// A number for each way in which elements can lie, 0 for one run.
     fn number_of(&mut self, layout: &Layout) -> u32 {
         let Some(strides) = layout.explicit_strides() else { return 0 };
+        if let Some((last, number)) = &self.last_layout
+            && (last.shape(), last.explicit_strides()) == (layout.shape(), Some(strides))
+        {
+            return *number;
+        }
         let next = u32::try_from(self.layouts.len() + 1).unwrap_or(u32::MAX);
-        *self.layouts.entry((layout.shape().to_vec(), strides.to_vec())).or_insert(next)
+        let number = *self.layouts.entry((layout.shape().to_vec(), strides.to_vec())).or_insert(next);
+        self.last_layout = Some((layout.clone(), number));
+        number
     }
 }
 
