@@ -36,6 +36,8 @@ struct Placed {
     source: u16,
     spot: DestinationSpot,
     bytes: usize,
+    /// The leaf before it in its memory is of the same source: what lies between the two is nobody's.
+    follows: bool,
 }
 
 impl Plan {
@@ -94,11 +96,17 @@ fn placed(leaves: &[Leaf], spots: &[DestinationSpot]) -> Result<Vec<Placed>, Pla
     let count = u32::try_from(leaves.len()).map_err(|_| PlanError::TooManyLeaves { count: leaves.len() })?;
     let copied = (0..count).zip(leaves).zip(spots).filter_map(|((leaf, known), spot)| match known.place {
         Place::From(source) if known.bytes > 0 => {
-            Some(Placed { leaf, source, spot: *spot, bytes: known.bytes })
+            Some(Placed { leaf, source, spot: *spot, bytes: known.bytes, follows: false })
         }
         _ => None,
     });
     let mut copied: Vec<_> = copied.collect();
+    copied.sort_unstable_by_key(|leaf| (leaf.spot.memory, leaf.spot.offset));
+    let mut before = None;
+    for leaf in &mut copied {
+        leaf.follows =
+            before.replace((leaf.spot.memory, leaf.source)) == Some((leaf.spot.memory, leaf.source));
+    }
     copied.sort_unstable_by_key(|leaf| (leaf.source, leaf.spot.memory, leaf.spot.offset));
     Ok(copied)
 }
@@ -115,6 +123,7 @@ fn region_of(
     for leaf in others {
         let gap = leaf.spot.offset.checked_sub(end);
         let is_next = (leaf.source, leaf.spot.memory) == (first.source, memory)
+            && leaf.follows
             && granularity.divides(leaf.spot.offset.saturating_sub(offset))
             && gap.is_some_and(|gap| gap == 0 || (leaf.spot.padded && gap <= LARGEST_PADDING));
         if !is_next {
@@ -168,6 +177,21 @@ mod tests {
         // Even padding ends somewhere: behind it lay tensors that are gone.
         let (_, regions) = plan(&leaves[..2], &[spot(0, 0, true), spot(0, 5 + 257, true)], 1);
         assert_eq!(regions, [region(0, 5), region(262, 8)]);
+    }
+
+    /// A copy of the chunk would write over it.
+    #[test]
+    fn a_tensor_of_another_source_between_two_ends_a_chunk() {
+        let leaves = [leaf(0, 16), leaf(1, 16), leaf(0, 16), leaf(0, 16)];
+        let spots = [0, 16, 32, 64].map(|offset| spot(0, offset, true));
+        let (plan, regions) = plan(&leaves, &spots, 1);
+        let region = |offset, bytes| DestinationRange { memory: 0, offset, bytes };
+        assert_eq!(regions, [region(0, 16), region(32, 48), region(16, 16)]);
+        assert_eq!(plan.order(), [0, 2, 3, 1]);
+        // In other memory it is not between them.
+        let elsewhere = [spot(0, 0, true), spot(1, 16, true), spot(0, 32, true), spot(0, 64, true)];
+        let (_, regions) = self::plan(&leaves, &elsewhere, 1);
+        assert_eq!(regions, [region(0, 80), DestinationRange { memory: 1, offset: 16, bytes: 16 }]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libtest_mimic::Failed;
-use transship::{CopyReport, DType, Device, Error, Tensor, start_copy_into};
+use transship::{CopyPolicy, CopyReport, DType, Device, Error, Tensor, start_copy_into};
 
 use crate::backends::Need::{OwnMemory, Pinned, SecondDevice, Streams};
 use crate::bed::Bed;
@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(from_the_same_device),
         case!(from_another_device).needs(SecondDevice),
         case!(parts_of_what_was_packed),
+        case!(sources_of_two_places_in_turn).needs(OwnMemory),
         case!(handed_to_a_stream_in_between).needs(Streams),
         case!(refusals_give_both_structures_back),
         case!(memory_elsewhere_is_refused).needs(OwnMemory),
@@ -150,6 +151,29 @@ fn parts_of_what_was_packed(bed: &Bed) -> Result<(), Failed> {
     let third = |tensors: Vec<Tensor>| tensors.into_iter().step_by(3).collect::<Vec<_>>();
     let first = third(bed.up(bed.batch(40))?);
     fill_often(bed, first, || third(bed.batch(40)), Ok).map(|_| ())
+}
+
+/// What lies between two tensors of one source in packed memory may be one of another source, and is left alone.
+fn sources_of_two_places_in_turn(bed: &Bed) -> Result<(), Failed> {
+    let whole = bed.bytes(4096);
+    let there = bed.up(whole.clone())?;
+    let gathers = bed.device.limits().gather_strided.is_some();
+    let part = |tensor: &Tensor, index: usize| match index % 3 {
+        0 | 1 => tensor.narrow(0, index * 64, 64),
+        _ => tensor.slice(0, 4..196, 3),
+    };
+    for to in [&bed.host, &bed.device] {
+        for turn in 0..2 {
+            let packed = (0..12).map(|_| bed.bytes(64)).collect::<Vec<_>>();
+            let (held, _) = bed.copy(packed, to, bed.options().policy(CopyPolicy::Always))?;
+            let is_there = |index: usize| index % 2 == turn && (gathers || index % 3 < 2);
+            let value = (0..12).map(|index| part(if is_there(index) { &there } else { &whole }, index));
+            let expected = (0..12).map(|index| Ok(Contents::of(&part(&whole, index)?)));
+            let expected = expected.collect::<transship::Result<Vec<_>>>()?;
+            fill(bed, &expected, value.collect::<transship::Result<_>>()?, held)?;
+        }
+    }
+    Ok(())
 }
 
 fn handed_to_a_stream_in_between(bed: &Bed) -> Result<(), Failed> {
