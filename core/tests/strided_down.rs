@@ -89,6 +89,42 @@ fn a_small_part_of_a_large_tensor_takes_little_memory() {
     no_violations(&late);
 }
 
+/// What counts is what a copy would move.
+#[test]
+fn columns_of_a_large_matrix_are_compacted() {
+    let (late, device) = with(gathering());
+    let compact = || CopyOptions::default().policy(CopyPolicy::Compact);
+    for (to, there) in [(device.clone(), on(&device, &numbers())), (Device::host(), Tensor::from(numbers()))]
+    {
+        let columns = there.reshape(&[1000, 100]).unwrap().narrow(1, 5, 30).unwrap();
+        let compacted = start_copy(columns, &to, compact()).unwrap().wait().unwrap();
+        assert!(compacted.is_contiguous() && compacted.retained_bytes() < 2 * 30_000, "on {}", to.id());
+        let most = there.reshape(&[1000, 100]).unwrap().narrow(1, 5, 60).unwrap();
+        let kept = start_copy(most, &to, compact()).unwrap().wait().unwrap();
+        assert!(kept.shares_memory_with(&there), "on {}", to.id());
+    }
+    no_violations(&late);
+}
+
+/// The error says what helps.
+#[test]
+fn memory_that_no_kernel_fills_is_refused_with_the_reason() {
+    let (late, device) = with(gathering());
+    let tensor = on(&device, &numbers());
+    let refused = |view: Tensor, options: CopyOptions| {
+        let held = Tensor::zeros(view.shape(), view.dtype(), &Device::host()).unwrap();
+        let error = start_copy_into(view, held, options).unwrap_err();
+        format!("{error:#}")
+    };
+    let columns = tensor.reshape(&[1000, 100]).unwrap().narrow(1, 5, 30).unwrap();
+    let unpinned = refused(columns, CopyOptions::default().pinned_staging(false));
+    assert!(unpinned.contains("leave pinned_staging on"), "{unpinned}");
+    let strides: Vec<usize> = (0..9).rev().map(|dim| 2 * 3_usize.pow(dim)).collect();
+    let deep = refused(tensor.as_strided(&[2; 9], &strides, 0).unwrap(), CopyOptions::default());
+    assert!(deep.contains("more than 8 dimensions"), "{deep}");
+    no_violations(&late);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 

@@ -27,7 +27,8 @@ use crate::tree::tensor_tree::TensorTree;
 /// - Tensors are paired by their place: fields by name, list items by index, map entries by key. A structure with other keys,
 ///   lengths or variants is an error that names the path, such as `.layers["attn.q"][3]`.
 /// - Each tensor of `into` is contiguous and of the same shape and type as its counterpart. That may be strided on the host, and on
-///   a device that gathers ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP).
+///   a device that gathers ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP; up to eight dimensions,
+///   and with [`pinned_staging`](CopyOptions::pinned_staging) where it goes to the host).
 /// - Nobody else holds its memory: no clone of a tensor, no view that is not in `into`, no copy in flight that reads it.
 ///   Several of its tensors may lie in the same memory, as those of a packed batch do, where they do not overlap. What lies
 ///   between them is left alone, but for the padding in memory that tensors were packed into, and, where a device copies whole

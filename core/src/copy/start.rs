@@ -28,10 +28,11 @@ use crate::tree::tensor_tree::TensorTree;
 /// - Tensors on the host are gathered into staging memory: small batches before this returns, large ones by workers.
 /// - Tensors that are on `to` already stay as they are; equal tensors over the same memory still share it afterwards, views of
 ///   different parts of it do not.
-/// - Strided tensors on the host arrive contiguous. So do views of device memory with gaps between their elements, which a kernel
-///   leaves out, where the device that reads them has one ([`Limits::gather_strided`](crate::backend::Limits::gather_strided):
-///   CUDA, HIP); other views are copied as they lie, gaps included, and keep their strides: ask
-///   [`is_contiguous`](crate::Tensor::is_contiguous).
+/// - Strided tensors on the host arrive contiguous. So do views of device memory with gaps, which are those that lie in more bytes
+///   than their elements have, where the device that reads them has a kernel for it
+///   ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP) and they have at most eight dimensions,
+///   neighbours that lie as one counted once. Other views of device memory, transposed, broadcast or overlapping ones, are copied as
+///   they lie and keep their strides: ask [`is_contiguous`](crate::Tensor::is_contiguous).
 /// - Everything that is no tensor stays untouched.
 ///
 /// # Errors

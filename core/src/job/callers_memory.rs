@@ -7,13 +7,12 @@ use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
 use crate::device::device::Device;
-use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::stream_uses::StreamUses;
 use crate::job::dependencies::Dependencies;
 use crate::job::leaf::Leaf;
-use crate::plan::leaf;
+use crate::job::locate_leaves::Scan;
 use crate::plan::preallocated::{DestinationRange, DestinationSpot};
 use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::runtime::sync::Mutex;
@@ -110,19 +109,18 @@ impl Preallocated {
         self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(tensor))
     }
 
-    /// Fails unless each of `leaves`, the sources, is copied without gaps and begins with a granule of both devices. `known` is
-    /// what the scan has found out about them.
-    pub(crate) fn check_sources(leaves: &[Leaf], known: &[leaf::Leaf], granularity: Alignment) -> Result<()> {
-        if let Some(index) = leaves.iter().position(|leaf| !leaf.is_gathered()) {
-            let device = leaves.get(index).map_or(DeviceId::HOST, |leaf| leaf.storage.device_id());
-            let what = "copy strided tensors into memory that is there; start_copy keeps their strides";
+    /// Fails unless each of `leaves`, the sources, is copied without gaps and begins with a granule of both devices. `scan` has looked
+    /// at them.
+    pub(crate) fn check_sources(leaves: &[Leaf], scan: &Scan<'_>) -> Result<()> {
+        if let Some((index, leaf)) = leaves.iter().enumerate().find(|(_, leaf)| !leaf.is_gathered()) {
+            let (device, what) = (leaf.storage.device_id(), scan.why_not_gathered(leaf));
             return Err(unsuited(index, SOURCE, Error::Unsupported { device, what }));
         }
-        match known.iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
+        match scan.leaves().iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
                 let offset = leaves.get(index).map_or(0, |leaf| leaf.offset);
                 let cure = "copy it with start_copy, or to the host first";
-                Err(unsuited(index, SOURCE, misaligned(offset, granularity, cure)))
+                Err(unsuited(index, SOURCE, misaligned(offset, scan.granularity(), cure)))
             }
             None => Ok(()),
         }

@@ -11,7 +11,7 @@ use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::dependencies::Dependencies;
-use crate::job::leaf::Strided;
+use crate::job::leaf::{Leaf, Strided};
 use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::job::source::{Source, reader};
 use crate::plan::leaf;
@@ -137,6 +137,21 @@ impl<'a> Scan<'a> {
         self.has_gathered
     }
 
+    /// Why the elements of a leaf are not copied into one run.
+    pub(crate) fn why_not_gathered(&self, leaf: &Leaf) -> &'static str {
+        let dims = leaf.strided.as_ref().map_or(0, |strided| strided.place.runs.dims().len());
+        let reader = leaf.storage.device().map(|source| reader(source, self.target));
+        match reader.is_some_and(|reader| reader.limits().gather_strided.is_some()) {
+            false => "copy strided tensors into memory that is there; start_copy keeps their strides",
+            true if dims > Runs::MOST_DIMS => {
+                "gather tensors of more than 8 dimensions; copy them with start_copy, which keeps their strides"
+            }
+            true => {
+                "gather into memory that is not pinned; leave pinned_staging on, or use start_copy, which keeps strides"
+            }
+        }
+    }
+
     /// What the offsets and sizes of copies are multiples of.
     pub(crate) fn granularity(&self) -> Alignment {
         let target = self.target.limits().copy_granularity;
@@ -193,7 +208,7 @@ impl<'a> Scan<'a> {
         let strided = self.strided(storage, offset, layout);
         let is_gathered = strided.as_ref().is_some_and(|strided| strided.is_gathered);
         let bytes = if on_host || is_gathered { layout.nbytes() } else { layout.span() };
-        let place = self.place(storage, layout)?;
+        let place = self.place(storage, layout, bytes)?;
         if let Some(copy) = storage.pending() {
             self.note_pending(copy, place)?;
         }
@@ -241,7 +256,8 @@ impl<'a> Scan<'a> {
         source.limits().copy_granularity.max(self.target.limits().copy_granularity).bytes() - 1
     }
 
-    fn place(&mut self, storage: &Storage, layout: &Layout) -> Result<Place> {
+    /// `bytes`: how many are copied.
+    fn place(&mut self, storage: &Storage, layout: &Layout, bytes: usize) -> Result<Place> {
         let resident = match storage.device() {
             None => self.to_host,
             Some(device) => device.same_as(self.target),
@@ -251,7 +267,7 @@ impl<'a> Scan<'a> {
                 Err(Error::NeverCopy { from: storage.device_id(), to: self.target.id() })
             }
             CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
-            CopyPolicy::Compact if resident && storage.bytes() / 2 <= layout.span() => Ok(Place::Resident),
+            CopyPolicy::Compact if resident && storage.bytes() / 2 <= bytes => Ok(Place::Resident),
             _ => Ok(Place::From(self.source_of(storage, layout))),
         }
     }

@@ -62,7 +62,8 @@ pub enum CopyPolicy {
     /// Never: a tensor that is somewhere else is [`Error::NeverCopy`].
     Never,
     /// If it is somewhere else, or keeps more than twice its own bytes alive ([`Tensor::retained_bytes`](crate::Tensor::retained_bytes)):
-    /// what is to be kept for long is copied out of the chunks that it came in.
+    /// what is to be kept for long is copied out of the chunks that it came in. Its own bytes are those that a copy moves: without
+    /// gaps where those are left out, see [`start_copy`](crate::start_copy()).
     Compact,
 }
 
@@ -88,7 +89,7 @@ impl Default for CopyOptions {
 impl CopyOptions {
     /// Whether host memory is staged through pinned blocks, and results down are pinned (default: yes). Without, staging
     /// is ordinary memory; copies from and to that block the thread that submits them, which is a worker unless
-    /// background work is switched off.
+    /// background work is switched off. Kernels write to no ordinary memory: views of a device come down with their gaps then.
     pub fn pinned_staging(mut self, on: bool) -> Self {
         self.pinned = on;
         self

@@ -25,7 +25,7 @@ impl Job {
         options: &CopyOptions,
         completion: Arc<Completion>,
     ) -> Result<Self, Box<(Error, Leaves, Preallocated)>> {
-        if let Err(error) = Preallocated::check_sources(&leaves, scan.leaves(), scan.granularity()) {
+        if let Err(error) = Preallocated::check_sources(&leaves, &scan) {
             return Err(Box::new((error, leaves, held)));
         }
         let planned = Plan::into_memory(scan.leaves(), &held.spots(), scan.granularity());
