@@ -21,9 +21,8 @@ tsan_soak_devices=(host late)
 fuzz_runs=20000
 fuzz_seconds=30
 
-# Short runs from the kept corpus. libFuzzer needs a C++ compiler.
+# Short runs from the kept corpus.
 stage_fuzz() {
-    ensure_program c++ g++
     step cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
     step tests/fuzz/run "$fuzz_runs" "$fuzz_seconds"
 }

@@ -126,7 +126,7 @@ fn memory_that_no_kernel_fills_is_refused_with_the_reason() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn any_views_come_as_they_are(
