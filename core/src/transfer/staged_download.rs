@@ -117,11 +117,18 @@ impl SegmentCopy<'_> {
                 let mut ops = Vec::with_capacity(ranges.len());
                 if let Some(block) = keep.shared_blocks.first() {
                     let (to, sources) = (block.host_side(0), keep.sources());
-                    let down = |range: &CopyRange| {
+                    let ranges = ranges.iter().filter_map(|range| {
                         let offset = range.to_offset - self.segment.start;
-                        range.down_without_gaps(sources.get(range.leaf as usize)?, to, offset)
-                    };
-                    ops.extend(ranges.iter().filter_map(down));
+                        Some((range, sources.get(range.leaf as usize)?, offset))
+                    });
+                    match self.path.kernels.strided {
+                        None => ops.extend(ranges.map(|(range, leaf, offset)| range.down(leaf, to, offset))),
+                        Some(_) => {
+                            ops.extend(ranges.filter_map(|(range, leaf, offset)| {
+                                range.down_without_gaps(leaf, to, offset)
+                            }))
+                        }
+                    }
                 }
                 ops.into()
             })
