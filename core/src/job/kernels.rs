@@ -3,8 +3,8 @@
 use crate::device::block_size::power_within;
 use crate::device::device::Device;
 
-/// What a block of threads gathers of a strided tensor, in bytes: so little that even a small copy keeps a device busy. With 16 KiB
-/// for each block, 64 KiB took twice as long (H200).
+/// What a block of threads gathers of a strided tensor, in bytes: so little that even a small copy keeps a device busy. 10 tensors of
+/// 64 KB come down in 36 us in parts of 4 KiB, and in 58 with a launch for each tensor (H200).
 const LEAST_PART: usize = 4 << 10;
 const LARGEST_PART: usize = 16 << 10;
 /// So many blocks are enough.

@@ -20,7 +20,7 @@ const LARGEST_GAP: usize = 4096;
 const LARGEST_GATHERED: usize = 64 << 10;
 
 /// The largest part of a strided tensor, in bytes, that a kernel gathers together with others. A larger one is gathered by a launch
-/// of its own, which takes as long as copying 130 KB (H200).
+/// of its own: 8 of 4 MiB each come down in 1.11 times the time of one copy of as many bytes (H200).
 const LARGEST_STRIDED: usize = 256 << 10;
 
 /// The list of copies has room for at most so many from the beginning.
@@ -225,8 +225,8 @@ pub(crate) fn most(job: &Job, path: &TransferPath) -> usize {
     job.plan.chunks_of(path.source).iter().map(|chunk| chunk.order.len()).sum()
 }
 
-/// Splits `ranges` into those that one launch copies (strided ones last), with a block for its table, and those that are copies of their own. If
-/// there are few, or `table` gives no block for so many bytes, all are copies of their own.
+/// Splits `ranges` into those that one launch copies, with a block for its table, and those that are copies of their own. If there
+/// are few, or `table` gives no block for so many bytes, all are copies of their own. Strided ones come last, as the seam asks.
 pub(crate) fn split(
     ranges: Vec<CopyRange>,
     kernels: Kernels,
