@@ -205,3 +205,31 @@ fn tensors_without_elements_may_lie_anywhere() {
     assert_eq!(copied[0].shape(), [0]);
     no_violations(&late);
 }
+
+/// A segment may begin behind the end of what the caller's memory has of the last granule, by that of another source.
+#[test]
+fn a_paced_copy_from_devices_with_other_granules_ends_where_the_memory_does() {
+    let (bytes, words) = (
+        with(LateConfig::new("late-bytes")),
+        with(LateConfig { copy_granularity: Alignment::new(4).unwrap(), ..LateConfig::new("late-words") }),
+    );
+    let long: Vec<u8> = (0..4097).map(|index| (index % 251) as u8).collect();
+    let paced = || options().max_bytes_in_flight(4098);
+    let (one, other) = (on(&bytes.1, &long), on(&words.1, &[7; 8]));
+    let held = vec![
+        Tensor::empty(&[4097], DType::U8, &Device::host()).unwrap(),
+        Tensor::empty(&[8], DType::U8, &Device::host()).unwrap(),
+    ];
+    let down = into(vec![one, other], held, paced());
+    assert_eq!((bytes_of(&down[0]), bytes_of(&down[1])), (long.clone(), vec![7; 8]));
+    // The same way up.
+    let other = on(&words.1, &[9; 8]);
+    let held = vec![
+        Tensor::empty(&[4097], DType::U8, &bytes.1).unwrap(),
+        Tensor::empty(&[8], DType::U8, &bytes.1).unwrap(),
+    ];
+    let up = into(vec![Tensor::from(long.clone()), other], held, paced());
+    assert_eq!((bytes_of(&up[0]), bytes_of(&up[1])), (long, vec![9; 8]));
+    no_violations(&bytes.0);
+    no_violations(&words.0);
+}

@@ -66,6 +66,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(memory::an_empty_pinned_tensor_is_page_locked),
         case!(out_of_memory::more_than_the_device_has_is_too_large),
         case!(out_of_memory::a_full_device_says_so_and_recovers),
+        case!(cudarc::memory_of_cudarc_goes_to_another_device, devices: 2),
         case!(peers::tensors_go_from_device_to_device, devices: 2),
         case!(peers::a_source_that_is_still_being_filled_is_waited_for, devices: 2),
         case!(captures::copies_do_not_break_the_capture_of_another_thread),

@@ -20,11 +20,15 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Those of the device that reads sources. `gathers`: gaps are left out.
-    pub(crate) fn of(reader: Option<&Device>, gathers: bool) -> Self {
+    /// Those of the device that reads sources. `gathers`: gaps are left out. `reaches_all`: its kernels reach all that lies in one run,
+    /// and not only what gaps are left out of.
+    pub(crate) fn of(reader: Option<&Device>, gathers: bool, reaches_all: bool) -> Self {
         reader.map_or(Self::default(), |reader| {
             let limits = reader.limits();
-            Self { ranges: limits.gather, strided: limits.gather_strided.filter(|_| gathers) }
+            Self {
+                ranges: limits.gather.filter(|_| reaches_all),
+                strided: limits.gather_strided.filter(|_| gathers),
+            }
         })
     }
 

@@ -59,10 +59,14 @@ pub(crate) struct Scan<'a> {
     on_host: Option<Alike>,
     /// And of those on the device whose memory was looked at last.
     on_device: Option<Alike>,
+    /// The same of memory that the program has allocated there.
+    on_device_lent: Option<Alike>,
     before: Dependencies,
     has_residents: bool,
     /// Some device leaves the gaps of strided tensors out.
     has_gathered: bool,
+    /// Some memory is out of the reach of kernels of the device that reads it.
+    has_unreached: bool,
     /// Whether it does so where there are none, or more elements than memory, as well.
     gathers_all: bool,
     /// Whether kernels can write where results go.
@@ -97,9 +101,11 @@ impl<'a> Scan<'a> {
             sources: SmallVec::new(),
             on_host: None,
             on_device: None,
+            on_device_lent: None,
             before: Dependencies::default(),
             has_residents: false,
             has_gathered: false,
+            has_unreached: false,
             gathers_all: false,
             reached_by_kernels: options.pinned || !target.is_host(),
             last_source: 0,
@@ -137,12 +143,20 @@ impl<'a> Scan<'a> {
         self.has_gathered
     }
 
+    /// Whether kernels of the device that reads it do not reach some memory.
+    pub(crate) fn has_unreached(&self) -> bool {
+        self.has_unreached
+    }
+
     /// Why the elements of a leaf are not copied into one run.
     pub(crate) fn why_not_gathered(&self, leaf: &Leaf) -> &'static str {
         let dims = leaf.strided.as_ref().map_or(0, |strided| strided.place.runs.dims().len());
         let reader = leaf.storage.device().map(|source| reader(source, self.target));
         match reader.is_some_and(|reader| reader.limits().gather_strided.is_some()) {
             false => "copy strided tensors into memory that is there; start_copy keeps their strides",
+            true if self.is_unreached(&leaf.storage) => {
+                "gather what the program has allocated on another device; copy it within that device first (CopyPolicy::Always)"
+            }
             true if dims > Runs::MOST_DIMS => {
                 "gather tensors of more than 8 dimensions; copy them with start_copy, which keeps their strides"
             }
@@ -176,7 +190,11 @@ impl<'a> Scan<'a> {
     #[inline(always)]
     pub(crate) fn recognizes(&mut self, storage: &Storage, offset: usize, layout: &Layout) -> bool {
         let (bytes, place) = (layout.nbytes(), storage.place());
-        let alike = if place == 0 { &self.on_host } else { &self.on_device };
+        let alike = match place {
+            0 => &self.on_host,
+            _ if storage.is_lent() => &self.on_device_lent,
+            _ => &self.on_device,
+        };
         match alike {
             Some(alike)
                 if place == alike.place
@@ -218,6 +236,7 @@ impl<'a> Scan<'a> {
         }
         self.has_residents |= place == Place::Resident;
         self.has_gathered |= is_gathered && !on_host;
+        self.has_unreached |= self.is_unreached(storage);
         let range = storage.is_shared().then(|| RangeKey {
             storage: storage.identity(),
             offset,
@@ -233,11 +252,19 @@ impl<'a> Scan<'a> {
         let runs = (!layout.is_contiguous()).then(|| layout.runs())?;
         let is_gathered = match storage.device() {
             None => true,
+            Some(_) if self.is_unreached(storage) => false,
             Some(source) => {
                 (self.gathers_all || layout.nbytes() < runs.span()) && self.gathers(source, &runs)
             }
         };
         Some(Strided { place: StridedPlace { offset, runs }, is_gathered })
+    }
+
+    /// Whether kernels of the device that reads the memory may not reach it: the program has allocated it on another device, and may
+    /// have opened it to nobody. Copies of the driver do.
+    fn is_unreached(&self, storage: &Storage) -> bool {
+        storage.is_lent()
+            && storage.device().is_some_and(|source| !reader(source, self.target).same_as(source))
     }
 
     /// Whether the device that reads `source` leaves gaps out.
@@ -281,6 +308,8 @@ impl<'a> Scan<'a> {
                 if !(self.policy == CopyPolicy::Compact && device.same_as(self.target)) {
                     let skew = self.skew_bits(device);
                     self.on_device = Some(Alike { place, number, largest: usize::MAX, skew });
+                    self.on_device_lent =
+                        self.on_device.filter(|_| reader(device, self.target).same_as(device));
                 }
                 number
             }

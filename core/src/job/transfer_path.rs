@@ -96,12 +96,14 @@ impl SegmentSizes {
 impl TransferPath {
     /// The paths of all sources of `plan`.
     pub(crate) fn all(plan: &Plan, scan: &Scan<'_>, options: &CopyOptions) -> Result<SmallVec<[Self; 1]>> {
-        let (target, gathers) = (scan.target(), scan.has_gathered());
+        let (target, gathers, reaches_all) = (scan.target(), scan.has_gathered(), !scan.has_unreached());
         let mut paths = SmallVec::new();
         for (source, from) in scan.sources().iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
             if plan.source_span(source) > 0 {
-                paths.push(Self::new(plan, source, from.clone(), gathers, target, options));
+                let reader = from.device().map(|source| reader(source, target));
+                let kernels = Kernels::of(reader, gathers, reaches_all);
+                paths.push(Self::new(plan, source, from.clone(), kernels, target, options));
             }
         }
         Self::checked(paths, target, options)
@@ -114,7 +116,8 @@ impl TransferPath {
         target: &Device,
         options: &CopyOptions,
     ) -> Result<SmallVec<[Self; 1]>> {
-        let again = |path: &Self| Self::new(plan, path.source, path.from.clone(), false, target, options);
+        let again =
+            |path: &Self| Self::new(plan, path.source, path.from.clone(), path.kernels, target, options);
         Self::checked(paths.iter().map(again).collect(), target, options)
     }
 
@@ -133,12 +136,11 @@ impl TransferPath {
         }
     }
 
-    /// `gathers`: the gaps of tensors are left out by the device that reads them.
     fn new(
         plan: &Plan,
         source: u16,
         from: Source,
-        gathers: bool,
+        kernels: Kernels,
         target: &Device,
         options: &CopyOptions,
     ) -> Self {
@@ -160,7 +162,6 @@ impl TransferPath {
         let budget = budget(target, device_from);
         // A kernel that makes all copies has a table of them, which must fit into one block.
         let leaves = || plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
-        let kernels = Kernels::of(device_from.map(|source| reader(source, target)), gathers);
         let span = plan.source_span(source);
         let table = kernels.largest_table(leaves, span).unwrap_or(0);
         let largest = largest_block(budget);

@@ -191,6 +191,12 @@ impl Storage {
         self.0.device.as_ref().map_or(0, Device::identity)
     }
 
+    /// Whether the program has allocated it.
+    #[inline]
+    pub(crate) fn is_lent(&self) -> bool {
+        self.0.lent
+    }
+
     /// Whether a range of it is memory that is there and filled, and that no stream uses.
     #[inline]
     pub(crate) fn is_plain(&self, offset: usize, bytes: usize) -> bool {

@@ -50,7 +50,8 @@ impl SegmentCopy<'_> {
         let part = |piece: ChunkPiece| {
             let to = self.destinations.chunks.get(piece.chunk)?;
             let from = piece.linear - self.segment.start;
-            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
+            // A segment may begin behind the end of what the caller's memory has of the last granule.
+            let bytes = Some(to.room_for(piece.chunk_offset, piece.bytes)).filter(|bytes| *bytes > 0)?;
             Some(UnstagedPart {
                 from,
                 to: to.storage.clone(),

@@ -53,9 +53,12 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
     for (block, segment) in segments.iter().enumerate() {
         for piece in chunk_pieces(job, transfer.path, segment) {
             let Some(to) = transfer.destinations.chunks.get(piece.chunk) else { continue };
+            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
+            if bytes == 0 {
+                continue;
+            }
             keep.storages.push(to.storage.clone());
             let to_offset = to.offset + piece.chunk_offset;
-            let bytes = to.room_for(piece.chunk_offset, piece.bytes);
             pieces.push(BlockPiece { block, offset: piece.linear - segment.start, to_offset, bytes });
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use transship_core::{CopyOptions, Error, Tensor, start_copy};
-use transship_cuda::{cu_stream, stream_from_cudarc, stream_from_raw};
+use transship_cuda::{cu_stream, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice};
 
 use super::streams;
 use crate::bed;
@@ -83,5 +83,24 @@ pub(crate) fn a_capture_of_cudarcs_stream_gives_memory_back() -> Outcome {
     }
     let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
     assert!(most - least <= 4 * BYTES as u64, "the device holds more and more: {held:?}");
+    Ok(())
+}
+
+/// It is out of the driver's default pool, which nobody has opened to the other device: copies of the driver reach it, and kernels
+/// do not. Mutant: kernels read what the program has allocated on another device.
+pub(crate) fn memory_of_cudarc_goes_to_another_device() -> Outcome {
+    let (from, to) = (bed::device(0), bed::device(1));
+    let stream = cudarc_context(&from).new_stream()?;
+    let bytes: Vec<u8> = (0..20_000).map(|index| (index % 251) as u8).collect();
+    let matrix = tensor_from_cuda_slice(&from, stream.clone_htod(&bytes)?, &[200, 100])?;
+    let mut tensors = Vec::new();
+    for _ in 0..12 {
+        tensors.push(tensor_from_cuda_slice(&from, stream.clone_htod(&bytes[..500])?, &[500])?);
+    }
+    tensors.push(matrix.narrow(1, 10, 30)?);
+    let found = bed::bytes(bed::down(bed::up(tensors, &to)));
+    let columns = Tensor::from(bytes.clone()).reshape(&[200, 100])?.narrow(1, 10, 30)?;
+    assert!(found[..12].iter().all(|small| *small == bytes[..500]));
+    assert_eq!(found[12], columns.to_bytes()?);
     Ok(())
 }

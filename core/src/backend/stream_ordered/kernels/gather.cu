@@ -6,6 +6,8 @@
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
+// Entries are read a word at a time, whatever their fields are.
+typedef u64 __attribute__((may_alias)) Word;
 
 typedef u32 Quad __attribute__((vector_size(16)));
 
@@ -50,7 +52,7 @@ KERNEL(transship_gather, const Range*, table) {
     EACH_THREAD {
         // Each reads a word or none: the table is far away, and words that one thread reads come one after the other.
         if (thread < sizeof(Range) / sizeof(u64)) {
-            reinterpret_cast<u64*>(&range)[thread] = reinterpret_cast<const u64*>(&table[block])[thread];
+            reinterpret_cast<Word*>(&range)[thread] = reinterpret_cast<const Word*>(&table[block])[thread];
         }
     }
     BARRIER;
@@ -103,7 +105,7 @@ KERNEL(transship_gather_strided, const Strided*, table) {
     SHARED Strided entry;
     EACH_THREAD {
         for (u32 i = thread; i < sizeof(Strided) / sizeof(u64); i += threads) {
-            reinterpret_cast<u64*>(&entry)[i] = reinterpret_cast<const u64*>(&table[block])[i];
+            reinterpret_cast<Word*>(&entry)[i] = reinterpret_cast<const Word*>(&table[block])[i];
         }
     }
     BARRIER;
