@@ -5,6 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 /// The elements of a strided tensor in row-major order, as runs of bytes: those of a run lie side by side in memory.
+///
 /// Two of four columns of `u16`, three rows, are three runs of 4 bytes, 8 bytes from one to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runs {
@@ -35,9 +36,8 @@ impl Runs {
     /// A device gathers no more dimensions of runs than so many.
     pub const MOST_DIMS: usize = 8;
 
-    /// The runs of elements of `size` bytes. Each dimension is a count above 1 and a step in bytes,
-    /// the outermost first. The bytes from the
-    /// first element to behind the last fit into `usize`.
+    /// The runs of elements of `size` bytes. Each dimension is a count above 1 and a step in bytes, the outermost first. The bytes
+    /// from the first element to behind the last fit into `usize`.
     pub(crate) fn new(size: usize, dimensions: impl Iterator<Item = (usize, usize)>) -> Self {
         let mut dims = SmallVec::<[RunDim; 4]>::new();
         for (count, step) in dimensions {

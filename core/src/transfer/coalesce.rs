@@ -80,8 +80,8 @@ pub(crate) fn ranges(
     ranges
 }
 
-/// As [`ranges`], before they are rounded. `GATHERS`: gaps of some leaves may be left out. To ask each leaf takes 5 % of a copy of
-/// many small ones.
+/// As [`ranges`], before they are rounded. `GATHERS`: gaps of some leaves may be left out. To ask each leaf takes 12 instructions,
+/// of 74 that it has here without.
 fn ranges_by<const GATHERS: bool>(
     job: &Job,
     path: &TransferPath,
@@ -133,13 +133,13 @@ pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
     ranges
 }
 
-/// How many copies of a path with strided leaves are too large for a kernel that makes many, as if no neighbours were joined.
+/// How many copies of a path with strided leaves no kernel makes together with others, as if no neighbours were joined.
 /// Counts no further than `enough + 1`.
 pub(crate) fn count_large(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let whole = cut_segments::whole(job, path);
     let is_large = |(piece, leaf): &(Piece, &Leaf)| match leaf.gathered() {
         Some(_) => piece.bytes > LARGEST_STRIDED,
-        None => piece.bytes > LARGEST_GATHERED,
+        None => path.kernels.ranges.is_none() || piece.bytes > LARGEST_GATHERED,
     };
     pieces(job, path, &whole).filter(is_large).take(enough + 1).count()
 }
