@@ -85,6 +85,29 @@ pub(crate) fn many(seed: u64, count: usize, bytes: usize) -> Result<Vec<Input<Ve
     [1, 2, 4, 8].map(reshaped).into_iter().collect()
 }
 
+/// So many tensors whose sizes have a heavy tail, as those of a model do: half of them are smaller than 4 KiB, the largest of 4,000 has
+/// some MiB, and all together 173 MB. The sizes are always the same.
+pub(crate) fn heavy_tail(seed: u64, count: usize) -> Result<Vec<Input<Vec<Tensor>>>> {
+    let sizes = heavy_tail_sizes(count);
+    let make = |(index, bytes): (usize, &usize)| tensor(TYPES[index % TYPES.len()], *bytes, seed, index);
+    Ok(vec![Input::new(seed, sizes.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?)?])
+}
+
+/// Bytes of each: whole elements of every type.
+pub(crate) fn heavy_tail_sizes(count: usize) -> Vec<usize> {
+    const MEDIAN: f64 = 4096.0;
+    /// Of the logarithm.
+    const DEVIATION: f64 = 2.17;
+    let unit = |word: u64| ((word >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    let pairs = random_words(2 * count, 1);
+    let size = |pair: &[u64]| {
+        // Box and Muller: a normal deviate out of two uniform ones.
+        let normal = (-2.0 * unit(pair[0]).ln()).sqrt() * (std::f64::consts::TAU * unit(pair[1])).cos();
+        (MEDIAN * (DEVIATION * normal).exp()) as usize / 8 * 8 + 8
+    };
+    pairs.chunks_exact(2).map(size).collect()
+}
+
 /// Every other row of so many matrices of `f32`.
 pub(crate) fn every_other_row(
     seed: u64,

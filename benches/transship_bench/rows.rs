@@ -5,6 +5,7 @@ mod devices;
 mod down;
 #[cfg(feature = "cuda")]
 mod full_queue;
+mod heavy_tail;
 mod host_cost;
 mod rest;
 mod steady;
@@ -33,10 +34,11 @@ fn all() -> impl Iterator<Item = &'static Work> {
     let full_queue = full_queue::ROWS;
     #[cfg(not(feature = "cuda"))]
     let full_queue: &[Work] = &[];
-    let modules: [&[Work]; 13] = [
+    let modules: [&[Work]; 14] = [
         up::ROWS,
         down::ROWS,
         strided::ROWS,
+        heavy_tail::ROWS,
         two_ways::ROWS,
         devices::ROWS,
         host_cost::ROWS,

@@ -37,6 +37,7 @@ pub(super) const ROWS: &[Work] = &[
         needs: Needs::Device,
         run: ordinary,
     },
+    Work { name: "down-200x8MB", title: "200 x 8 MB down", needs: Needs::Device, run: parameters },
 ];
 
 /// What a pool may hold at least.
@@ -91,6 +92,23 @@ fn ordinary(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     Ok(row)
 }
 
+/// The parameters of a model again and again; results of the time before are dropped.
+fn parameters(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
+    let (count, bytes) = (200, bed.bytes(8_000_000));
+    let mut contenders = vec![
+        to_host(bed).way("start_copy, until wait() returns (default budgets)", ours::until_waited),
+        to_host(bed).refill("start_copy_into, until wait() returns, into the results of a first copy"),
+    ];
+    contenders.extend(rivals::down(&bed.device, count * bytes)?);
+    let mut row = Row::new(work.name, work.title, count, count * bytes);
+    row.lines = series(bed.effort(3.0), contenders, |seed| {
+        let mut inputs = input::many(seed, count, bytes)?;
+        inputs.truncate(1);
+        on_device(bed, inputs)
+    })?;
+    Ok(vec![row])
+}
+
 fn large(bed: &Bed, work: &Work, bytes: usize, contenders: Vec<Contender<Vec<Tensor>>>) -> Result<Vec<Row>> {
     let mut row = Row::new(work.name, work.title, 1, bytes);
     row.lines = series(bed.effort(3.0), contenders, |seed| {
@@ -101,12 +119,12 @@ fn large(bed: &Bed, work: &Work, bytes: usize, contenders: Vec<Contender<Vec<Ten
     Ok(vec![row])
 }
 
-fn to_host(bed: &Bed) -> Target {
+pub(super) fn to_host(bed: &Bed) -> Target {
     Target::new(bed, &transship::Device::host())
 }
 
 /// Each tensor with device memory of its own.
-fn on_device<S: TensorTree + Clone>(bed: &Bed, inputs: Vec<Input<S>>) -> Result<Vec<Input<S>>> {
+pub(super) fn on_device<S: TensorTree + Clone>(bed: &Bed, inputs: Vec<Input<S>>) -> Result<Vec<Input<S>>> {
     let options = bed.options(&bed.device).packing(false);
     inputs.into_iter().map(|input| input.on(&bed.device, &options)).collect()
 }
