@@ -34,7 +34,7 @@ pub struct CopyReport {
     pub chunks: usize,
     /// Bytes of these allocations, or runs.
     pub chunk_bytes: u64,
-    /// Copies made by kernels: small ones many by each, and those that leave the gaps of strided tensors out.
+    /// Copies made by kernels: many by each, in parts where they are not small, and those that leave the gaps of strided tensors out.
     pub gathered: u64,
     /// Calls of the backend that submitted copies.
     pub submissions: u64,

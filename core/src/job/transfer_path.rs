@@ -161,9 +161,8 @@ impl TransferPath {
         let device_from = from.device();
         let budget = budget(target, device_from);
         // A kernel that makes all copies has a table of them, which must fit into one block.
-        let leaves = || plan.chunks_of(source).iter().map(|chunk| chunk.order.len()).sum::<usize>();
         let span = plan.source_span(source);
-        let table = kernels.largest_table(leaves, span).unwrap_or(0);
+        let table = kernels.largest_table(plan.chunks_of(source)).unwrap_or(0);
         let largest = largest_block(budget);
         let segment = SegmentSizes::all(paced(if table <= largest { usize::MAX } else { largest }));
         let block = staging_block(span, budget, target, device_from);

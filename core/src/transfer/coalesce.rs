@@ -4,7 +4,7 @@ use crate::alignment::Alignment;
 use crate::device::check_limits::FEWEST_GATHERED;
 use crate::job::chunk_memory::Destination;
 use crate::job::job::Job;
-use crate::job::kernels::{Kernels, part_of_block};
+use crate::job::kernels::{Kernels, LARGEST_COPIED, PART_OF_RANGE, part_of_block};
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
@@ -14,10 +14,6 @@ use crate::transfer::submission_resources::Storages;
 
 /// Neighbours in the same memory are joined over gaps of up to so many bytes: a copy of its own takes as long as copying 60 KB.
 const LARGEST_GAP: usize = 4096;
-
-/// The largest copy that a kernel makes, in bytes: 2,000 of them come down at 41 GB/s on an H200. Where the copy engine
-/// becomes faster was not measured.
-const LARGEST_GATHERED: usize = 64 << 10;
 
 /// The largest part of a strided tensor, in bytes, that a kernel gathers together with others. A larger one is gathered by a launch
 /// of its own: 8 of 4 MiB each come down in 1.11 times the time of one copy of as many bytes (H200).
@@ -139,7 +135,7 @@ pub(crate) fn count_large(job: &Job, path: &TransferPath, enough: usize) -> usiz
     let whole = cut_segments::whole(job, path);
     let is_large = |(piece, leaf): &(Piece, &Leaf)| match leaf.gathered() {
         Some(_) => piece.bytes > LARGEST_STRIDED,
-        None => path.kernels.ranges.is_none() || piece.bytes > LARGEST_GATHERED,
+        None => path.kernels.ranges.is_none() || piece.bytes > LARGEST_COPIED,
     };
     pieces(job, path, &whole).filter(is_large).take(enough + 1).count()
 }
@@ -235,7 +231,8 @@ pub(crate) fn split(
     let Some(strided) = kernels.strided else { return split_ranges(ranges, kernels, table) };
     let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
     let in_table = |range: &CopyRange| match range.begin {
-        Begin::At(_) => kernels.ranges.filter(|_| range.bytes <= LARGEST_GATHERED),
+        Begin::At(_) if range.bytes > LARGEST_COPIED => None,
+        Begin::At(_) => kernels.ranges.map(|entry| entry * range.bytes.div_ceil(PART_OF_RANGE)),
         Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some(strided * range.bytes.div_ceil(part)),
         Begin::Behind(_) => None,
     };
@@ -251,7 +248,7 @@ pub(crate) fn split(
         match in_table(&range) {
             None => single.push(range),
             Some(_) if range.is_gathered() => parts.extend(range.in_parts(part)),
-            Some(_) => together.push(range),
+            Some(_) => together.extend(range.in_parts(PART_OF_RANGE)),
         }
     }
     together.append(&mut parts);
@@ -264,16 +261,22 @@ fn split_ranges(
     kernels: Kernels,
     table: impl FnOnce(usize) -> Option<Block>,
 ) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
-    let is_small = |range: &CopyRange| range.bytes <= LARGEST_GATHERED;
-    let small = ranges.iter().filter(|range| is_small(range)).count();
+    let is_small = |range: &CopyRange| range.bytes <= LARGEST_COPIED;
+    let (mut small, mut parts) = (0, 0_usize);
+    for range in ranges.iter().filter(|range| is_small(range)) {
+        small += 1;
+        parts = parts.saturating_add(range.bytes.div_ceil(PART_OF_RANGE));
+    }
     let Some(entry) = kernels.ranges.filter(|_| small >= FEWEST_GATHERED) else { return (None, ranges) };
-    let bytes = small.saturating_mul(entry);
+    let bytes = parts.saturating_mul(entry);
     match table(bytes).filter(|table| table.bytes() >= bytes) {
         None => (None, ranges),
-        Some(table) if small == ranges.len() => (Some((ranges, table)), Vec::new()),
+        Some(table) if parts == ranges.len() => (Some((ranges, table)), Vec::new()),
         Some(table) => {
-            let (small, large) = ranges.into_iter().partition(is_small);
-            (Some((small, table)), large)
+            let (small, large): (Vec<_>, Vec<_>) = ranges.into_iter().partition(is_small);
+            let mut together = Vec::with_capacity(parts);
+            together.extend(small.into_iter().flat_map(|range| range.in_parts(PART_OF_RANGE)));
+            (Some((together, table)), large)
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::device::check_limits;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::job::job::Job;
+use crate::job::kernels::LARGEST_COPIED;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
@@ -46,8 +47,7 @@ pub(crate) struct SegmentBlocks {
 /// How many bytes the table of a kernel for a path without staging needs; `None` if there is none to make.
 pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
     let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-    let bytes =
-        || path.kernels.largest_table(|| coalesce::most(job, path), job.plan.source_span(path.source));
+    let bytes = || path.kernels.largest_table(job.plan.chunks_of(path.source));
     let reaches_results = job.pinned || !pageable;
     (reaches_results
         && path.kernels.exist()
@@ -58,9 +58,9 @@ pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
 /// The caller's thread puts at most so many entries into the table of a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 
-/// The caller's thread uses a kernel for at most so many bytes: then the copies beside it, of more than 64 KiB each, are few. Where
-/// gaps are left out, they are counted.
-const MOST_GATHERED_INLINE_BYTES: usize = 4 << 20;
+/// The caller's thread uses a kernel for at most so many bytes: then the copies beside it are few. Where gaps are left out, they are
+/// counted.
+const MOST_GATHERED_INLINE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_COPIED;
 
 pub(crate) fn take_blocks(
     job: &Job,

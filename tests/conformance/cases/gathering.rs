@@ -12,6 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case!(down).needs(OwnMemory),
         case!(down_beside_large_ones).needs(OwnMemory),
+        case!(in_parts).needs(OwnMemory),
         case!(few_down).needs(OwnMemory),
         case!(thousands_down).needs(OwnMemory),
         case!(thousands_down_with_little_staging).needs(OwnMemory),
@@ -57,12 +58,36 @@ fn down(bed: &Bed) -> Result<(), Failed> {
 fn down_beside_large_ones(bed: &Bed) -> Result<(), Failed> {
     let bed = &bed.alone()?;
     let mut tensors = small(bed, 20);
-    tensors.insert(7, bed.bytes((100 << 10) + 1));
+    tensors.insert(7, bed.bytes((512 << 10) + 1));
     tensors.push(bed.bytes(1 << 20));
     let (expected, there) = scattered(bed, tensors)?;
     let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
     check(bed, &report, 20, 2);
     assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+/// A block of threads copies a part of 32 KiB: whole parts, a byte more or less, and the largest that a kernel copies.
+///
+/// catches: 185-parts-over-each-other
+fn in_parts(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    let part = 32 << 10;
+    let sizes = [part - 1, part, part + 1, 2 * part, 16 * part - 1, 16 * part];
+    let halves = |tensors: &[Tensor]| -> transship::Result<Vec<Tensor>> {
+        tensors.iter().map(|tensor| tensor.narrow(0, 0, tensor.numel().div_ceil(2))).collect()
+    };
+    for _ in 0..2 {
+        let tensors: Vec<_> = sizes.iter().map(|bytes| bed.bytes(*bytes)).chain(small(bed, 20)).collect();
+        let expected_halves = Contents::of_all(&mut halves(&tensors)?);
+        let (expected, there) = scattered(bed, tensors)?;
+        let (mut back, report) = bed.copy(there.clone(), &bed.host, bed.options())?;
+        let parts = 20 + sizes.iter().map(|bytes| bytes.div_ceil(part) as u64).sum::<u64>();
+        assert!(bed.device.limits().gather.is_none() || report.gathered == parts, "{report}");
+        assert_same(&expected, &Contents::of_all(&mut back));
+        let (mut back, _) = bed.copy(halves(&there)?, &bed.host, bed.options())?;
+        assert_same(&expected_halves, &Contents::of_all(&mut back));
+    }
     Ok(())
 }
 
