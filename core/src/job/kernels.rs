@@ -15,16 +15,34 @@ const BLOCKS: usize = 512;
 /// at 39, with 64 KiB at 35. Within the device that is 230, 117 and 64 GB/s (H200). Larger copies leave the processors of the device to
 /// others.
 pub(crate) const LARGEST_COPIED: usize = 512 << 10;
-/// What a block of threads copies of a range, in bytes. Parts of 16 KiB and of 64 KiB are 1 and 5 % slower (H200).
-pub(crate) const PART_OF_RANGE: usize = 32 << 10;
+/// What a block of threads copies of a range, in bytes, unless granules are larger. Parts of 16 KiB and of 64 KiB are 1 and 5 % slower
+/// (H200).
+const PART_OF_RANGE: usize = 32 << 10;
 
-/// How many bytes of its table a kernel needs for each copy that it makes; `None` where there is no such kernel.
+/// The kernels of a device: how many bytes of its table each needs for a copy; `None` where there is no such kernel.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Kernels {
-    /// Of a range.
-    pub(crate) ranges: Option<usize>,
+    /// What copies ranges.
+    pub(crate) ranges: Option<RangeKernel>,
     /// Of a part of a strided tensor. `None` as well where no tensor of the copy has gaps that are left out.
     pub(crate) strided: Option<usize>,
+}
+
+/// The kernel that copies ranges.
+#[derive(Clone, Copy)]
+pub(crate) struct RangeKernel {
+    /// How many bytes of its table it needs for each part.
+    pub(crate) entry: usize,
+    /// The largest part, in bytes: whole granules.
+    pub(crate) part: usize,
+}
+
+impl RangeKernel {
+    /// The parts of so many bytes.
+    #[inline]
+    pub(crate) fn parts(self, bytes: usize) -> usize {
+        bytes.div_ceil(self.part)
+    }
 }
 
 impl Kernels {
@@ -34,7 +52,10 @@ impl Kernels {
         reader.map_or(Self::default(), |reader| {
             let limits = reader.limits();
             Self {
-                ranges: limits.gather.filter(|_| reaches_all),
+                ranges: limits.gather.filter(|_| reaches_all).map(|entry| RangeKernel {
+                    entry,
+                    part: PART_OF_RANGE.max(limits.copy_granularity.bytes()),
+                }),
                 strided: limits.gather_strided.filter(|_| gathers),
             }
         })
@@ -42,13 +63,13 @@ impl Kernels {
 
     /// Whether there is any.
     pub(crate) fn exist(self) -> bool {
-        self.ranges.or(self.strided).is_some()
+        self.ranges.is_some() || self.strided.is_some()
     }
 
     /// The most bytes that a table for the leaves of `chunks` has; `None` if there is no kernel. Leaves that are too large for it have
     /// chunks of their own.
     pub(crate) fn largest_table(self, chunks: &[Chunk]) -> Option<usize> {
-        let entry = self.ranges.max(self.strided)?;
+        let entry = self.ranges.map(|ranges| ranges.entry).max(self.strided)?;
         let copied = chunks.iter().filter(|chunk| chunk.order.len() > 1 || chunk.bytes <= LARGEST_COPIED);
         let count = |(leaves, bytes): (usize, usize), chunk: &Chunk| {
             (leaves + chunk.order.len(), bytes + chunk.bytes)
@@ -56,7 +77,7 @@ impl Kernels {
         let (leaves, bytes) = copied.fold((0, 0), count);
         let cuts = match self.strided {
             Some(_) => (bytes / LEAST_PART).min(2 * BLOCKS).max(bytes / LARGEST_PART),
-            None => bytes / PART_OF_RANGE,
+            None => self.ranges.map_or(0, |ranges| ranges.parts(bytes)),
         };
         Some(leaves.saturating_add(cuts).saturating_mul(entry))
     }

@@ -4,7 +4,7 @@ use crate::alignment::Alignment;
 use crate::device::check_limits::FEWEST_GATHERED;
 use crate::job::chunk_memory::Destination;
 use crate::job::job::Job;
-use crate::job::kernels::{Kernels, LARGEST_COPIED, PART_OF_RANGE, part_of_block};
+use crate::job::kernels::{Kernels, LARGEST_COPIED, part_of_block};
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
@@ -232,7 +232,7 @@ pub(crate) fn split(
     let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
     let in_table = |range: &CopyRange| match range.begin {
         Begin::At(_) if range.bytes > LARGEST_COPIED => None,
-        Begin::At(_) => kernels.ranges.map(|entry| entry * range.bytes.div_ceil(PART_OF_RANGE)),
+        Begin::At(_) => kernels.ranges.map(|ranges| ranges.entry * ranges.parts(range.bytes)),
         Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some(strided * range.bytes.div_ceil(part)),
         Begin::Behind(_) => None,
     };
@@ -248,7 +248,9 @@ pub(crate) fn split(
         match in_table(&range) {
             None => single.push(range),
             Some(_) if range.is_gathered() => parts.extend(range.in_parts(part)),
-            Some(_) => together.extend(range.in_parts(PART_OF_RANGE)),
+            Some(_) => {
+                together.extend(kernels.ranges.into_iter().flat_map(|ranges| range.in_parts(ranges.part)))
+            }
         }
     }
     together.append(&mut parts);
@@ -261,21 +263,24 @@ fn split_ranges(
     kernels: Kernels,
     table: impl FnOnce(usize) -> Option<Block>,
 ) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
+    let Some(kernel) = kernels.ranges else { return (None, ranges) };
     let is_small = |range: &CopyRange| range.bytes <= LARGEST_COPIED;
     let (mut small, mut parts) = (0, 0_usize);
     for range in ranges.iter().filter(|range| is_small(range)) {
         small += 1;
-        parts = parts.saturating_add(range.bytes.div_ceil(PART_OF_RANGE));
+        parts = parts.saturating_add(kernel.parts(range.bytes));
     }
-    let Some(entry) = kernels.ranges.filter(|_| small >= FEWEST_GATHERED) else { return (None, ranges) };
-    let bytes = parts.saturating_mul(entry);
+    if small < FEWEST_GATHERED {
+        return (None, ranges);
+    }
+    let bytes = parts.saturating_mul(kernel.entry);
     match table(bytes).filter(|table| table.bytes() >= bytes) {
         None => (None, ranges),
         Some(table) if parts == ranges.len() => (Some((ranges, table)), Vec::new()),
         Some(table) => {
             let (small, large): (Vec<_>, Vec<_>) = ranges.into_iter().partition(is_small);
             let mut together = Vec::with_capacity(parts);
-            together.extend(small.into_iter().flat_map(|range| range.in_parts(PART_OF_RANGE)));
+            together.extend(small.into_iter().flat_map(|range| range.in_parts(kernel.part)));
             (Some((together, table)), large)
         }
     }
