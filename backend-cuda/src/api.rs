@@ -257,6 +257,27 @@ unsafe impl Api for Cuda {
         unsafe { self.calls().free_host(start.as_ptr().cast()) }
     }
 
+    unsafe fn register_host(&self, start: NonNull<u8>, bytes: usize) -> Result<bool> {
+        let attribute =
+            sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+        let mut same_addresses = 0;
+        // SAFETY: the device exists; the result is written to a local.
+        unsafe { self.calls().device_attribute(&mut same_addresses, attribute, self.device())? };
+        if same_addresses == 0 {
+            return Ok(false);
+        }
+        // SAFETY: the caller's promises.
+        unsafe {
+            self.calls().register_host(start.as_ptr().cast(), bytes, sys::CU_MEMHOSTREGISTER_PORTABLE)?;
+        }
+        Ok(true)
+    }
+
+    unsafe fn unregister_host(&self, start: NonNull<u8>) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().unregister_host(start.as_ptr().cast()) }
+    }
+
     unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>> {
         const HOST: u32 = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as u32;
         const DEVICE: u32 = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE as u32;

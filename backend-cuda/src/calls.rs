@@ -97,6 +97,8 @@ calls! {
     memory_info = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     allocate_host = cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
     free_host = cuMemFreeHost(address: *mut c_void);
+    register_host = cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
+    unregister_host = cuMemHostUnregister(address: *mut c_void);
     pointer_attribute = cuPointerGetAttribute(
         value: *mut c_void, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr);
 

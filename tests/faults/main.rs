@@ -11,6 +11,7 @@ mod budget;
 #[path = "../../examples/common/detection.rs"]
 mod detection;
 mod left;
+mod registered;
 #[path = "../support/required.rs"]
 mod required;
 mod stand_in;
@@ -48,6 +49,7 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     // First: it looks at the most that was ever pinned.
     if Through::all().contains(&Through::Cuda) {
         trials.push(trial("pinned memory".to_owned(), Through::Cuda, budget::run, arguments));
+        trials.push(trial("cuda::registered".to_owned(), Through::Cuda, registered::run, arguments));
     }
     for through in Through::all() {
         for direction in Direction::ALL {

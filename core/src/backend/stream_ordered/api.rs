@@ -150,6 +150,17 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Frees it.
     unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()>;
 
+    /// Page-locks memory of the program in place, for the same copies and for kernels at the same addresses. `false` where the driver
+    /// cannot, or its own memory is the better one.
+    unsafe fn register_host(&self, _start: NonNull<u8>, _bytes: usize) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Ends that.
+    unsafe fn unregister_host(&self, _start: NonNull<u8>) -> Result<()> {
+        Ok(())
+    }
+
     /// What the driver takes the byte at this address for; it may lie anywhere.
     unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>>;
 

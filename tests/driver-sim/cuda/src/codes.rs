@@ -5,7 +5,7 @@ use driver_sim_engine::Failure;
 pub(crate) const SUCCESS: u32 = 0;
 
 /// Number, name and words of each failure, as `cuda.h` has them.
-const CODES: [(Failure, u32, &str, &str); 20] = [
+const CODES: [(Failure, u32, &str, &str); 21] = [
     (Failure::InvalidValue, 1, "CUDA_ERROR_INVALID_VALUE\0", "invalid argument\0"),
     (Failure::OutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY\0", "out of memory\0"),
     (Failure::NotInitialized, 3, "CUDA_ERROR_NOT_INITIALIZED\0", "initialization error\0"),
@@ -25,6 +25,12 @@ const CODES: [(Failure, u32, &str, &str); 20] = [
         "peers are reached already\0",
     ),
     (Failure::ContextDestroyed, 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED\0", "context is destroyed\0"),
+    (
+        Failure::AlreadyRegistered,
+        712,
+        "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED\0",
+        "part of the memory is page-locked already\0",
+    ),
     (Failure::LaunchFailed, 719, "CUDA_ERROR_LAUNCH_FAILED\0", "unspecified launch failure\0"),
     (Failure::NotPermitted, 800, "CUDA_ERROR_NOT_PERMITTED\0", "operation not permitted\0"),
     (Failure::NotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED\0", "operation not supported\0"),

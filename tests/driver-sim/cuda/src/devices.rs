@@ -12,6 +12,7 @@ const VERSION: i32 = 13_000;
 const ASYNC_ENGINES: u32 = 40;
 const UNIFIED_ADDRESSING: u32 = 41;
 const CAPABILITY_MAJOR: u32 = 75;
+const HOST_POINTERS_OF_REGISTERED: u32 = 91;
 const MEMORY_POOLS: u32 = 115;
 
 exports! {
@@ -46,7 +47,7 @@ exports! {
         sim.check_device(device)?;
         value.put(match attribute {
             ASYNC_ENGINES => 2,
-            UNIFIED_ADDRESSING => 1,
+            UNIFIED_ADDRESSING | HOST_POINTERS_OF_REGISTERED => 1,
             CAPABILITY_MAJOR => 9,
             MEMORY_POOLS => i32::from(sim.has_pools()),
             _ => 0,

@@ -35,6 +35,12 @@ exports! {
 
     fn cuMemFreeHost(address: u64) |sim| sim.free_pinned(address);
 
+    fn cuMemHostRegister_v2(address: u64, bytes: usize, flags: u32) |sim| {
+        sim.register_pinned(address, bytes, flags & PORTABLE != 0)
+    };
+
+    fn cuMemHostUnregister(address: u64) |sim| sim.unregister_pinned(address);
+
     fn cuMemAllocAsync(address: Out<u64>, bytes: usize, stream: u64) |sim| {
         address.take(|| sim.allocate_ordered(bytes, None, stream))
     };

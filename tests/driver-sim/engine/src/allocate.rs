@@ -47,6 +47,24 @@ impl Sim {
 
     /// Allocates page-locked memory.
     pub fn allocate_pinned(&mut self, bytes: usize, portable: bool) -> Result<u64, Failure> {
+        let block = self.new_pinned(bytes, Kind::Pinned { portable, registered: false })?;
+        let address = self.memory.add_pinned(block).ok_or(Failure::OutOfMemory)?;
+        self.counters.pinned(bytes);
+        Ok(address)
+    }
+
+    /// Page-locks memory of the program where it lies.
+    pub fn register_pinned(&mut self, address: u64, bytes: usize, portable: bool) -> Result<(), Failure> {
+        if address == 0 {
+            return Err(Failure::InvalidValue);
+        }
+        let block = self.new_pinned(bytes, Kind::Pinned { portable, registered: true })?;
+        self.memory.add_registered(address, block).ok_or(Failure::AlreadyRegistered)?;
+        self.counters.pinned(bytes);
+        Ok(())
+    }
+
+    fn new_pinned(&mut self, bytes: usize, kind: Kind) -> Result<Block, Failure> {
         let context = self.usable_context()?;
         self.check_capture()?;
         let in_all = self.counters.figure("pinned").unwrap_or(0) + bytes as u64;
@@ -56,17 +74,28 @@ impl Sim {
         if self.faults.exceeds(Limited::Pinned, in_all) {
             return Err(Failure::OutOfMemory);
         }
-        let block = Block::new(bytes, Kind::Pinned { portable }, context, Life::Alive, self.call);
-        let address = self.memory.add_pinned(block).ok_or(Failure::OutOfMemory)?;
-        self.counters.pinned(bytes);
-        Ok(address)
+        Ok(Block::new(bytes, kind, context, Life::Alive, self.call))
     }
 
-    /// Frees page-locked memory. Work that still uses it is a violation.
+    /// Frees page-locked memory of the driver's own. Work that still uses it is a violation.
     pub fn free_pinned(&mut self, address: u64) -> Result<(), Failure> {
+        self.end_pinned(address, false)
+    }
+
+    /// Unlocks memory that was registered. Work that still uses it is a violation.
+    pub fn unregister_pinned(&mut self, address: u64) -> Result<(), Failure> {
+        self.end_pinned(address, true)
+    }
+
+    fn end_pinned(&mut self, address: u64, was_registered: bool) -> Result<(), Failure> {
         self.usable_context()?;
         self.check_capture()?;
         let block = self.starting_at(address, true)?;
+        let kind = self.memory.block(block).map(|block| block.kind);
+        if !matches!(kind, Some(Kind::Pinned { registered, .. }) if registered == was_registered) {
+            self.violation(format!("{address:#x} is page-locked memory that ends by the other call"));
+            return Err(Failure::InvalidValue);
+        }
         self.check_unused(block);
         let call = self.call;
         self.remove_block(block, call);

@@ -133,7 +133,7 @@ impl Sim {
             self.check_range(block, offset, bytes)?;
             let found = self.memory.block(block).map(|block| (block.kind, block.context));
             return match found {
-                Some((Kind::Pinned { portable }, owner)) if portable || owner == context => {
+                Some((Kind::Pinned { portable, .. }, owner)) if portable || owner == context => {
                     Ok(Side::Block { block, offset })
                 }
                 Some((Kind::Pinned { .. }, _)) => {

@@ -29,6 +29,8 @@ pub enum Failure {
     NotPermitted,
     /// Peers are reached already.
     PeerAlreadyEnabled,
+    /// Some of the memory is page-locked already.
+    AlreadyRegistered,
     /// The peer cannot be reached.
     PeerUnsupported,
     /// The call is unsafe while a stream is captured.

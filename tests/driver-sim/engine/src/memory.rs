@@ -23,8 +23,8 @@ const MOST_GRAVES: usize = 4096;
 pub(crate) enum Kind {
     /// Memory of a device, out of this pool if out of one.
     Device { device: usize, pool: Option<u64> },
-    /// Page-locked memory, known to every context or to its own only.
-    Pinned { portable: bool },
+    /// Page-locked memory, known to every context or to its own only; of the driver's own, or registered in place.
+    Pinned { portable: bool, registered: bool },
 }
 
 /// How far an allocation is in its life.
@@ -116,6 +116,16 @@ impl Memory {
         Some(address)
     }
 
+    /// Adds memory of the program that is page-locked where it lies; `None` if some of it is known already.
+    pub(crate) fn add_registered(&mut self, address: u64, block: Block) -> Option<()> {
+        if self.find(address).is_some() || self.any_within(address, block.bytes) {
+            return None;
+        }
+        let pages = Some(Pages::of_the_program(address as usize));
+        self.insert(Block { address, pages, ..block });
+        Some(())
+    }
+
     /// The allocation of this number runs. Its bytes are poison.
     pub(crate) fn bring_to_life(&mut self, number: u64) {
         if let Some(block) = self.blocks.get_mut(&number) {
@@ -134,6 +144,7 @@ impl Memory {
                     idle.push((block.address, rounded(block.bytes)));
                 }
             }
+            Kind::Pinned { registered: true, .. } => {}
             Kind::Pinned { .. } => {
                 if let Some(pages) = block.pages.take() {
                     self.bury(block.address, pages, block.bytes, call);

@@ -4,7 +4,7 @@ use std::ptr;
 
 const PAGE: usize = 4096;
 
-/// A range of pages, with a guard page behind it.
+/// A range of pages, with a guard page behind it; or memory of the program, of which nothing was mapped here.
 pub(crate) struct Pages {
     start: *mut u8,
     mapped: usize,
@@ -37,6 +37,11 @@ impl Pages {
         Some(pages)
     }
 
+    /// Memory of the program.
+    pub(crate) fn of_the_program(address: usize) -> Self {
+        Self { start: ptr::with_exposed_provenance_mut(address), mapped: 0 }
+    }
+
     pub(crate) fn start(&self) -> *mut u8 {
         // Programs and copies make pointers out of the number.
         ptr::with_exposed_provenance_mut(self.start.expose_provenance())
@@ -54,8 +59,10 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping of this object, and nobody may use it any more.
-        let _ = unsafe { libc::munmap(self.start.cast(), self.mapped) };
+        if self.mapped > 0 {
+            // SAFETY: the range is the mapping of this object, and nobody may use it any more.
+            let _ = unsafe { libc::munmap(self.start.cast(), self.mapped) };
+        }
     }
 }
 

@@ -113,6 +113,8 @@ functions! {
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemHostAlloc(*mut usize, usize, u32);
     cuMemFreeHost(usize);
+    cuMemHostRegister_v2(usize, usize, u32);
+    cuMemHostUnregister(usize);
     cuMemAllocAsync(*mut usize, usize, usize);
     cuMemAllocFromPoolAsync(*mut usize, usize, usize, usize);
     cuMemFreeAsync(usize, usize);

@@ -34,6 +34,7 @@ const GROUPS: &[Group] = &[
     ("streams", streams::all),
     ("handles without their context", streams::without_context),
     ("memory", memory::all),
+    ("registered memory", memory::registered),
     ("kinds of pointers", memory::kinds),
     ("pools", pools::all),
     ("copies", copies::right),

@@ -55,6 +55,37 @@ pub(crate) unsafe fn all(cuda: &Cuda) {
 /// # Safety
 ///
 /// As [`all`].
+pub(crate) unsafe fn registered(cuda: &Cuda) {
+    const BYTES: usize = 64 << 10;
+    let context = cuda.start();
+    let memory = vec![0u8; 4 * BYTES];
+    let start = memory.as_ptr().addr().next_multiple_of(4096);
+    // SAFETY: the memory outlives all that is done with it here; odd addresses are for the driver to refuse.
+    unsafe {
+        say("cuMemHostRegister null", (cuda.cuMemHostRegister_v2)(0, BYTES, 1));
+        say("cuMemHostRegister 0 bytes", (cuda.cuMemHostRegister_v2)(start, 0, 1));
+        say("cuMemHostRegister", (cuda.cuMemHostRegister_v2)(start, BYTES, 1));
+        say("cuMemHostRegister again", (cuda.cuMemHostRegister_v2)(start, BYTES, 1));
+        say("cuMemHostRegister inside", (cuda.cuMemHostRegister_v2)(start + 4096, 4096, 1));
+        say("cuMemHostRegister over its end", (cuda.cuMemHostRegister_v2)(start + BYTES - 4096, BYTES, 1));
+        say("cuMemHostRegister behind", (cuda.cuMemHostRegister_v2)(start + BYTES, BYTES, 1));
+        ask(cuda, "registered", (start, start), context);
+        ask(cuda, "inside registered", (start + 100, start), context);
+        say("cuMemFreeHost of it", (cuda.cuMemFreeHost)(start));
+        say("cuMemHostUnregister inside", (cuda.cuMemHostUnregister)(start + 4096));
+        say("cuMemHostUnregister", (cuda.cuMemHostUnregister)(start));
+        say("cuMemHostUnregister again", (cuda.cuMemHostUnregister)(start));
+        say("cuMemHostUnregister", (cuda.cuMemHostUnregister)(start + BYTES));
+        say("cuMemHostUnregister null", (cuda.cuMemHostUnregister)(0));
+        let pinned = cuda.pinned(4096, 1);
+        say("cuMemHostUnregister of the driver's own", (cuda.cuMemHostUnregister)(pinned));
+        say("cuMemFreeHost", (cuda.cuMemFreeHost)(pinned));
+    }
+}
+
+/// # Safety
+///
+/// As [`all`].
 pub(crate) unsafe fn kinds(cuda: &Cuda) {
     let context = cuda.start();
     let (device, pinned, mut ordered, mut value) = (cuda.device_memory(4096), cuda.pinned(4096, 1), 0, 0u64);
