@@ -83,6 +83,16 @@ impl Bed {
         if self.quick { count.min((count / QUICK_DIVISOR).max(most)) } else { count }
     }
 
+    /// Measures with room for so many bytes of pinned results, and gives what is idle then back.
+    pub(crate) fn with_result_budget<T>(&self, bytes: usize, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let usual = self.device.result_usage().budget;
+        self.device.set_result_budget(bytes)?;
+        let measured = run();
+        self.device.set_result_budget(usual)?;
+        self.device.trim();
+        measured
+    }
+
     /// Effort for a row that deserves so many seconds.
     pub(crate) fn effort(&self, seconds: f64) -> Effort {
         let seconds = if self.quick { seconds / 20.0 } else { seconds };

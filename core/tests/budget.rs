@@ -126,6 +126,63 @@ fn results_above_their_cap_are_ordinary_memory_and_the_report_says_so() {
     no_violations(&late);
 }
 
+/// So many that several threads page-lock them.
+#[test]
+fn many_large_results_are_page_locked_once() {
+    let (late, device) = late();
+    device.set_result_budget(128 << 20).unwrap();
+    let sources: Vec<_> = (0..20_u8).map(|byte| on(&device, &vec![byte; 2 << 20])).collect();
+    let down = || {
+        let copy = start_copy(sources.clone(), &Device::host(), options()).unwrap();
+        let (results, report) = in_time(move || copy.wait_with_report()).unwrap();
+        assert_eq!(report.pageable_result_bytes, 0, "{report}");
+        for (byte, result) in (0..).zip(&results) {
+            assert_eq!(result.memory_kind().unwrap(), MemoryKind::Pinned);
+            assert!(bytes_of(result).iter().all(|found| *found == byte));
+        }
+    };
+    down();
+    let held = device.result_usage();
+    assert_eq!((held.in_use, held.idle, held.high_water), (0, 40 << 20, 40 << 20));
+    down();
+    assert_eq!(device.result_usage(), held, "the blocks of the first copy serve the second");
+    no_violations(&late);
+}
+
+/// catches: 196-page-locked-in-vain
+#[test]
+fn nothing_is_page_locked_for_what_has_no_room() {
+    let (late, device) = late();
+    device.set_result_budget(16 << 20).unwrap();
+    let down = |count: u8| {
+        let sources: Vec<_> = (0..count).map(|byte| on(&device, &vec![byte; 2 << 20])).collect();
+        let copy = start_copy(sources, &Device::host(), options()).unwrap();
+        let (results, report) = in_time(move || copy.wait_with_report()).unwrap();
+        for (byte, result) in (0..).zip(&results) {
+            assert!(bytes_of(result).iter().all(|found| *found == byte));
+        }
+        (results, report.pageable_result_bytes)
+    };
+    let (_held, pageable) = down(4);
+    assert_eq!(pageable, 0);
+    // One block too many for what is left, and three for the budget.
+    assert_eq!(down(5).1, 10 << 20);
+    assert_eq!(down(11).1, 22 << 20);
+    let usage = device.result_usage();
+    assert_eq!((usage.high_water, usage.fallbacks), (8 << 20, 2));
+    no_violations(&late);
+}
+
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn results_have_a_share_of_what_the_process_may_use() {
+    let (_late, device) = late();
+    let machine = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: usize = machine.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let budget = device.result_usage().budget;
+    assert!(budget >= 64 << 10 && budget <= kib * 1024 / 32, "{budget} of {kib} KiB");
+}
+
 #[test]
 fn trim_frees_what_is_idle_and_nothing_else() {
     let (late, device) = late();

@@ -74,7 +74,6 @@ pub(super) const ROWS: &[Work] = &[
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Ours and theirs take turns so often.
 const TURNS: usize = 3;
-const USUAL_BUDGET: usize = 256 << 20;
 
 type Tensors = Vec<Tensor>;
 type Copies = Box<dyn Method<Tensors>>;
@@ -99,11 +98,10 @@ fn run_down(bed: &Bed, work: &Work, count: usize, bytes: usize) -> Result<Vec<Ro
         batches.into_iter().map(|batch| batch.on(&bed.device, &options)).collect()
     };
     // The result of a thread, the one before, and one more.
-    bed.device.set_result_budget(3 * THREADS[THREADS.len() - 1] * bed.count(count, bytes) * bytes)?;
-    let rows = THREADS.iter().map(|threads| row(bed, work, *threads, &on_device, &target, hand)).collect();
-    bed.device.set_result_budget(USUAL_BUDGET)?;
-    bed.device.trim();
-    rows
+    let budget = 3 * THREADS[THREADS.len() - 1] * bed.count(count, bytes) * bytes;
+    bed.with_result_budget(budget, || {
+        THREADS.iter().map(|threads| row(bed, work, *threads, &on_device, &target, hand)).collect()
+    })
 }
 
 fn two_batches(bed: &Bed, number: usize, count: usize, bytes: usize) -> Result<Vec<Input<Tensors>>> {

@@ -42,7 +42,6 @@ pub(super) const ROWS: &[Work] = &[
 
 /// What a pool may hold at least.
 const LEAST_BUDGET: usize = 1 << 16;
-const USUAL_BUDGET: usize = 256 << 20;
 
 fn headline(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     let mut contenders =
@@ -54,37 +53,30 @@ fn headline(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
 }
 
 fn headline_ordinary(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
-    bed.device.set_result_budget(LEAST_BUDGET)?;
     let contenders =
         vec![to_host(bed).way("start_copy, until wait() returns, results not pinned", ours::until_waited)];
     let mut row = Row::new(work.name, work.title, detection::LEAVES, detection::BYTES);
-    row.lines = series(bed.effort(1.0), contenders, |seed| on_device(bed, input::headline(seed)?))?;
-    bed.device.set_result_budget(USUAL_BUDGET)?;
+    row.lines = bed.with_result_budget(LEAST_BUDGET, || {
+        series(bed.effort(1.0), contenders, |seed| on_device(bed, input::headline(seed)?))
+    })?;
     Ok(vec![row])
 }
 
 fn pinned(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     let bytes = bed.bytes(1 << 30);
     // Room for the result and the one before it.
-    bed.device.set_result_budget(3 * bytes)?;
     let mut contenders = vec![to_host(bed).contender()];
     contenders.extend(rivals::down(&bed.device, bytes)?);
-    let row = large(bed, work, bytes, contenders);
-    bed.device.set_result_budget(USUAL_BUDGET)?;
-    bed.device.trim();
-    row
+    bed.with_result_budget(3 * bytes, || large(bed, work, bytes, contenders))
 }
 
 fn ordinary(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     let bytes = bed.bytes(1 << 30);
-    bed.device.set_result_budget(LEAST_BUDGET)?;
     let contenders = vec![
         to_host(bed).way("start_copy, until wait() returns, into fresh memory", ours::until_waited),
         to_host(bed).refill("start_copy_into, until wait() returns, into memory touched before"),
     ];
-    let row = large(bed, work, bytes, contenders);
-    bed.device.set_result_budget(USUAL_BUDGET)?;
-    let mut row = row?;
+    let mut row = bed.with_result_budget(LEAST_BUDGET, || large(bed, work, bytes, contenders))?;
     row[0].notes.push(format!(
         "transparent huge pages: {}; rivals into ordinary memory: the row above",
         huge_pages()

@@ -20,14 +20,15 @@ pub(super) const ROWS: &[Work] = &[Work {
     run,
 }];
 
-const USUAL_BUDGET: usize = 256 << 20;
-
 type Pair = (Tensor, Tensor);
 
 fn run(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     let bytes = bed.bytes(1 << 30);
     // The pinned source, the result and the one before it.
-    bed.device.set_result_budget(5 * bytes)?;
+    bed.with_result_budget(5 * bytes, || measure(bed, work, bytes))
+}
+
+fn measure(bed: &Bed, work: &Work, bytes: usize) -> Result<Vec<Row>> {
     let target = Target::new(bed, &bed.device);
     let mut contenders = vec![
         target.way("start_copy up alone", up_alone),
@@ -40,8 +41,6 @@ fn run(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     row.notes.push("GB/s: of one direction".to_owned());
     row.notes.extend(overlap("transship", row.lines.get(..3)));
     row.notes.extend(overlap("by hand", row.lines.get(3..6)));
-    bed.device.set_result_budget(USUAL_BUDGET)?;
-    bed.device.trim();
     Ok(vec![row])
 }
 

@@ -54,8 +54,9 @@ impl Device {
         set_budget(self.staging(), "staging_budget", bytes)
     }
 
-    /// The most pinned memory that results on the host may hold, in bytes (default: 256 MiB). Results above it are
-    /// ordinary memory, and the report says so.
+    /// The most pinned memory that results on the host may hold, in bytes (default: a 32nd of the memory that the process may use when
+    /// the device is opened, that of the machine or of its container; 256 MiB where that is not known). Results above it are ordinary
+    /// memory, and the report says so. What dropped results have held is kept for the next ones until [`trim`](Self::trim).
     ///
     /// # Errors
     ///

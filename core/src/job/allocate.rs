@@ -2,36 +2,21 @@
 
 use smallvec::SmallVec;
 
+use crate::backend::Buffer;
 use crate::backend::host::memory::HostMemory;
-use crate::backend::{Buffer, Direction};
-use crate::device::device::Device;
 use crate::error::Result;
 use crate::in_flight::copy_metrics::Phase;
 use crate::job::chunk_memory::{Destination, Destinations};
 use crate::job::job::Job;
+use crate::job::result_blocks::{HostBlocks, HostResults};
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::plan::plan::Route;
 use crate::tensor::storage::Storage;
-
-/// How hard to try for pinned results.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HostResults {
-    /// Idle blocks of the pool; never the driver.
-    IdleOnly,
-    /// New ones within the budget.
-    Grow,
-}
 
 type Buffers = SmallVec<[Box<dyn Buffer>; 1]>;
 
 fn are_open(buffers: &Buffers) -> bool {
     !buffers.is_empty() && buffers.iter().all(|buffer| buffer.window().is_some())
-}
-
-enum HostBlocks {
-    Pinned(Vec<Box<dyn Buffer>>),
-    Pageable,
-    Missing,
 }
 
 impl Job {
@@ -111,44 +96,5 @@ impl Job {
             buffers.iter().try_for_each(|buffer| unsafe { buffer.close() })?;
         }
         Ok(buffers)
-    }
-
-    /// Pinned blocks for results that come down from devices; `None` if the copy is of another kind.
-    fn host_blocks(&self, host_results: HostResults) -> Result<Option<HostBlocks>> {
-        if !self.paths.iter().any(|path| matches!(path.kind, PathKind::Download)) {
-            return Ok(None);
-        }
-        // Mapped memory goes with its device, even while somebody reads it. And a mapped block is filled by one submission,
-        // whatever the pace.
-        let unmapped = !self.mapped_results || self.pace.is_some();
-        let pinned = self.pinned && !(unmapped && self.paths.iter().any(TransferPath::fills_at_once));
-        if !pinned || self.paths.iter().any(|path| !matches!(path.kind, PathKind::Download)) {
-            return Ok(Some(HostBlocks::Pageable));
-        }
-        let mut blocks = Vec::with_capacity(self.plan.chunks().len());
-        for chunk in self.plan.chunks() {
-            let Some(path) = self.paths.iter().find(|path| path.source == chunk.source) else { continue };
-            let Some(pool) = path.from.device().map(Device::results) else { continue };
-            if chunk.bytes > pool.budget() {
-                pool.note_fallback();
-                return Ok(Some(HostBlocks::Pageable));
-            }
-            let block = match host_results {
-                HostResults::IdleOnly => match pool.try_take(chunk.bytes, Direction::Download) {
-                    None => return Ok(Some(HostBlocks::Missing)),
-                    block => block,
-                },
-                // Results that cannot be pinned are ordinary memory, and the report says so.
-                HostResults::Grow => pool.take_or_grow(chunk.bytes, Direction::Download).unwrap_or(None),
-            };
-            match block {
-                Some(block) => blocks.push(block.into_buffer(chunk.bytes)),
-                None => {
-                    pool.note_fallback();
-                    return Ok(Some(HostBlocks::Pageable));
-                }
-            }
-        }
-        Ok(Some(HostBlocks::Pinned(blocks)))
     }
 }

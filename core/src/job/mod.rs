@@ -12,6 +12,7 @@ pub(crate) mod locate_leaves;
 pub(crate) mod options;
 pub(crate) mod plan_into;
 pub(crate) mod report;
+pub(crate) mod result_blocks;
 pub(crate) mod shared_plan;
 pub(crate) mod source;
 pub(crate) mod transfer_path;

@@ -15,9 +15,9 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Condvar, Instant, Mutex};
-use crate::runtime::workers;
+use crate::runtime::{host_memory, workers};
 use crate::staging::block_accounts::{BlockAccounts, PoolUsage};
-use crate::staging::size_class::{LARGEST_BLOCK, SizeClass};
+use crate::staging::size_class::{LARGEST_BLOCK, SMALLEST_BLOCK, SizeClass};
 
 /// Most pinned memory for staging, unless set otherwise, in bytes: 16 of the largest blocks, which fills the link.
 const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
@@ -25,7 +25,10 @@ const STAGING_BUDGET: usize = 16 * LARGEST_BLOCK;
 const MAPPED_STAGING_BUDGET: usize = 2 * STAGING_BUDGET;
 /// More copies at a time than these are many.
 const FEW_LEASES: usize = 2;
-/// Most pinned memory for results on the host, unless set otherwise, in bytes.
+/// Most pinned memory for results on the host, unless set otherwise: this share of what the process may use. Eight devices have a quarter
+/// of it then.
+const RESULT_SHARE: usize = 32;
+/// The same in bytes, where nobody knows how much the process may use.
 const RESULT_BUDGET: usize = 256 << 20;
 
 /// The staging blocks of one device for one purpose.
@@ -71,7 +74,7 @@ impl StagingPool {
 
     /// Blocks that results on the host lie in.
     pub(crate) fn for_results(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Self::new(backend, BlockAccounts::new(RESULT_BUDGET, false))
+        Self::new(backend, BlockAccounts::new(result_budget(), false))
     }
 
     fn new(backend: Arc<dyn Backend>, accounts: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
@@ -151,6 +154,12 @@ impl StagingPool {
         self.state.lock().accounts.budget()
     }
 
+    /// How many bytes it could hand out: idle blocks, and new ones within the budget.
+    pub(crate) fn unused(&self) -> usize {
+        let usage = self.state.lock().accounts.statistics();
+        usage.budget.saturating_sub(usage.in_use)
+    }
+
     pub(crate) fn statistics(&self) -> PoolUsage {
         let state = self.state.lock();
         PoolUsage { waiting: state.line.len(), fallbacks: state.fallbacks, ..state.accounts.statistics() }
@@ -220,6 +229,10 @@ impl StagingPool {
     fn surplus(self: &Arc<Self>, class: SizeClass, staging: Box<dyn Staging>) -> Surplus {
         Surplus { staging: Some(staging), bytes: class.bytes, pool: self.clone() }
     }
+}
+
+fn result_budget() -> usize {
+    host_memory::bytes().map_or(RESULT_BUDGET, |bytes| (bytes / RESULT_SHARE).max(SMALLEST_BLOCK))
 }
 
 /// Frees blocks; returns how many bytes that were.

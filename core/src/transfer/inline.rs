@@ -4,8 +4,8 @@ use smallvec::smallvec;
 
 use crate::device::block_size::MOST_INLINE_BYTES;
 use crate::error::Result;
-use crate::job::allocate::HostResults;
 use crate::job::job::Job;
+use crate::job::result_blocks::HostResults;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::transfer::carry_segment::carry;
 use crate::transfer::coalesce;
