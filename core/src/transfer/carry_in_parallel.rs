@@ -13,7 +13,8 @@ use crate::staging::pool::StagingPool;
 use crate::transfer::cut_segments::Segment;
 use crate::transfer::filled::FilledSegment;
 use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
-use crate::transfer::take_blocks::BlockSource;
+use crate::transfer::landing::{Ahead, Landing};
+use crate::transfer::take_blocks::{BlockSource, Now};
 
 /// The segments of copies, shared by the threads that carry them out.
 ///
@@ -81,13 +82,18 @@ impl ParallelCopy {
     fn carry_segments(&self, has_left: impl Fn() -> bool) {
         let mut segment = self.take();
         let mut group = segment.and_then(|_| self.group.lock().clone());
+        let ahead = Ahead::default();
         while let Some(current) = segment {
-            let submitted = group.as_ref().map_or(0, |group| self.carry(group, current));
+            let begun = 1 + ahead.count();
+            let submitted = group.as_ref().map_or(0, |group| self.carry(group, current, &ahead));
             segment = if has_left() { None } else { self.take() };
-            if segment.is_none() {
-                group = None;
+            if segment.is_none()
+                && let Some(group) = group.take()
+            {
+                let last = ahead.take();
+                self.attempt(&group, || last.map_or(Ok(()), Landing::land));
             }
-            let ended = submitted + 1;
+            let ended = submitted + begun - ahead.count();
             if self.left.fetch_sub(ended, Ordering::AcqRel) == ended {
                 self.conclude();
             }
@@ -99,7 +105,7 @@ impl ParallelCopy {
     }
 
     /// Carries a segment. Returns how many blocks this thread has submitted meanwhile, of any segments.
-    fn carry(&self, group: &JobGroup, segment: &Segment) -> usize {
+    fn carry(&self, group: &JobGroup, segment: &Segment, ahead: &Ahead) -> usize {
         let mut submitted = 0;
         let outlet = &mut |filled| {
             self.left.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +113,8 @@ impl ParallelCopy {
             submitted += self.submit_filled(group);
             Ok(())
         };
-        self.attempt(group, || group.carry(segment, BlockSource::Now(group.leased()), outlet));
+        let now = Now { lease: group.leased(), ahead: Some(ahead) };
+        self.attempt(group, || group.carry(segment, BlockSource::Now(now), outlet));
         submitted
     }
 

@@ -10,7 +10,7 @@ use crate::transfer::take_blocks::BlockSource;
 
 /// Carries one segment. If it goes up through a staging block, the filled block is given to `outlet`.
 pub(crate) fn carry(job: &Job, segment: &Segment, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<()> {
-    let lease = blocks.lease();
+    let now = blocks.now();
     let transfer = SegmentCopy::of(job, segment)?;
     let carried = match &transfer.path.kind {
         PathKind::HostWrite => transfer.fill(),
@@ -25,11 +25,11 @@ pub(crate) fn carry(job: &Job, segment: &Segment, blocks: BlockSource<'_>, outle
     match carried? {
         Carried::Whole => Ok(()),
         Carried::InBlocksOf(largest) if segment.bytes() <= largest => {
-            carry(job, &segment.in_block(largest), BlockSource::Now(lease), outlet)
+            carry(job, &segment.in_block(largest), BlockSource::Now(now), outlet)
         }
         Carried::InBlocksOf(_) | Carried::InHalves => {
             let halves = segment.halves(job.granularity).ok_or(Error::NotReady)?;
-            halves.iter().try_for_each(|half| carry(job, half, BlockSource::Now(lease), outlet))
+            halves.iter().try_for_each(|half| carry(job, half, BlockSource::Now(now), outlet))
         }
     }
 }

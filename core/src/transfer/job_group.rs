@@ -19,7 +19,7 @@ use crate::transfer::cut_segments::{Segment, segments};
 use crate::transfer::filled::{FilledSegment, Outlet, SharedSegment};
 use crate::transfer::not_inline::{Effort, NotInline, WAIT};
 use crate::transfer::staged_upload::{copy_up, copy_up_shared};
-use crate::transfer::take_blocks::{BlockSource, take_blocks};
+use crate::transfer::take_blocks::{BlockSource, Now, take_blocks};
 use crate::transfer::{inline, order};
 
 /// Copies with one plan. If one of them fails, the others go on.
@@ -142,7 +142,7 @@ impl JobGroup {
             return carry(lead, segment, blocks, outlet);
         }
         // Pinned sources, which each device reads where they lie.
-        self.each(|job| carry(job, segment, BlockSource::Now(None), &mut |_| Err(Error::NotReady)))
+        self.each(|job| carry(job, segment, BlockSource::Now(Now::default()), &mut |_| Err(Error::NotReady)))
     }
 
     /// Copies blocks up that [`carry`](Self::carry) has filled. Each queue that reads a block holds it, so it goes back to its

@@ -9,6 +9,7 @@ pub(crate) mod direct;
 pub(crate) mod filled;
 pub(crate) mod inline;
 pub(crate) mod job_group;
+pub(crate) mod landing;
 pub(crate) mod launch;
 pub(crate) mod not_inline;
 pub(crate) mod order;

@@ -15,7 +15,7 @@ use crate::tensor::strided_copy::gather;
 use crate::transfer::cut_segments::{Piece, pieces};
 use crate::transfer::filled::{FilledSegment, Outlet};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
-use crate::transfer::take_blocks::BlockSource;
+use crate::transfer::take_blocks::{BlockSource, Now};
 
 impl<'a> SegmentCopy<'a> {
     /// Writes the segment directly into the destination.
@@ -46,14 +46,14 @@ impl<'a> SegmentCopy<'a> {
 
     /// Gathers into a staging block.
     pub(crate) fn stage(&self, blocks: BlockSource<'_>, outlet: Outlet<'_>) -> Result<Carried> {
-        if let BlockSource::Now(Some(lease)) = blocks
+        if let BlockSource::Now(Now { lease: Some(lease), .. }) = blocks
             && let Some(largest) = self.smaller_block(lease)
         {
             return Ok(Carried::InBlocksOf(largest));
         }
         let block = match blocks {
             BlockSource::SegmentBlocks(taken) => taken.block.ok_or(Error::NotReady)?,
-            BlockSource::Now(lease) if self.job.pinned => {
+            BlockSource::Now(Now { lease, .. }) if self.job.pinned => {
                 match self.take(self.job.target.staging(), Direction::Upload, lease)? {
                     Some(block) => block,
                     None => return Ok(Carried::InHalves),

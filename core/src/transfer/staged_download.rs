@@ -6,17 +6,18 @@ use smallvec::smallvec;
 
 use crate::backend::{CopyOp, Direction, GatherTo, HostSide};
 use crate::error::{Error, Result};
-use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::job::leaf::Leaf;
 use crate::job::unstage::{Unstaged, UnstagedPart, Unstaging};
 use crate::staging::block::Block;
+use crate::staging::pool::StagingPool;
 use crate::transfer::coalesce;
 use crate::transfer::coalesce::{Begin, CopyRange};
 use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
+use crate::transfer::landing::{Ahead, Landing};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
-use crate::transfer::take_blocks::{BlockSource, SegmentBlocks};
+use crate::transfer::take_blocks::{BlockSource, Now, SegmentBlocks};
 
 impl SegmentCopy<'_> {
     /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
@@ -32,17 +33,33 @@ impl SegmentCopy<'_> {
                 source.staging().lend_to(unstaging);
                 Ok(Carried::Whole)
             }
-            BlockSource::Now(_) => {
-                let Some(block) = self.take(source.staging(), Direction::Download, None)? else {
-                    return Ok(Carried::InHalves);
-                };
-                let unstaged = self.unstaged(self.copy_down(queue, block)?);
-                // SAFETY: `copy_down` has waited for the copies into the block. Nobody uses the chunks before the whole copy is
-                // done (`Storage::check_ready`), and earlier uses come before those copies (`order_behind_uses`).
-                job.completion.metrics.time(Phase::Stage, || unsafe { unstaged.unstage() })?;
+            BlockSource::Now(Now { ahead, .. }) => {
+                let pool = source.staging();
+                let Some(block) = self.take_for_landing(pool, ahead)? else { return Ok(Carried::InHalves) };
+                let block = Arc::new(block);
+                let position = self.read_down(queue, &block, |bytes| self.grow_table(bytes))?;
+                let (completion, queue) = (job.completion.clone(), queue.clone());
+                let landing = Landing { completion, queue, position, unstaged: self.unstaged(block) };
+                // While many copies run, each has few blocks.
+                match ahead.filter(|_| !pool.is_shared_by_many()) {
+                    Some(ahead) => ahead.put(landing)?,
+                    None => landing.land()?,
+                }
                 Ok(Carried::Whole)
             }
         }
+    }
+
+    /// As [`take`](Self::take). A thread that has a block waits for no other one before it has given that back: copies that have a
+    /// block each would wait for each other.
+    fn take_for_landing(&self, pool: &Arc<StagingPool>, ahead: Option<&Ahead>) -> Result<Option<Block>> {
+        if let Some(ahead) = ahead.filter(|ahead| ahead.count() > 0) {
+            if let Ok(Some(block)) = pool.take_or_grow(self.segment.block, Direction::Download) {
+                return Ok(Some(block));
+            }
+            ahead.take().map_or(Ok(()), Landing::land)?;
+        }
+        self.take(pool, Direction::Download, None)
     }
 
     /// The results of the segment, which copies put into `block`.

@@ -14,6 +14,7 @@ use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::transfer::coalesce;
 use crate::transfer::cut_segments::Segment;
+use crate::transfer::landing::Ahead;
 use crate::transfer::not_inline::{Effort, MOST_INLINE_COPIES, NotInline, WAIT_FOR_BLOCKS};
 
 /// Where the blocks of a segment come from.
@@ -21,18 +22,27 @@ use crate::transfer::not_inline::{Effort, MOST_INLINE_COPIES, NotInline, WAIT_FO
 pub(crate) enum BlockSource<'a> {
     /// They were taken before, as far as they are needed. Nothing may wait.
     SegmentBlocks(SegmentBlocks),
-    /// They are taken now, which may wait. Those for uploads are taken within the share of the copy, if it has one.
-    Now(Option<&'a Arc<CopyShare>>),
+    /// They are taken now, which may wait.
+    Now(Now<'a>),
 }
 
 impl<'a> BlockSource<'a> {
-    /// The share of staging that the copy has.
-    pub(crate) fn lease(&self) -> Option<&'a Arc<CopyShare>> {
+    /// How blocks for parts of the same segment are taken.
+    pub(crate) fn now(&self) -> Now<'a> {
         match self {
-            Self::SegmentBlocks(_) => None,
-            Self::Now(lease) => *lease,
+            Self::SegmentBlocks(_) => Now::default(),
+            Self::Now(now) => *now,
         }
     }
+}
+
+/// What a thread has that takes blocks while it carries segments.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Now<'a> {
+    /// The share of the copy, if it has one. Blocks for uploads are taken within it.
+    pub(crate) lease: Option<&'a Arc<CopyShare>>,
+    /// What is on its way down for this thread, if it may begin a segment before it ends the last one.
+    pub(crate) ahead: Option<&'a Ahead>,
 }
 
 /// Blocks for one segment.

@@ -1,0 +1,56 @@
+//! Segments on their way down into a block, and from there into ordinary memory.
+//!
+//! A thread has the copy of its next segment submitted before it waits for the last one and copies that out of its block: the
+//! device copies meanwhile, and what the thread waits for is mostly there.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::in_flight::completion::Completion;
+use crate::in_flight::copy_metrics::Phase;
+use crate::in_flight::submission_queue::SubmissionQueue;
+use crate::job::unstage::Unstaged;
+
+/// A segment whose copies into a block are submitted.
+pub(crate) struct Landing {
+    pub(crate) completion: Arc<Completion>,
+    pub(crate) queue: Arc<SubmissionQueue>,
+    /// Behind the copies; `None` if there is nothing to copy.
+    pub(crate) position: Option<u64>,
+    pub(crate) unstaged: Unstaged,
+}
+
+impl Landing {
+    /// Waits for the copies, and puts the bytes where they belong.
+    pub(crate) fn land(self) -> Result<()> {
+        if let Some(position) = self.position {
+            self.queue.wait(position, None)?;
+        }
+        // SAFETY: the copies into the block are done. Nobody uses the chunks before the whole copy is done
+        // (`Storage::check_ready`), and earlier uses come before those copies (`order_behind_uses`).
+        self.completion.metrics.time(Phase::Stage, || unsafe { self.unstaged.unstage() })
+    }
+}
+
+/// The segment that one thread has on its way.
+#[derive(Default)]
+pub(crate) struct Ahead(RefCell<Option<Landing>>);
+
+impl Ahead {
+    /// How many segments are on their way: one or none.
+    pub(crate) fn count(&self) -> usize {
+        usize::from(self.0.borrow().is_some())
+    }
+
+    /// Puts `landing` aside, and lands the one before it.
+    pub(crate) fn put(&self, landing: Landing) -> Result<()> {
+        let before = self.0.replace(Some(landing));
+        before.map_or(Ok(()), Landing::land)
+    }
+
+    /// The segment that is on its way, for the caller to land.
+    pub(crate) fn take(&self) -> Option<Landing> {
+        self.0.take()
+    }
+}
