@@ -7,8 +7,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use transship_core::backend::{Buffer, CopyOp, Direction, HostSide, Moved, Staging, Submission};
 use transship_core::{Error, Result};
+use wgpu::BufferUsages;
 
 use crate::context::Context;
+use crate::gather::{Stretch, Target, stretches};
+use crate::gather_kernel::{Range, Workspace};
 use crate::memory::WgpuBuffer;
 use crate::scopes::scoped;
 use crate::staging::{Block, WgpuStaging};
@@ -28,7 +31,9 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
     for op in ops {
         batch.add(context, op)?;
     }
-    let (position, error) = batch.send(context);
+    let stretches = batch.stretches(context);
+    let gathered = stretches.iter().map(|stretch| stretch.downloads.len()).sum();
+    let (position, error) = batch.send(context, &stretches);
     if let Some(error) = error {
         let error = context.explain("Queue::submit", &error);
         context.check()?;
@@ -46,7 +51,7 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
         // SAFETY: the caller's promises, and the blocks are filled.
         batch.landings.iter().try_for_each(|landing| unsafe { landing.land(context) })?;
     }
-    Ok(Submission::new(position, batch.moved.copies(), batch.moved.bytes()))
+    Ok(Submission::new(position, batch.moved.copies(), batch.moved.bytes()).gathering(gathered))
 }
 
 /// The commands of one submission, and what they use.
@@ -180,17 +185,34 @@ impl<'a> Batch<'a> {
         }))
     }
 
-    /// Hands the commands to the queue. What goes wrong is in the error; the position is reached in any case, unless the
-    /// device is lost.
-    fn send(&self, context: &Context) -> (u64, Option<wgpu::Error>) {
+    /// The downloads that a kernel gathers.
+    fn stretches(&self, context: &Context) -> Vec<Stretch> {
+        let target = |command: &Command<'_>| match *command {
+            Command::Down { from, block, offset, bytes }
+                if from.0.usage().contains(BufferUsages::STORAGE) =>
+            {
+                Some(Target { block, offset, bytes })
+            }
+            _ => None,
+        };
+        context.gather_kernel().map_or_else(Vec::new, |_| stretches(self.commands.iter().map(target)))
+    }
+
+    /// Hands the commands to the queue, the downloads of `stretches` gathered. What goes wrong is in the error; the position is
+    /// reached in any case, unless the device is lost.
+    fn send(&mut self, context: &Context, stretches: &[Stretch]) -> (u64, Option<wgpu::Error>) {
         let (position, signals) = context.timeline().issue(self.blocks.len().max(1));
         let mut signals = signals.into_iter();
-        context.counters().driver_called(self.commands.len() + 2 * self.blocks.len() + 3);
-        let ((), error) = scoped(context.device(), || {
+        let ((workspace, copies), error) = scoped(context.device(), || {
             self.blocks.iter().for_each(|block| block.close());
             let mut encoder =
                 context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            self.commands.iter().for_each(|command| self.encode(context, &mut encoder, command));
+            let (workspace, launches) = self.gather(context, &mut encoder, stretches).unzip();
+            let mut copies = launches.unwrap_or(0) + stretches.len();
+            for command in self.alone(stretches) {
+                self.encode(context, &mut encoder, command);
+                copies += 1;
+            }
             for (block, signal) in self.blocks.iter().zip(&mut signals) {
                 block.reopen_behind(&encoder, signal);
             }
@@ -199,8 +221,57 @@ impl<'a> Batch<'a> {
                 encoder.on_submitted_work_done(move || signal.give());
             }
             context.queue().submit([encoder.finish()]);
+            (workspace, copies)
         });
+        if let (Some(kernel), Some(workspace), None) = (context.gather_kernel(), workspace, &error) {
+            kernel.keep(workspace);
+        }
+        context.counters().driver_called(copies + 2 * self.blocks.len() + 3);
+        self.moved.as_copies(copies);
         (position, error)
+    }
+
+    /// The commands that belong to no stretch.
+    fn alone<'b>(&'b self, stretches: &'b [Stretch]) -> impl Iterator<Item = &'b Command<'a>> {
+        let mut stretches = stretches.iter().peekable();
+        self.commands.iter().enumerate().filter_map(move |(number, command)| {
+            stretches.next_if(|stretch| stretch.downloads.end <= number);
+            let is_gathered = stretches.peek().is_some_and(|stretch| stretch.downloads.contains(&number));
+            (!is_gathered).then_some(command)
+        })
+    }
+
+    /// Has a kernel put the downloads of each stretch side by side, and copies from there. Returns what it used, and how many
+    /// launches it took; `None` if there is nothing to gather.
+    fn gather(
+        &self,
+        context: &Context,
+        encoder: &mut wgpu::CommandEncoder,
+        stretches: &[Stretch],
+    ) -> Option<(Workspace, usize)> {
+        let (kernel, last) = (context.gather_kernel()?, stretches.last()?);
+        let ranges: Vec<Range<'_>> = stretches.iter().flat_map(|stretch| self.ranges(stretch)).collect();
+        let (device, queue) = (context.device(), context.queue());
+        let mut workspace = kernel.workspace(device, ranges.len(), last.gathered_at + last.bytes);
+        let launches = kernel.bind(device, queue, &mut workspace, &ranges);
+        kernel.launch(encoder, &launches);
+        for stretch in stretches {
+            if let Some(block) = self.blocks.get(stretch.block) {
+                let (from, to) = (workspace.gathered(), block.buffer());
+                encoder.copy_buffer_to_buffer(from, stretch.gathered_at, to, stretch.offset, stretch.bytes);
+            }
+        }
+        Some((workspace, launches.count()))
+    }
+
+    fn ranges<'b>(&'b self, stretch: &'b Stretch) -> impl Iterator<Item = Range<'a>> + 'b {
+        let downloads = self.commands.get(stretch.downloads.clone()).unwrap_or(&[]);
+        downloads.iter().filter_map(|command| match *command {
+            Command::Down { from: (from, from_offset), offset, bytes, .. } => {
+                Some(Range { from, offset: from_offset, to: stretch.gathered_offset(offset), bytes })
+            }
+            _ => None,
+        })
     }
 
     fn encode(&self, context: &Context, encoder: &mut wgpu::CommandEncoder, command: &Command<'a>) {

@@ -22,6 +22,9 @@ const BUFFER_ALIGNMENT: Alignment = match Alignment::new(256) {
     None => Alignment::ONE,
 };
 
+/// So many small copies the caller's thread gives the kernel that gathers, at 0.2 us each (two slow processors) and more.
+const COPIES_GATHERED_AT_ONCE: usize = 1024;
+
 /// A wgpu device and its queue.
 pub struct WgpuBackend {
     context: Arc<Context>,
@@ -74,7 +77,7 @@ unsafe impl Backend for WgpuBackend {
     }
 
     fn counters(&self) -> Counters {
-        self.context.counters().read(self.context.recycled().bytes())
+        self.context.counters().read(self.context.kept_bytes())
     }
 
     /// wgpu has one queue, and no priorities.
@@ -117,7 +120,7 @@ unsafe impl Backend for WgpuBackend {
     }
 
     fn trim(&self) -> usize {
-        self.context.recycled().trim()
+        self.context.trim()
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -135,6 +138,9 @@ fn limits(context: &Context, largest_open: usize) -> Limits {
     limits.bindable_alignment = bytes(context.device().limits().min_storage_buffer_offset_alignment);
     limits.largest_open = largest_open;
     limits.mapped_staging = true;
+    if context.gather_kernel().is_some() {
+        limits.copies_at_once = COPIES_GATHERED_AT_ONCE;
+    }
     limits
 }
 

@@ -8,15 +8,18 @@ use wgpu::{Adapter, DeviceDescriptor, DeviceType, ExperimentalFeatures, Features
 
 use crate::adapters::{self, NAME};
 use crate::device::WgpuBackend;
+use crate::gather_kernel::ARRAYS;
 
-/// What kernels over tensors may need, where the adapter has it, and what lets the host write tensors where they lie.
+/// What kernels over tensors may need, where the adapter has it, what lets the host write tensors where they lie, and what lets a
+/// kernel of ours read many.
 const FEATURES: Features = Features::MAPPABLE_PRIMARY_BUFFERS
     .union(Features::SHADER_F16)
     .union(Features::SHADER_F64)
     .union(Features::SHADER_INT64)
     .union(Features::SUBGROUP)
     .union(Features::IMMEDIATES)
-    .union(Features::TIMESTAMP_QUERY);
+    .union(Features::TIMESTAMP_QUERY)
+    .union(ARRAYS);
 
 /// The driver of whatever wgpu reaches.
 pub struct WgpuDriver;

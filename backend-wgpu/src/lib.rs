@@ -24,6 +24,8 @@ mod copy;
 mod counters;
 mod device;
 mod driver;
+mod gather;
+mod gather_kernel;
 mod host_written;
 mod interop;
 mod memory;

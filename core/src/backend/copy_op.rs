@@ -144,12 +144,20 @@ pub struct Submission {
     pub copies: usize,
     /// How many bytes they move.
     pub bytes: usize,
+    /// How many places a kernel gathers that the backend has chosen itself, among `ops` of
+    /// [`Backend::submit`](crate::backend::Backend::submit).
+    pub gathered: usize,
 }
 
 impl Submission {
     /// One that ends at `position`, with `copies` copies of `bytes` bytes altogether.
     pub const fn new(position: u64, copies: usize, bytes: usize) -> Self {
-        Self { position, copies, bytes }
+        Self { position, copies, bytes, gathered: 0 }
+    }
+
+    /// The same, where a kernel gathers so many places.
+    pub const fn gathering(self, gathered: usize) -> Self {
+        Self { gathered, ..self }
     }
 }
 

@@ -40,6 +40,9 @@ pub struct Limits {
     /// many by one kernel, whose table needs so many bytes of staging for each; `None` if it cannot, if its staging is mapped, or if
     /// it copies granules of more than a byte. At most 8192.
     pub gather_strided: Option<usize>,
+    /// So many copies down to the host, without the table of a kernel, the caller's thread submits itself; more are left to a
+    /// worker. 64, unless the device is faster at many.
+    pub copies_at_once: usize,
 }
 
 impl Limits {
@@ -56,6 +59,7 @@ impl Limits {
             mapped_staging: false,
             gather: None,
             gather_strided: None,
+            copies_at_once: 64,
         }
     }
 }

@@ -71,6 +71,9 @@ impl CopyMetrics {
         self.submissions.fetch_add(1, Ordering::Relaxed);
         self.copies.fetch_add(submission.copies as u64, Ordering::Relaxed);
         self.copied_bytes.fetch_add(submission.bytes as u64, Ordering::Relaxed);
+        if submission.gathered > 0 {
+            self.count_gathered(submission.gathered);
+        }
     }
 
     pub(crate) fn count_gathered(&self, copies: usize) {

@@ -66,7 +66,7 @@ pub(crate) fn weigh(job: &Job, effort: Effort) -> Result<(), NotInline> {
             PathKind::HostWrite | PathKind::Staged if span > MOST_INLINE_BYTES => Some("large"),
             PathKind::Direct | PathKind::Download
                 if table_inline(job, path).is_none()
-                    && coalesce::count(job, path, MOST_INLINE_COPIES) > MOST_INLINE_COPIES =>
+                    && coalesce::count(job, path, most_copies(job, path)) > most_copies(job, path) =>
             {
                 Some("many copies")
             }
@@ -77,4 +77,12 @@ pub(crate) fn weigh(job: &Job, effort: Effort) -> Result<(), NotInline> {
         }
     }
     Ok(())
+}
+
+/// How many copies of `path` this thread may submit.
+fn most_copies(job: &Job, path: &TransferPath) -> usize {
+    match path.kind {
+        PathKind::Download => path.read_by(&job.target).limits().copies_at_once,
+        _ => MOST_INLINE_COPIES,
+    }
 }

@@ -36,10 +36,15 @@ fn small(bed: &Bed, count: usize) -> Vec<Tensor> {
     (0..count).map(|index| bed.bytes(index % 300 + 1)).collect()
 }
 
-/// Where `places` scattered tensors were read together, a kernel did it, and that all of them.
+/// Where `places` scattered tensors were read together, a kernel did it, and that all of them; unless the backend chooses itself
+/// what a kernel gathers.
 fn check(bed: &Bed, report: &CopyReport, places: u64, others: u64) {
-    match bed.device.limits().gather {
+    let limits = bed.device.limits();
+    match limits.gather {
         Some(_) => assert_eq!((report.gathered, report.copies), (places, others + 1), "{report}"),
+        None if limits.copies_at_once > 64 => {
+            assert!(report.gathered <= places && report.copies <= places + others, "{report}");
+        }
         None => assert_eq!((report.gathered, report.copies), (0, places + others), "{report}"),
     }
 }

@@ -1,0 +1,371 @@
+//! The kernel that gathers ranges of many buffers in one.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use parking_lot::Mutex;
+use wgpu::{
+    BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
+    BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding, BufferBindingType,
+    BufferDescriptor, BufferUsages, CommandEncoder, ComputePassDescriptor, ComputePipeline,
+    ComputePipelineDescriptor, Device, DeviceType, Features, PipelineCompilationOptions,
+    PipelineLayoutDescriptor, Queue, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+};
+
+use crate::scopes::scoped;
+
+/// What arrays of bindings need.
+pub(crate) const ARRAYS: Features = Features::BUFFER_BINDING_ARRAY
+    .union(Features::STORAGE_RESOURCE_BINDING_ARRAY)
+    .union(Features::PARTIALLY_BOUND_BINDING_ARRAY);
+
+/// So many sources one launch reads at the most: out of an array, and out of bindings of their own, which the text of the
+/// kernel names one by one.
+const MOST_IN_ARRAY: u32 = 1024;
+const MOST_BINDINGS: u32 = 62;
+/// With fewer bindings than these, copies are as fast.
+const FEWEST_BINDINGS: u32 = 12;
+/// The bindings in front of the sources: the table, and the memory that is written.
+const IN_FRONT: u32 = 2;
+
+/// A workgroup copies about so many bytes.
+const BYTES_OF_WORKGROUP: u64 = 4 << 10;
+/// So many bytes one entry of the table has.
+const ENTRY: u64 = 16;
+/// The largest alignment of bindings that any API asks for.
+const TABLE_ALIGNMENT: u64 = 256;
+/// The least memory that is written, in bytes: all small batches share it.
+const LEAST_ROOM: u64 = 256 << 10;
+/// So many threads that submit at the same time find memory that is kept.
+const MOST_KEPT: usize = 4;
+
+/// Words of a range, from where in its binding, and to where. The third number of a launch counts parts of a range.
+const TEXT: &str = "
+@group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> gathered: array<u32>;
+SOURCES
+@compute @workgroup_size(64)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let entry = table[group.x];
+    let first = group.y * 64u + lane;
+    let step = groups.y * 64u;
+    COPY
+}";
+
+/// A range of a buffer, and where it goes in the memory that the kernel writes. All numbers are multiples of 4.
+pub(crate) struct Range<'a> {
+    pub(crate) from: &'a Buffer,
+    pub(crate) offset: u64,
+    pub(crate) to: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The kernel of one device.
+pub(crate) struct GatherKernel {
+    pipeline: ComputePipeline,
+    layout: BindGroupLayout,
+    /// Whether its sources are an array.
+    is_array: bool,
+    /// So many sources one launch reads.
+    most: usize,
+    /// Where bindings begin.
+    alignment: u64,
+    kept: Mutex<Vec<Workspace>>,
+}
+
+/// Memory of one submission. The queue orders the next use behind the last one.
+pub(crate) struct Workspace {
+    table: Buffer,
+    /// What the table says.
+    entries: Vec<u8>,
+    gathered: Buffer,
+}
+
+/// The launches of one submission.
+pub(crate) struct Launches(Vec<Launch>);
+
+struct Launch {
+    sources: BindGroup,
+    /// How many ranges, and in how many parts each.
+    size: [u32; 2],
+}
+
+impl GatherKernel {
+    /// For `device`; `None` if copies are as good there, or if the device has too few bindings.
+    pub(crate) fn new(device: &Device) -> Option<Self> {
+        let info = device.adapter_info();
+        let (is_array, most) = bindings(device, info.backend)?;
+        // On a processor the launch of a kernel takes longer than all copies.
+        let pays = !matches!(info.device_type, DeviceType::Cpu) && info.backend != wgpu::Backend::Gl;
+        if !setting(pays) {
+            return None;
+        }
+        let ((layout, pipeline), error) = scoped(device, || build(device, is_array, most));
+        let alignment = u64::from(device.limits().min_storage_buffer_offset_alignment);
+        let (most, kept) = (most as usize, Mutex::default());
+        error.is_none().then_some(Self { pipeline, layout, is_array, most, alignment, kept })
+    }
+
+    /// Memory for a submission that writes `bytes` bytes; to be called where errors are caught.
+    pub(crate) fn workspace(&self, device: &Device, ranges: usize, bytes: u64) -> Workspace {
+        let table = self.table_stride() * ranges.div_ceil(self.most) as u64;
+        let fits = |kept: &Workspace| kept.table.size() >= table && kept.gathered.size() >= bytes;
+        let mut kept = self.kept.lock();
+        let found = kept.iter().rposition(fits).map(|index| kept.swap_remove(index));
+        drop(kept);
+        found.unwrap_or_else(|| {
+            let buffer = |size: u64, usage| {
+                let usage = usage | BufferUsages::STORAGE;
+                device.create_buffer(&BufferDescriptor {
+                    label: None,
+                    size,
+                    usage,
+                    mapped_at_creation: false,
+                })
+            };
+            let room = bytes.max(LEAST_ROOM).next_power_of_two();
+            Workspace {
+                table: buffer(table.next_power_of_two(), BufferUsages::COPY_DST),
+                entries: Vec::new(),
+                gathered: buffer(room, BufferUsages::COPY_SRC),
+            }
+        })
+    }
+
+    /// Keeps memory for the next submission. The last one that uses it is submitted.
+    pub(crate) fn keep(&self, workspace: Workspace) {
+        let mut kept = self.kept.lock();
+        // What was kept first goes first: it may be too small by now.
+        let surplus = (kept.len() >= MOST_KEPT).then(|| kept.remove(0));
+        kept.push(workspace);
+        drop(kept);
+        drop(surplus);
+    }
+
+    /// Lets go of what is kept; returns how many bytes.
+    pub(crate) fn trim(&self) -> usize {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        bytes_of(&kept)
+    }
+
+    /// How many bytes are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        bytes_of(&self.kept.lock())
+    }
+
+    /// Binds `ranges`, for which `workspace` was taken.
+    pub(crate) fn bind(
+        &self,
+        device: &Device,
+        queue: &Queue,
+        workspace: &mut Workspace,
+        ranges: &[Range<'_>],
+    ) -> Launches {
+        let mut table = Vec::with_capacity(ranges.len() * ENTRY as usize);
+        let mut launches = Vec::new();
+        let mut sources = Vec::with_capacity(self.most.min(ranges.len()));
+        for ranges in ranges.chunks(self.most) {
+            let table_offset = table.len().next_multiple_of(TABLE_ALIGNMENT as usize);
+            table.resize(table_offset, 0);
+            sources.clear();
+            for range in ranges {
+                let source = range.source(self.alignment);
+                table.extend_from_slice(&range.entry(source.offset));
+                sources.push(source);
+            }
+            let table = BufferBinding {
+                buffer: &workspace.table,
+                offset: table_offset as u64,
+                size: size_of_table(ranges.len()),
+            };
+            let largest = ranges.iter().map(|range| range.bytes).max().unwrap_or(0);
+            let size = [ranges.len() as u32, largest.div_ceil(BYTES_OF_WORKGROUP) as u32];
+            let sources = self.bind_sources(device, workspace, table, &mut sources);
+            launches.push(Launch { sources, size });
+        }
+        // Batches of one shape follow each other: they have the same table.
+        if table != workspace.entries {
+            queue.write_buffer(&workspace.table, 0, &table);
+            workspace.entries = table;
+        }
+        Launches(launches)
+    }
+
+    fn bind_sources<'a>(
+        &self,
+        device: &Device,
+        workspace: &'a Workspace,
+        table: BufferBinding<'a>,
+        sources: &mut Vec<BufferBinding<'a>>,
+    ) -> BindGroup {
+        let entry = |binding, resource| BindGroupEntry { binding, resource };
+        let mut entries =
+            vec![entry(0, BindingResource::Buffer(table)), entry(1, workspace.gathered.as_entire_binding())];
+        match self.is_array {
+            true => entries.push(entry(IN_FRONT, BindingResource::BufferArray(sources))),
+            false => {
+                // Each binding wants a buffer, used or not.
+                if let Some(last) = sources.last().cloned() {
+                    sources.resize(self.most, last);
+                }
+                let sources = sources.iter().cloned().map(BindingResource::Buffer);
+                entries.extend((IN_FRONT..).zip(sources).map(|(binding, source)| entry(binding, source)));
+            }
+        }
+        device.create_bind_group(&BindGroupDescriptor {
+            label: None,
+            layout: &self.layout,
+            entries: &entries,
+        })
+    }
+
+    /// Launches the kernel.
+    pub(crate) fn launch(&self, encoder: &mut CommandEncoder, launches: &Launches) {
+        let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+        pass.set_pipeline(&self.pipeline);
+        for Launch { sources, size: [ranges, parts] } in &launches.0 {
+            pass.set_bind_group(0, sources, &[]);
+            pass.dispatch_workgroups(*ranges, *parts, 1);
+        }
+    }
+
+    /// Bytes of the table between the entries of two launches.
+    fn table_stride(&self) -> u64 {
+        (self.most as u64 * ENTRY).next_multiple_of(TABLE_ALIGNMENT)
+    }
+}
+
+impl Workspace {
+    /// What the kernel writes.
+    pub(crate) fn gathered(&self) -> &Buffer {
+        &self.gathered
+    }
+}
+
+impl Launches {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<'a> Range<'a> {
+    /// The binding that it lies in.
+    fn source(&self, alignment: u64) -> BufferBinding<'a> {
+        let offset = self.offset & !(alignment - 1);
+        BufferBinding { buffer: self.from, offset, size: NonZeroU64::new(self.offset + self.bytes - offset) }
+    }
+
+    /// Its entry in the table, in words, where its binding begins at `bound`.
+    fn entry(&self, bound: u64) -> [u8; ENTRY as usize] {
+        let words = [self.offset - bound, self.bytes, self.to, 0].map(|bytes| (bytes / 4) as u32);
+        let mut entry = [0; ENTRY as usize];
+        for (to, word) in entry.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        entry
+    }
+}
+
+/// What the variable `TRANSSHIP_WGPU_GATHER` says, which is there for tests and measurements: `always`, `never`, or else `pays`.
+fn setting(pays: bool) -> bool {
+    match std::env::var("TRANSSHIP_WGPU_GATHER").as_deref() {
+        Ok("always") => true,
+        Ok("never") => false,
+        _ => pays,
+    }
+}
+
+/// Whether sources are an array, and how many one launch reads; `None` if there are too few.
+fn bindings(device: &Device, backend: wgpu::Backend) -> Option<(bool, u32)> {
+    let limits = device.limits();
+    let in_array = limits.max_binding_array_elements_per_shader_stage;
+    // Of the arrays of other APIs nobody has tried one.
+    if device.features().contains(ARRAYS) && backend == wgpu::Backend::Vulkan && in_array > MOST_BINDINGS {
+        return Some((true, in_array.min(MOST_IN_ARRAY)));
+    }
+    let bindings = limits.max_storage_buffers_per_shader_stage.min(limits.max_bindings_per_bind_group);
+    let most = bindings.saturating_sub(IN_FRONT).min(MOST_BINDINGS);
+    (most >= FEWEST_BINDINGS).then_some((false, most))
+}
+
+fn build(device: &Device, is_array: bool, most: u32) -> (BindGroupLayout, ComputePipeline) {
+    let entry = |binding, read_only, least, count| BindGroupLayoutEntry {
+        binding,
+        visibility: ShaderStages::COMPUTE,
+        ty: BindingType::Buffer {
+            ty: BufferBindingType::Storage { read_only },
+            has_dynamic_offset: false,
+            min_binding_size: NonZeroU64::new(least),
+        },
+        count,
+    };
+    let mut entries = vec![entry(0, true, ENTRY, None), entry(1, false, 4, None)];
+    match is_array {
+        true => entries.push(entry(IN_FRONT, true, 4, NonZeroU32::new(most))),
+        false => entries.extend((0..most).map(|source| entry(IN_FRONT + source, true, 4, None))),
+    }
+    let layout =
+        device.create_bind_group_layout(&BindGroupLayoutDescriptor { label: None, entries: &entries });
+    let pipeline_layout = device.create_pipeline_layout(&PipelineLayoutDescriptor {
+        bind_group_layouts: &[Some(&layout)],
+        ..PipelineLayoutDescriptor::default()
+    });
+    let source = ShaderSource::Wgsl(text(is_array, most).into());
+    let descriptor = ShaderModuleDescriptor { label: None, source };
+    // wgpu 30 takes the length of the array of bindings for that of the elements, and cuts their words off there.
+    //
+    // SAFETY: the kernel reads the entries that `bind` writes, one for each group of a launch, and per entry the words of a range,
+    // which lies in its binding (`Range::source`), and writes as many where `workspace` has room. Its loops end.
+    let module = unsafe { device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked()) };
+    let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
+        label: None,
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: None,
+        compilation_options: PipelineCompilationOptions::default(),
+        cache: None,
+    });
+    (layout, pipeline)
+}
+
+fn text(is_array: bool, most: u32) -> String {
+    let copy = |source: &str| {
+        format!(
+            "for (var word = first; word < entry.y; word += step) {{ gathered[entry.z + word] = {source}[entry.x + word]; }}"
+        )
+    };
+    let (sources, copy) = match is_array {
+        true => (
+            format!(
+                "struct Words {{ words: array<u32> }}\n@group(0) @binding({IN_FRONT}) var<storage, read> sources: binding_array<Words, {most}>;"
+            ),
+            copy("sources[group.x].words"),
+        ),
+        false => {
+            let declare = |source: u32| {
+                format!(
+                    "@group(0) @binding({}) var<storage, read> source{source}: array<u32>;\n",
+                    IN_FRONT + source
+                )
+            };
+            let case = |source: u32| format!("case {source}u: {{ {} }}\n", copy(&format!("source{source}")));
+            let cases: String = (0..most).map(case).collect();
+            ((0..most).map(declare).collect(), format!("switch group.x {{ {cases} default: {{}} }}"))
+        }
+    };
+    let enable = if is_array { "enable wgpu_binding_array;" } else { "" };
+    format!("{enable}{}", TEXT.replace("SOURCES", &sources).replace("COPY", &copy))
+}
+
+fn size_of_table(entries: usize) -> Option<NonZeroU64> {
+    NonZeroU64::new(entries as u64 * ENTRY)
+}
+
+fn bytes_of(kept: &[Workspace]) -> usize {
+    let bytes: u64 = kept.iter().map(|workspace| workspace.table.size() + workspace.gathered.size()).sum();
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
