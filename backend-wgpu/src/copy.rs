@@ -195,7 +195,8 @@ impl<'a> Batch<'a> {
             }
             _ => None,
         };
-        context.gather_kernel().map_or_else(Vec::new, |_| stretches(self.commands.iter().map(target)))
+        let commands = self.commands.iter().map(target);
+        context.gather_kernel().map_or_else(Vec::new, |kernel| stretches(commands, kernel.room()))
     }
 
     /// Hands the commands to the queue, the downloads of `stretches` gathered. What goes wrong is in the error; the position is

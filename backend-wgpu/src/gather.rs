@@ -11,9 +11,6 @@ const FEWEST: usize = 16;
 const LARGEST: u64 = 64 << 10;
 /// So many bytes between two of them travel as well, whatever they are. Nobody else uses the block.
 const LARGEST_GAP: u64 = 4 << 10;
-/// What a submission gathers at the most, in bytes.
-const MOST: u64 = 8 << 20;
-
 /// Where a download goes: in which block, and where in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
@@ -41,9 +38,10 @@ pub(crate) struct Stretch {
     pub(crate) bytes: u64,
 }
 
-/// The stretches among commands, in order. A command is `None` if it is none that a kernel can make.
-pub(crate) fn stretches(commands: impl Iterator<Item = Option<Target>>) -> Vec<Stretch> {
-    let mut stretches = Stretches { whole: Vec::new(), open: None, gathered: 0 };
+/// The stretches among commands, in order, where the kernel may write `room` bytes. A command is `None` if it is none that a
+/// kernel can make.
+pub(crate) fn stretches(commands: impl Iterator<Item = Option<Target>>, room: u64) -> Vec<Stretch> {
+    let mut stretches = Stretches { whole: Vec::new(), open: None, gathered: 0, room };
     for (number, target) in commands.enumerate() {
         match target.filter(|target| target.bytes <= LARGEST) {
             Some(target) => stretches.add(number, &target),
@@ -57,15 +55,16 @@ pub(crate) fn stretches(commands: impl Iterator<Item = Option<Target>>) -> Vec<S
 struct Stretches {
     whole: Vec<Stretch>,
     open: Option<Stretch>,
-    /// Bytes of the memory that the kernel writes.
+    /// How much the kernel writes, in bytes, and may write.
     gathered: u64,
+    room: u64,
 }
 
 impl Stretches {
     fn add(&mut self, number: usize, target: &Target) {
         if let Some(open) = self.open.as_mut().filter(|open| open.is_followed_by(target)) {
             let bytes = target.end() - open.offset;
-            if open.gathered_at + bytes <= MOST {
+            if open.gathered_at + bytes <= self.room {
                 (open.downloads.end, open.bytes) = (number + 1, bytes);
                 return;
             }
@@ -83,7 +82,7 @@ impl Stretches {
     fn close(&mut self) {
         let Some(stretch) = self.open.take() else { return };
         let end = stretch.gathered_at + stretch.bytes;
-        if stretch.downloads.len() >= FEWEST && end <= MOST {
+        if stretch.downloads.len() >= FEWEST && end <= self.room {
             self.gathered = end;
             self.whole.push(stretch);
         }
@@ -107,18 +106,20 @@ impl Stretch {
 mod tests {
     use super::*;
 
+    const ROOM: u64 = 8 << 20;
+
     /// Downloads of `bytes` bytes each into one block, every `step` bytes.
     fn every(step: u64, bytes: u64, count: u64) -> impl Iterator<Item = Option<Target>> {
         (0..count).map(move |number| Some(Target { block: 0, offset: number * step, bytes }))
     }
 
     fn ranges(commands: impl Iterator<Item = Option<Target>>) -> Vec<Range<usize>> {
-        stretches(commands).into_iter().map(|stretch| stretch.downloads).collect()
+        stretches(commands, ROOM).into_iter().map(|stretch| stretch.downloads).collect()
     }
 
     #[test]
     fn what_lies_close_together_is_gathered_at_once() {
-        let stretch = stretches(every(304, 292, 528));
+        let stretch = stretches(every(304, 292, 528), ROOM);
         let bytes = 527 * 304 + 292;
         assert_eq!(stretch, [Stretch { downloads: 0..528, block: 0, offset: 0, gathered_at: 0, bytes }]);
         assert_eq!(ranges(every(292 + LARGEST_GAP, 292, 40)).len(), 1);
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn one_that_goes_elsewhere_begins_anew() {
         let other = every(64, 64, 60).map(|target| target.map(|target| Target { block: 1, ..target }));
-        let both = stretches(every(60, 60, 33).chain(other));
+        let both = stretches(every(60, 60, 33).chain(other), ROOM);
         assert_eq!((both[1].downloads.clone(), both[1].block, both[1].gathered_at), (33..93, 1, 33 * 60));
         // Backwards, and one over the other.
         let mut back: Vec<_> = every(64, 64, 40).collect();
@@ -149,8 +150,8 @@ mod tests {
 
     #[test]
     fn no_more_is_gathered_than_there_is_room_for() {
-        let all = stretches(every(LARGEST, LARGEST, 1000));
+        let all = stretches(every(LARGEST, LARGEST, 1000), ROOM);
         let end = all.iter().map(|stretch| stretch.gathered_at + stretch.bytes).max();
-        assert_eq!((all.len(), end), (1, Some(MOST)));
+        assert_eq!((all.len(), end), (1, Some(ROOM)));
     }
 }

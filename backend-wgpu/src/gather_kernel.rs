@@ -33,8 +33,9 @@ const BYTES_OF_WORKGROUP: u64 = 4 << 10;
 const ENTRY: u64 = 16;
 /// The largest alignment of bindings that any API asks for.
 const TABLE_ALIGNMENT: u64 = 256;
-/// The least memory that is written, in bytes: all small batches share it.
+/// The least memory that is written, in bytes: all small batches share it. And the most.
 const LEAST_ROOM: u64 = 256 << 10;
+const MOST_ROOM: u64 = 8 << 20;
 /// So many threads that submit at the same time find memory that is kept.
 const MOST_KEPT: usize = 4;
 
@@ -73,6 +74,8 @@ pub(crate) struct GatherKernel {
     most: usize,
     /// Where bindings begin.
     alignment: u64,
+    /// So many bytes one submission writes.
+    room: u64,
     kept: Mutex<Vec<Workspace>>,
 }
 
@@ -103,10 +106,20 @@ impl GatherKernel {
         if !setting(pays) {
             return None;
         }
+        let limits = device.limits();
+        let room = MOST_ROOM.min(limits.max_storage_buffer_binding_size).min(limits.max_buffer_size) & !3;
+        if room < LEAST_ROOM {
+            return None;
+        }
         let ((layout, pipeline), error) = scoped(device, || build(device, is_array, most));
-        let alignment = u64::from(device.limits().min_storage_buffer_offset_alignment);
+        let alignment = u64::from(limits.min_storage_buffer_offset_alignment);
         let (most, kept) = (most as usize, Mutex::default());
-        error.is_none().then_some(Self { pipeline, layout, is_array, most, alignment, kept })
+        error.is_none().then_some(Self { pipeline, layout, is_array, most, alignment, room, kept })
+    }
+
+    /// So many bytes one submission writes at the most.
+    pub(crate) fn room(&self) -> u64 {
+        self.room
     }
 
     /// Memory for a submission that writes `bytes` bytes; to be called where errors are caught.
@@ -126,7 +139,7 @@ impl GatherKernel {
                     mapped_at_creation: false,
                 })
             };
-            let room = bytes.max(LEAST_ROOM).next_power_of_two();
+            let room = bytes.max(LEAST_ROOM).next_power_of_two().min(self.room);
             Workspace {
                 table: buffer(table.next_power_of_two(), BufferUsages::COPY_DST),
                 entries: Vec::new(),

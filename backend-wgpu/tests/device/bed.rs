@@ -11,6 +11,10 @@ use transship_core::backend::Driver;
 use transship_core::{CopyHandle, CopyOptions, Device, Tensor, TensorTree, start_copy};
 use wgpu::{BufferUsages, PollType};
 
+const ARRAYS: wgpu::Features = wgpu::Features::BUFFER_BINDING_ARRAY
+    .union(wgpu::Features::STORAGE_RESOURCE_BINDING_ARRAY)
+    .union(wgpu::Features::PARTIALLY_BOUND_BINDING_ARRAY);
+
 /// A device as a program of its own makes it, with nothing but the default limits.
 pub(crate) struct Program {
     pub(crate) device: wgpu::Device,
@@ -21,11 +25,33 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn new() -> Self {
+        Self::made(|_| wgpu::DeviceDescriptor::default())
+    }
+
+    /// A device with all bindings that its adapter has, and what arrays of them need.
+    pub(crate) fn with_limits_of_the_adapter() -> Self {
+        Self::made(|adapter| wgpu::DeviceDescriptor {
+            required_features: adapter.features() & ARRAYS,
+            required_limits: adapter.limits(),
+            ..wgpu::DeviceDescriptor::default()
+        })
+    }
+
+    /// The same, with bindings of at most `bytes` bytes.
+    pub(crate) fn with_largest_binding(bytes: u64) -> Self {
+        Self::made(|adapter| wgpu::DeviceDescriptor {
+            required_features: adapter.features() & ARRAYS,
+            required_limits: wgpu::Limits { max_storage_buffer_binding_size: bytes, ..adapter.limits() },
+            ..wgpu::DeviceDescriptor::default()
+        })
+    }
+
+    fn made(describe: impl FnOnce(&wgpu::Adapter) -> wgpu::DeviceDescriptor<'static>) -> Self {
         let descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
         let instance = wgpu::Instance::new(descriptor);
         let mut adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
         adapters.sort_by_key(|adapter| adapter.get_info().backend != wgpu::Backend::Vulkan);
-        let requested = adapters[0].request_device(&wgpu::DeviceDescriptor::default());
+        let requested = adapters[0].request_device(&describe(&adapters[0]));
         let (device, queue) = pollster::block_on(requested).unwrap();
         // SAFETY: cases that destroy the device do so when no copy is on its way.
         let target = unsafe { transship_wgpu::from_device(device.clone(), queue.clone()) }.unwrap();

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod errors;
+mod gather;
 mod lost;
 mod order;
 mod own_device;
@@ -72,6 +73,12 @@ pub(crate) fn all() -> Vec<Case> {
         case!(views::a_leaf_is_bound_alone_where_it_is_aligned),
         case!(views::what_is_on_no_wgpu_device_has_no_view),
         case!(sizes::odd_views_up_down_and_between),
+        case!(gather::odd_sizes_and_views_come_down_by_a_kernel),
+        case!(gather::batches_of_several_threads_do_not_mix),
+        case!(gather::few_bindings_are_no_kernel),
+        case!(gather::buffers_without_storage_are_copied),
+        case!(gather::views_of_buffers_larger_than_a_binding_come_down),
+        case!(gather::trim_gives_back_what_gathers),
         case!(pools::a_copy_up_in_a_steady_state),
         case!(pools::trim_gives_all_staging_back),
         case!(pools::copies_in_flight_stay_within_the_budget),

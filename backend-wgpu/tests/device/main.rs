@@ -20,6 +20,8 @@ use transship_wgpu::WgpuDriver;
 use crate::cases::Case;
 
 fn main() -> ExitCode {
+    // SAFETY: no other thread runs yet. On a processor the kernel that gathers does not pay, and would never run.
+    unsafe { std::env::set_var("TRANSSHIP_WGPU_GATHER", "always") };
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials = cases::all().into_iter().map(|case| trial(case, &arguments)).collect();
