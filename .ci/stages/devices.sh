@@ -15,10 +15,13 @@ stage_wgpu() {
     local required=(env TRANSSHIP_REQUIRE=wgpu)
     local both=(env TRANSSHIP_REQUIRE=wgpu,wgpu:1 WGPU_BACKEND=vulkan,gl)
     step "${both[@]}" "$(plain tests/conformance/main.rs)" wgpu::
+    # On a processor the kernel that gathers does not pay: it runs where it is told to.
+    step "${required[@]}" TRANSSHIP_WGPU_GATHER=always "$(plain tests/conformance/main.rs)" wgpu::
     step "${required[@]}" "$(plain tests/soak/main.rs)" wgpu --steps "$soak_steps"
     step "${both[@]}" "$(plain tests/soak/main.rs)" wgpu --steps "$soak_steps"
     step "$(plain examples/wgpu_compute.rs)"
     step "$(plain examples/detection_batch.rs)" wgpu:0
+    step "$(plain benches/download_phases.rs)"
     # CUDA, on its stand-in, and wgpu in one program.
     step "${simulated[@]}" "$(plain examples/between_devices.rs)" cuda:0 wgpu:0
     step "$(plain benches/transship_bench/main.rs)" --quick --device wgpu:0 --only headline --only 1GiB

@@ -44,8 +44,10 @@ pub(super) const ROWS: &[Work] = &[
 const LEAST_BUDGET: usize = 1 << 16;
 
 fn headline(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
-    let mut contenders =
-        vec![to_host(bed).way("start_copy, until wait() returns (pinned, as usual)", ours::until_waited)];
+    let mut contenders = vec![
+        to_host(bed).way("start_copy, until wait() returns (pinned, as usual)", ours::until_waited),
+        to_host(bed).way("until start_copy returns", ours::until_started),
+    ];
     contenders.extend(rivals::down(&bed.device, detection::BYTES)?);
     let mut row = Row::new(work.name, work.title, detection::LEAVES, detection::BYTES);
     row.lines = series(bed.effort(3.0), contenders, |seed| on_device(bed, input::headline(seed)?))?;

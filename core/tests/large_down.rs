@@ -1,0 +1,54 @@
+//! Results that are too large for pinned memory: down through blocks, while the last one is copied out.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::thread;
+
+use support::{in_time, late, no_violations};
+use transship_core::{CopyOptions, Device, Tensor, start_copy};
+
+const BLOCK: usize = 512 << 10;
+
+fn numbers(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
+}
+
+fn comes_down(device: &Device, bytes: usize, seed: usize) {
+    let tensor = Tensor::from(numbers(bytes, seed));
+    let there = start_copy(tensor, device, CopyOptions::default()).unwrap().wait().unwrap();
+    let down = start_copy(there, &Device::host(), CopyOptions::default()).unwrap();
+    let (back, report) = down.wait_with_report().unwrap();
+    assert_eq!(report.pageable_result_bytes, bytes as u64, "{report}");
+    assert!(back.to_bytes().unwrap() == numbers(bytes, seed), "{bytes} bytes of {seed}");
+}
+
+/// catches: 186-read-before-it-is-there, 187-segment-on-its-way-not-counted
+#[test]
+fn every_block_is_there_before_it_is_copied_out() {
+    let (late, device) = late();
+    device.set_result_budget(64 << 10).unwrap();
+    in_time(move || {
+        for (seed, bytes) in [BLOCK + 1, 9 * BLOCK + 3, 12 * BLOCK + 77].into_iter().enumerate() {
+            (0..5).for_each(|round| comes_down(&device, bytes, seed + round));
+        }
+    });
+    no_violations(&late);
+}
+
+/// catches: 185-waits-for-a-block-with-one-in-hand
+#[test]
+fn threads_that_have_a_block_each_do_not_wait_for_each_other() {
+    let (late, device) = late();
+    device.set_result_budget(64 << 10).unwrap();
+    device.set_staging_budget(2 * BLOCK).unwrap();
+    in_time(move || {
+        let copies = (0..4).map(|seed| {
+            let device = device.clone();
+            thread::spawn(move || (0..4).for_each(|round| comes_down(&device, 10 * BLOCK, seed + round)))
+        });
+        copies.collect::<Vec<_>>().into_iter().for_each(|copy| copy.join().unwrap());
+    });
+    no_violations(&late);
+}
