@@ -15,6 +15,11 @@
 //! uses them: at most 1 GiB of them, and with those in use at most twice what was ever in use at once. `Device::trim` gives
 //! them back. A buffer that [`wgpu_view`] has shown is never used again for another tensor, since the program may hold it.
 //!
+//! Many small downloads in one copy are gathered by a compute kernel, where the device has bindings enough for it: at least 14 storage
+//! buffers a stage, or better `BUFFER_BINDING_ARRAY`, `STORAGE_RESOURCE_BINDING_ARRAY` and `PARTIALLY_BOUND_BINDING_ARRAY`, which
+//! devices that this crate opens have where the adapter does. On processors and with GL it does not pay. The environment variable
+//! `TRANSSHIP_WGPU_GATHER` says `always` or `never` instead, for tests and measurements; it is read when a device is opened.
+//!
 //! A program that depends on this crate itself, and not through the feature of `transship`, must name it somewhere, if only by
 //! `use transship_wgpu as _;`: the linker leaves out what nothing names, and there would be no driver.
 
