@@ -244,7 +244,7 @@ impl Bed {
         });
         let mut commands = None;
         let finished = timed(|| commands = Some(encoder.finish()));
-        let submitted = timed(|| drop(self.queue.submit(commands)));
+        let submitted = timed(|| _ = self.queue.submit(commands));
         let waited = timed(|| {
             while !done.load(Ordering::Acquire) {
                 self.device.poll(PollType::Poll).unwrap();

