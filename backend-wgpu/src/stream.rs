@@ -11,7 +11,9 @@ use crate::context::Context;
 
 /// How long a wait asks again and again before it sleeps: small copies are done within this.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long it sleeps between two questions then, at first and at the most.
+/// How long it sleeps between two questions then: a part of the time that it has waited so far, so that it is late by little. A
+/// thread that copies blocks out waits for each of them.
+const PART: u32 = 16;
 const SHORTEST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_micros(500);
 
@@ -53,7 +55,6 @@ impl Context {
     pub(crate) fn wait(&self, position: u64, timeout: Option<Duration>) -> Result<bool> {
         let start = Instant::now();
         let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
-        let mut nap = SHORTEST_NAP;
         loop {
             if self.reached()? >= position {
                 return Ok(true);
@@ -63,11 +64,11 @@ impl Context {
             if left.is_zero() {
                 return Ok(false);
             }
-            if now.duration_since(start) < SPIN {
+            let waited = now.duration_since(start);
+            if waited < SPIN {
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(nap.min(left));
-                nap = (nap * 2).min(LONGEST_NAP);
+                std::thread::sleep((waited / PART).clamp(SHORTEST_NAP, LONGEST_NAP).min(left));
             }
         }
     }
