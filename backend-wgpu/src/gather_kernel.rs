@@ -295,6 +295,10 @@ fn setting(pays: bool) -> bool {
 /// Whether sources are an array, and how many one launch reads; `None` if there are too few.
 fn bindings(device: &Device, backend: wgpu::Backend) -> Option<(bool, u32)> {
     let limits = device.limits();
+    // The numbers of a launch.
+    if limits.max_compute_workgroups_per_dimension < MOST_IN_ARRAY {
+        return None;
+    }
     let in_array = limits.max_binding_array_elements_per_shader_stage;
     // Of the arrays of other APIs nobody has tried one.
     if device.features().contains(ARRAYS) && backend == wgpu::Backend::Vulkan && in_array > MOST_BINDINGS {

@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(thousands_down_with_little_staging).needs(OwnMemory),
         case!(down_to_ordinary_memory).needs(OwnMemory),
         case!(odd_places_down).needs(OwnMemory),
+        case!(parts_of_a_few_down).needs(OwnMemory),
         case!(on_the_device).needs(OwnMemory),
         case!(to_another_device).needs(SecondDevice),
         case!(while_the_device_stands_still).needs(OwnMemory),
@@ -149,6 +150,23 @@ fn odd_places_down(bed: &Bed) -> Result<(), Failed> {
     let (_, there) = scattered(bed, tensors)?;
     let (mut back, _) = bed.copy(views(&there)?, &bed.host, bed.options())?;
     assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+/// Many views of few tensors, which overlap, and some of no bytes.
+fn parts_of_a_few_down(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    let (_, there) = scattered(bed, vec![bed.bytes(5000), bed.bytes(70_001), bed.bytes(1 << 20)])?;
+    let (here, _) = bed.copy(there.clone(), &bed.host, bed.options())?;
+    let parts = |of: &[Tensor]| -> transship::Result<Vec<Tensor>> {
+        let part = |number: usize| of[number % 3].narrow(0, number * 37 % 4001, number * 13 % 700);
+        (0..300).map(part).collect()
+    };
+    let expected = Contents::of_all(&mut parts(&here)?);
+    for _ in 0..2 {
+        let (mut back, _) = bed.copy(parts(&there)?, &bed.host, bed.options())?;
+        assert_same(&expected, &Contents::of_all(&mut back));
+    }
     Ok(())
 }
 
