@@ -149,7 +149,7 @@ fn many_large_results_are_page_locked_once() {
     no_violations(&late);
 }
 
-/// catches: 196-page-locked-in-vain
+/// catches: 187-page-locked-in-vain
 #[test]
 fn nothing_is_page_locked_for_what_has_no_room() {
     let (late, device) = late();

@@ -24,7 +24,7 @@ fn comes_down(device: &Device, bytes: usize, seed: usize) {
     assert!(back.to_bytes().unwrap() == numbers(bytes, seed), "{bytes} bytes of {seed}");
 }
 
-/// catches: 186-read-before-it-is-there, 187-segment-on-its-way-not-counted
+/// catches: 189-read-before-it-is-there, 190-segment-on-its-way-not-counted
 #[test]
 fn every_block_is_there_before_it_is_copied_out() {
     let (late, device) = late();
@@ -37,7 +37,7 @@ fn every_block_is_there_before_it_is_copied_out() {
     no_violations(&late);
 }
 
-/// catches: 185-waits-for-a-block-with-one-in-hand
+/// catches: 188-waits-for-a-block-with-one-in-hand
 #[test]
 fn threads_that_have_a_block_each_do_not_wait_for_each_other() {
     let (late, device) = late();

@@ -7,7 +7,7 @@ use crate::stand_in::StandIn;
 
 const BYTES: usize = 3 << 20;
 
-/// catches: 195-registered-memory-freed-by-the-driver
+/// catches: 186-registered-memory-freed-by-the-driver
 pub(crate) fn run(stand_in: &StandIn) -> Result<(), String> {
     let before = stand_in.ask("pinned");
     let ordinal = stand_in.add_devices(1);

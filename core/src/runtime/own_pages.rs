@@ -28,8 +28,7 @@ mod linux {
     impl OwnPages {
         /// `bytes` bytes; `None` where the system refuses.
         pub(crate) fn map(bytes: usize) -> Option<Self> {
-            let (access, kind) =
-                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+            let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
             // SAFETY: a new mapping, wherever the system likes.
             let start = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
             let start = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED)?;

@@ -11,9 +11,9 @@ use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::runtime::workers;
 use crate::staging::pool::StagingPool;
 use crate::transfer::cut_segments::Segment;
+use crate::transfer::download_ahead::{Ahead, DownloadBegun};
 use crate::transfer::filled::FilledSegment;
 use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
-use crate::transfer::landing::{Ahead, Landing};
 use crate::transfer::take_blocks::{BlockSource, Now};
 
 /// The segments of copies, shared by the threads that carry them out.
@@ -91,7 +91,7 @@ impl ParallelCopy {
                 && let Some(group) = group.take()
             {
                 let last = ahead.take();
-                self.attempt(&group, || last.map_or(Ok(()), Landing::land));
+                self.attempt(&group, || last.map_or(Ok(()), DownloadBegun::finish));
             }
             let ended = submitted + begun - ahead.count();
             if self.left.fetch_sub(ended, Ordering::AcqRel) == ended {

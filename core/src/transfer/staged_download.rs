@@ -14,7 +14,7 @@ use crate::staging::pool::StagingPool;
 use crate::transfer::coalesce;
 use crate::transfer::coalesce::{Begin, CopyRange};
 use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
-use crate::transfer::landing::{Ahead, Landing};
+use crate::transfer::download_ahead::{Ahead, DownloadBegun};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
 use crate::transfer::take_blocks::{BlockSource, Now, SegmentBlocks};
@@ -35,15 +35,15 @@ impl SegmentCopy<'_> {
             }
             BlockSource::Now(Now { ahead, .. }) => {
                 let pool = source.staging();
-                let Some(block) = self.take_for_landing(pool, ahead)? else { return Ok(Carried::InHalves) };
+                let Some(block) = self.take_ahead(pool, ahead)? else { return Ok(Carried::InHalves) };
                 let block = Arc::new(block);
                 let position = self.read_down(queue, &block, |bytes| self.grow_table(bytes))?;
                 let (completion, queue) = (job.completion.clone(), queue.clone());
-                let landing = Landing { completion, queue, position, unstaged: self.unstaged(block) };
+                let begun = DownloadBegun { completion, queue, position, unstaged: self.unstaged(block) };
                 // While many copies run, each has few blocks.
                 match ahead.filter(|_| !pool.is_shared_by_many()) {
-                    Some(ahead) => ahead.put(landing)?,
-                    None => landing.land()?,
+                    Some(ahead) => ahead.put(begun)?,
+                    None => begun.finish()?,
                 }
                 Ok(Carried::Whole)
             }
@@ -52,12 +52,12 @@ impl SegmentCopy<'_> {
 
     /// As [`take`](Self::take). A thread that has a block waits for no other one before it has given that back: copies that have a
     /// block each would wait for each other.
-    fn take_for_landing(&self, pool: &Arc<StagingPool>, ahead: Option<&Ahead>) -> Result<Option<Block>> {
+    fn take_ahead(&self, pool: &Arc<StagingPool>, ahead: Option<&Ahead>) -> Result<Option<Block>> {
         if let Some(ahead) = ahead.filter(|ahead| ahead.count() > 0) {
             if let Ok(Some(block)) = pool.take_or_grow(self.segment.block, Direction::Download) {
                 return Ok(Some(block));
             }
-            ahead.take().map_or(Ok(()), Landing::land)?;
+            ahead.take().map_or(Ok(()), DownloadBegun::finish)?;
         }
         self.take(pool, Direction::Download, None)
     }

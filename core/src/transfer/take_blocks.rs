@@ -14,7 +14,7 @@ use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::transfer::coalesce;
 use crate::transfer::cut_segments::Segment;
-use crate::transfer::landing::Ahead;
+use crate::transfer::download_ahead::Ahead;
 use crate::transfer::not_inline::{Effort, MOST_INLINE_COPIES, NotInline, WAIT_FOR_BLOCKS};
 
 /// Where the blocks of a segment come from.

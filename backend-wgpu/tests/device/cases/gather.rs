@@ -8,7 +8,7 @@ use crate::bed::{Program, down, numbers};
 
 const ROUNDS: usize = 3;
 
-/// catches: 188-bytes-in-front-of-a-view-not-counted, 191-table-of-another-batch
+/// catches: 191-bytes-in-front-of-a-view-not-counted, 194-table-of-another-batch
 pub(crate) fn odd_sizes_and_views_come_down_by_a_kernel() -> Outcome {
     let program = Program::with_limits_of_the_adapter();
     for count in [16, 40, 63, 200, 1100] {
@@ -51,7 +51,7 @@ pub(crate) fn few_bindings_are_no_kernel() -> Outcome {
         .comes_down(|report| assert_eq!((report.gathered, report.copies), (0, 80), "{report}"))
 }
 
-/// catches: 190-storage-not-asked-for
+/// catches: 193-storage-not-asked-for
 pub(crate) fn buffers_without_storage_are_copied() -> Outcome {
     let program = Program::with_limits_of_the_adapter();
     let plain = BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
@@ -73,7 +73,7 @@ pub(crate) fn buffers_without_storage_are_copied() -> Outcome {
 
 /// Small views of buffers that are larger than a binding may be, the same one several times.
 ///
-/// catches: 189-bound-from-the-start
+/// catches: 192-bound-from-the-start
 pub(crate) fn views_of_buffers_larger_than_a_binding_come_down() -> Outcome {
     let program = Program::with_largest_binding(512 << 10);
     let numbers = numbers(1 << 18, 3);

@@ -13,7 +13,7 @@ use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::job::unstage::Unstaged;
 
 /// A segment whose copies into a block are submitted.
-pub(crate) struct Landing {
+pub(crate) struct DownloadBegun {
     pub(crate) completion: Arc<Completion>,
     pub(crate) queue: Arc<SubmissionQueue>,
     /// Behind the copies; `None` if there is nothing to copy.
@@ -21,9 +21,9 @@ pub(crate) struct Landing {
     pub(crate) unstaged: Unstaged,
 }
 
-impl Landing {
+impl DownloadBegun {
     /// Waits for the copies, and puts the bytes where they belong.
-    pub(crate) fn land(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         if let Some(position) = self.position {
             self.queue.wait(position, None)?;
         }
@@ -35,7 +35,7 @@ impl Landing {
 
 /// The segment that one thread has on its way.
 #[derive(Default)]
-pub(crate) struct Ahead(RefCell<Option<Landing>>);
+pub(crate) struct Ahead(RefCell<Option<DownloadBegun>>);
 
 impl Ahead {
     /// How many segments are on their way: one or none.
@@ -43,14 +43,14 @@ impl Ahead {
         usize::from(self.0.borrow().is_some())
     }
 
-    /// Puts `landing` aside, and lands the one before it.
-    pub(crate) fn put(&self, landing: Landing) -> Result<()> {
-        let before = self.0.replace(Some(landing));
-        before.map_or(Ok(()), Landing::land)
+    /// Puts `begun` aside, and ends the one before it.
+    pub(crate) fn put(&self, begun: DownloadBegun) -> Result<()> {
+        let before = self.0.replace(Some(begun));
+        before.map_or(Ok(()), DownloadBegun::finish)
     }
 
-    /// The segment that is on its way, for the caller to land.
-    pub(crate) fn take(&self) -> Option<Landing> {
+    /// The segment that is on its way, for the caller to end.
+    pub(crate) fn take(&self) -> Option<DownloadBegun> {
         self.0.take()
     }
 }
