@@ -32,7 +32,7 @@ pub use transship_core::{
     MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, PendingCopy,
     PoolUsage, Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched,
     PrefetchedStream, RawMemory, Result, Reused, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority,
-    Strides, Tensor, TensorTree, TimedWait, Value, Visitor, backend, drivers, for_each_tensor,
+    Strides, Tensor, TensorTree, TimedWait, Value, Visitor, backend, drivers, fill, for_each_tensor,
     register_driver, runtime_stats, start_copy, start_copy_into, start_copy_to_all,
 };
 
@@ -43,6 +43,9 @@ pub use transship_derive::TensorTree;
 pub use transship_cuda as cuda;
 #[cfg(feature = "hip")]
 pub use transship_hip as hip;
+
+#[cfg(feature = "safetensors")]
+pub use transship_safetensors as safetensors;
 
 #[cfg(feature = "wgpu")]
 pub use transship_wgpu as wgpu;

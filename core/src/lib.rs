@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod backend;
+pub mod fill;
 // For tests, benches and fuzzing.
 #[doc(hidden)]
 pub mod plan;

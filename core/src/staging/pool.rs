@@ -77,6 +77,11 @@ impl StagingPool {
         Self::new(backend, BlockAccounts::new(result_budget(), false))
     }
 
+    /// Blocks that the program fills itself: beside those of copies, which none of them holds up.
+    pub(crate) fn for_filling(backend: Arc<dyn Backend>, budget: usize) -> Arc<Self> {
+        Self::new(backend, BlockAccounts::new(budget, false))
+    }
+
     fn new(backend: Arc<dyn Backend>, accounts: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
         let state = State {
             accounts,

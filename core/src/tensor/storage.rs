@@ -89,6 +89,16 @@ impl Storage {
         Self::with(buffer, device, Some(filled_by), gaps, false)
     }
 
+    /// The same for memory whose gaps belong to somebody or not.
+    pub(crate) fn with_gaps(
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+        gaps: Gaps,
+    ) -> Self {
+        Self::with(buffer, device, filled_by, gaps, false)
+    }
+
     /// The same for memory of somebody else, who lets it be read.
     pub(crate) fn lent(
         buffer: Box<dyn Buffer>,

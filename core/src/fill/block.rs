@@ -1,0 +1,101 @@
+//! A pinned block in the hands of a thread of the program.
+
+use std::mem::MaybeUninit;
+
+use crate::backend::WriteWindow;
+use crate::error::{Error, Result};
+use crate::staging::block::Block;
+
+/// A pinned block that a thread appends bytes to. Dropping it gives it back; nothing is copied then.
+pub struct FillBlock {
+    pub(crate) block: Block,
+    window: WriteWindow,
+    capacity: usize,
+    filled: usize,
+}
+
+impl FillBlock {
+    /// `block` is used by nobody else, and by no copy.
+    pub(crate) fn new(block: Block, capacity: usize) -> Result<Self> {
+        let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
+        let capacity = capacity.min(window.bytes());
+        Ok(Self { block, window, capacity, filled: 0 })
+    }
+
+    /// How many bytes it has room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many bytes were appended.
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if there is no room for all of them; then none is appended.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check_room(bytes.len())?;
+        let room = self.room(bytes.len());
+        room.iter_mut().zip(bytes).for_each(|(to, from)| _ = to.write(*from));
+        self.filled += bytes.len();
+        Ok(())
+    }
+
+    /// Appends so many zeros.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub fn append_zeros(&mut self, bytes: usize) -> Result<()> {
+        self.check_room(bytes)?;
+        self.room(bytes).fill(MaybeUninit::new(0));
+        self.filled += bytes;
+        Ok(())
+    }
+
+    /// Appends what `write` writes to the start of the room that it is given: at most `most` bytes. It returns the part that it
+    /// has written; anything but a part from the start of the room counts as nothing. The room may be memory that is slow to
+    /// read. Returns how many bytes were appended.
+    ///
+    /// # Errors
+    ///
+    /// What `write` says; then nothing is appended.
+    pub fn append_with<E>(
+        &mut self,
+        most: usize,
+        write: impl for<'a> FnOnce(&'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], E>,
+    ) -> Result<usize, E> {
+        let room = self.room(most);
+        let (start, bytes) = (room.as_ptr().addr(), room.len());
+        let written = write(room)?;
+        // A slice of bytes is initialised, and this one begins where the room does.
+        let from_the_start = written.as_ptr().addr() == start && written.len() <= bytes;
+        let appended = if from_the_start { written.len() } else { 0 };
+        self.filled += appended;
+        Ok(appended)
+    }
+
+    /// At most `most` bytes behind those that were appended.
+    fn room(&mut self, most: usize) -> &mut [MaybeUninit<u8>] {
+        let bytes = most.min(self.capacity - self.filled);
+        match self.window.at(self.filled, bytes) {
+            // SAFETY: `at` has checked that the window, which the block keeps valid, has so many bytes there. Nobody else has the
+            // block, and no copy uses it before `Filler::submit` takes it. Uninitialised bytes may be of this type, and none is
+            // read.
+            Some(start) => unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), bytes) },
+            None => &mut [],
+        }
+    }
+
+    fn check_room(&self, bytes: usize) -> Result<()> {
+        let (start, limit) = (self.filled, self.capacity);
+        match bytes <= limit - start {
+            true => Ok(()),
+            false => Err(Error::OutOfRange { what: "bytes", start, end: start.saturating_add(bytes), limit }),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What can go wrong, with the file, the tensor and the place in the file.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why files could not be loaded. Offsets are bytes from the start of the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A file or folder cannot be opened.
+    #[error("{} cannot be opened: {source}", path.display())]
+    Open {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's own words.
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("{} cannot be read at byte {offset}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// The system's own words.
+        source: io::Error,
+    },
+    /// Truncated before the first tensor, or no `.safetensors` file.
+    #[error("{}: {reason}, at byte {offset}; it is truncated or no .safetensors file: fetch or write it again", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// Where the header is wrong.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The header says of a tensor what cannot be.
+    #[error("{}: tensor {tensor:?} at byte {offset} {reason}; fetch or write the file again", path.display())]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file ends within a tensor.
+    #[error("{} is truncated: tensor {tensor:?} at byte {offset} ends behind its {bytes} bytes; fetch or write the file again", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// How long the file is.
+        bytes: u64,
+    },
+    /// There are bytes behind the last tensor.
+    #[error("{}: {bytes} bytes from byte {offset} on belong to no tensor; fetch or write the file again", path.display())]
+    Trailing {
+        /// The file.
+        path: PathBuf,
+        /// Where the tensors end.
+        offset: u64,
+        /// How many bytes follow.
+        bytes: u64,
+    },
+    /// A tensor holds elements of a type that transship does not know.
+    #[error(
+        "{}: tensor {tensor:?} at byte {offset} holds {dtype}, which transship does not know; leave it out \
+         (LoadOptions::filter), or convert it",
+        path.display()
+    )]
+    UnknownDType {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// The type, as the file has it.
+        dtype: String,
+    },
+    /// A file was changed or replaced while it was read.
+    #[error("{} was changed or replaced while it was read; load it again when it is complete", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The index of a sharded model is wrong.
+    #[error("{} is no index of .safetensors files: {reason}; fetch or write it again", path.display())]
+    Index {
+        /// The index.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The index says that a tensor is in a file, and it is not.
+    #[error("{}: there is no tensor {tensor:?}, which {} says is there; fetch both again", path.display(), index.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The index.
+        index: PathBuf,
+    },
+    /// A file of a sharded model has a tensor that the index does not know, or says is elsewhere.
+    #[error(
+        "{}: {} does not say that tensor {tensor:?}, at byte {offset}, is there; fetch both again, or load the files without the \
+         index (load_files)",
+        path.display(),
+        index.display()
+    )]
+    NotInIndex {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// The index.
+        index: PathBuf,
+    },
+    /// Two files have a tensor of the same name.
+    #[error("{}: tensor {tensor:?} at byte {offset} is in {} as well; load one of the files", path.display(), other.display())]
+    Twice {
+        /// The second file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins in the second file.
+        offset: u64,
+        /// The first file.
+        other: PathBuf,
+    },
+    /// A folder does not hold one model.
+    #[error("{} holds {found}; name the file or the index to load", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+    },
+    /// An option has a value that it cannot have.
+    #[error(transparent)]
+    Option(transship_core::Error),
+    /// There is no memory for a tensor, or the device failed.
+    #[error("{}: tensor {tensor:?} at byte {offset}: {source}", path.display())]
+    Device {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// What the device says.
+        source: transship_core::Error,
+    },
+    /// The device failed at the end.
+    #[error("the copies to the device: {0}")]
+    Finish(#[source] transship_core::Error),
+}

@@ -1,0 +1,86 @@
+//! The index of a sharded model: which tensor is in which file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+
+use crate::error::LoadError;
+use crate::open_file::OpenFile;
+
+/// Longer files are no index. As long as the longest header.
+const MOST_BYTES: u64 = 100_000_000;
+
+/// An index.
+pub(crate) struct Index {
+    pub(crate) path: PathBuf,
+    /// The names of files by those of tensors.
+    pub(crate) weight_map: BTreeMap<String, String>,
+}
+
+impl Index {
+    pub(crate) fn read(path: &Path) -> Result<Self, LoadError> {
+        let wrong = |reason| LoadError::Index { path: path.to_owned(), reason };
+        let file = OpenFile::open(path)?;
+        if file.bytes > MOST_BYTES {
+            return Err(wrong(format!("it has {} bytes, and {MOST_BYTES} are allowed", file.bytes)));
+        }
+        let mut text = vec![0; file.bytes as usize];
+        let read = file.read_exact_at(&mut text, 0);
+        read.map_err(|source| LoadError::Read { path: path.to_owned(), offset: 0, source })?;
+        let Contents { weight_map } =
+            serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        for (tensor, file) in &weight_map.0 {
+            if !is_plain(file) {
+                return Err(wrong(format!("tensor {tensor:?} is in {file:?}, which is no plain file name")));
+            }
+        }
+        Ok(Self { path: path.to_owned(), weight_map: weight_map.0 })
+    }
+
+    /// Where the file of this name is: beside the index.
+    pub(crate) fn beside(&self, file: &str) -> PathBuf {
+        self.path.with_file_name(file)
+    }
+}
+
+/// Whether it names a file in the same folder, and nothing else on any system.
+fn is_plain(file: &str) -> bool {
+    !matches!(file, "" | "." | "..") && !file.contains(['/', '\\', ':', '\0'])
+}
+
+#[derive(serde::Deserialize)]
+struct Contents {
+    weight_map: WeightMap,
+}
+
+struct WeightMap(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(WeightMapVisitor)
+    }
+}
+
+/// Refuses a tensor that is there twice, of which a map would keep one.
+struct WeightMapVisitor;
+
+impl<'de> Visitor<'de> for WeightMapVisitor {
+    type Value = WeightMap;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of file names by those of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
+        let mut files = BTreeMap::new();
+        while let Some((tensor, file)) = map.next_entry::<String, String>()? {
+            if files.contains_key(&tensor) {
+                return Err(A::Error::custom(format!("tensor {tensor:?} is there twice")));
+            }
+            files.insert(tensor, file);
+        }
+        Ok(WeightMap(files))
+    }
+}

@@ -1,0 +1,114 @@
+//! An open file that is read from many threads at once.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+#[cfg(not(unix))]
+use std::time::SystemTime;
+
+use crate::error::LoadError;
+
+/// An open file, and what it was like when it was opened.
+pub(crate) struct OpenFile {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    file: File,
+    stamp: Stamp,
+}
+
+impl OpenFile {
+    pub(crate) fn open(path: &Path) -> Result<Self, LoadError> {
+        let open = || {
+            // Before it is opened: a pipe would wait for its other end.
+            if !std::fs::metadata(path)?.is_file() {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            }
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            Ok((file, metadata))
+        };
+        let (file, metadata) = open().map_err(|source| LoadError::Open { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), bytes: metadata.len(), file, stamp: stamp(&metadata) })
+    }
+
+    /// Fails if the path leads to another file by now, or to a changed one.
+    pub(crate) fn check_unchanged(&self) -> Result<(), LoadError> {
+        match std::fs::metadata(&self.path) {
+            Ok(metadata) if stamp(&metadata) == self.stamp => Ok(()),
+            _ => Err(LoadError::Changed { path: self.path.clone() }),
+        }
+    }
+
+    /// Reads at most as much as `to` has room for; 0 at the end of the file.
+    pub(crate) fn read_at(&self, to: &mut [u8], offset: u64) -> io::Result<usize> {
+        retry(|| read_at(&self.file, &mut *to, offset))
+    }
+
+    /// Reads all of `to`; the end of the file is [`io::ErrorKind::UnexpectedEof`].
+    pub(crate) fn read_exact_at(&self, to: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut read = 0;
+        while let Some(rest) = to.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            match self.read_at(rest, offset + read as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                bytes => read += bytes,
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The error of a read of a tensor.
+    pub(crate) fn read_error(&self, tensor: &str, begin: u64, offset: u64, source: io::Error) -> LoadError {
+        let path = self.path.clone();
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let bytes = std::fs::metadata(&path).map_or(self.bytes, |metadata| metadata.len());
+                LoadError::Truncated { path, tensor: tensor.to_owned(), offset: begin, bytes }
+            }
+            _ => LoadError::Read { path, offset, source },
+        }
+    }
+}
+
+/// Again, as long as signals interrupt it.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, to: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, to, offset)
+}
+
+#[cfg(windows)]
+fn read_at(file: &File, to: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, to, offset)
+}
+
+/// Device, inode, size, and the time of the last change.
+#[cfg(unix)]
+type Stamp = (u64, u64, u64, i64, i64);
+
+#[cfg(unix)]
+fn stamp(metadata: &Metadata) -> Stamp {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+/// The size, and the time of the last change.
+#[cfg(not(unix))]
+type Stamp = (u64, Option<SystemTime>);
+
+#[cfg(not(unix))]
+fn stamp(metadata: &Metadata) -> Stamp {
+    (metadata.len(), metadata.modified().ok())
+}

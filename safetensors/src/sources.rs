@@ -1,0 +1,165 @@
+//! Which files to read, and which tensors of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use transship_core::DType;
+
+use crate::error::LoadError;
+use crate::header::{Entry, Header};
+use crate::index::Index;
+use crate::open_file::OpenFile;
+use crate::tensors::LoadedFile;
+
+const INDEX: &str = ".safetensors.index.json";
+const FILE: &str = ".safetensors";
+
+/// Files that are open, and the tensors to load.
+pub(crate) struct Sources {
+    pub(crate) files: Vec<OpenFile>,
+    /// By file, then by their place in it.
+    pub(crate) tensors: Vec<Chosen>,
+    pub(crate) loaded_files: Vec<LoadedFile>,
+}
+
+/// A tensor to load.
+pub(crate) struct Chosen {
+    /// The number of its file.
+    pub(crate) file: usize,
+    pub(crate) dtype: DType,
+    pub(crate) entry: Entry,
+}
+
+impl Sources {
+    /// Those of a path: a file, an index, or a folder with either.
+    pub(crate) fn of(path: &Path, keep: &mut dyn FnMut(&str) -> bool) -> Result<Self, LoadError> {
+        match kind_of(path)? {
+            Kind::Files(files) => Self::of_files(&files, keep),
+            Kind::Index(index) => Self::of_index(&Index::read(&index)?, keep),
+        }
+    }
+
+    pub(crate) fn of_files(paths: &[PathBuf], keep: &mut dyn FnMut(&str) -> bool) -> Result<Self, LoadError> {
+        let headers = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+        Self::chosen(headers, keep)
+    }
+
+    /// The files that the index names for one of the tensors. Each must have those, and no other, that the index says.
+    fn of_index(index: &Index, keep: &mut dyn FnMut(&str) -> bool) -> Result<Self, LoadError> {
+        let kept: BTreeMap<&String, &String> =
+            index.weight_map.iter().filter(|(tensor, _)| keep(tensor)).collect();
+        let names: BTreeSet<&String> = kept.values().copied().collect();
+        let mut headers = Vec::with_capacity(names.len());
+        for name in names {
+            let (file, header) = read(&index.beside(name))?;
+            check_against(index, name, &file, &header)?;
+            headers.push((file, header));
+        }
+        Self::chosen(headers, &mut |name| kept.contains_key(&name.to_owned()))
+    }
+
+    fn chosen(
+        headers: Vec<(OpenFile, Header)>,
+        keep: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<Self, LoadError> {
+        check_unique(&headers)?;
+        let (mut files, mut tensors, mut loaded_files) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, (file, header)) in headers.into_iter().enumerate() {
+            for entry in header.entries {
+                if keep(&entry.name) {
+                    tensors.push(Chosen { file: number, dtype: entry.known_dtype(&file)?, entry });
+                }
+            }
+            loaded_files.push(LoadedFile { path: file.path.clone(), metadata: header.metadata });
+            files.push(file);
+        }
+        Ok(Self { files, tensors, loaded_files })
+    }
+
+    /// Bytes of all tensors to load.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.entry.bytes as u64).sum()
+    }
+
+    /// The file of a tensor.
+    pub(crate) fn file(&self, number: usize) -> Option<&OpenFile> {
+        self.files.get(number)
+    }
+}
+
+enum Kind {
+    Files(Vec<PathBuf>),
+    Index(PathBuf),
+}
+
+fn kind_of(path: &Path) -> Result<Kind, LoadError> {
+    let cannot = |source| LoadError::Open { path: path.to_owned(), source };
+    if !std::fs::metadata(path).map_err(cannot)?.is_dir() {
+        let is_index = path.extension().is_some_and(|extension| extension == "json");
+        let path = path.to_owned();
+        return Ok(if is_index { Kind::Index(path) } else { Kind::Files(vec![path]) });
+    }
+    let (mut files, mut indices) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(path).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let name = entry.file_name();
+        match name.to_str() {
+            Some(name) if name.ends_with(INDEX) => indices.push(entry.path()),
+            Some(name) if name.ends_with(FILE) => files.push(entry.path()),
+            _ => {}
+        }
+    }
+    files.sort();
+    let holds = |found| Err(LoadError::Folder { path: path.to_owned(), found });
+    match (files.len(), indices.len(), indices.pop()) {
+        (_, 1, Some(index)) => Ok(Kind::Index(index)),
+        (0, 0, _) => holds("no .safetensors file".to_owned()),
+        (_, 0, _) => Ok(Kind::Files(files)),
+        (_, indices, _) => holds(format!("{indices} indices of .safetensors files")),
+    }
+}
+
+fn read(path: &Path) -> Result<(OpenFile, Header), LoadError> {
+    let file = OpenFile::open(path)?;
+    let header = Header::read(&file)?;
+    Ok((file, header))
+}
+
+/// Fails unless `file`, which the index calls `name`, has just the tensors that the index says.
+fn check_against(index: &Index, name: &str, file: &OpenFile, header: &Header) -> Result<(), LoadError> {
+    let (path, of_index) = (|| file.path.clone(), || index.path.clone());
+    let there: HashMap<&str, u64> =
+        header.entries.iter().map(|entry| (entry.name.as_str(), entry.offset)).collect();
+    let mut named = index.weight_map.iter().filter(|(_, file)| *file == name);
+    if let Some((tensor, _)) = named.find(|(tensor, _)| !there.contains_key(tensor.as_str())) {
+        return Err(LoadError::Missing { path: path(), tensor: tensor.clone(), index: of_index() });
+    }
+    let is_named = |entry: &&Entry| index.weight_map.get(&entry.name).is_none_or(|file| file != name);
+    match header.entries.iter().find(is_named) {
+        None => Ok(()),
+        Some(Entry { name, offset, .. }) => Err(LoadError::NotInIndex {
+            path: path(),
+            tensor: name.clone(),
+            offset: *offset,
+            index: of_index(),
+        }),
+    }
+}
+
+/// Fails if two files have a tensor of the same name.
+fn check_unique(headers: &[(OpenFile, Header)]) -> Result<(), LoadError> {
+    let mut seen: HashMap<&str, &OpenFile> = HashMap::new();
+    for (file, header) in headers {
+        for entry in &header.entries {
+            if let Some(other) = seen.insert(&entry.name, file) {
+                return Err(LoadError::Twice {
+                    path: file.path.clone(),
+                    tensor: entry.name.clone(),
+                    offset: entry.offset,
+                    other: other.path.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
