@@ -77,13 +77,14 @@ fn check(device: &Device) {
     assert!(all.shares_memory_with(&words) && all.is_ready().unwrap());
 }
 
-fn configs() -> [LateConfig; 4] {
+fn configs() -> [LateConfig; 5] {
     let granule = Alignment::new(4).unwrap();
     [
         LateConfig::new("late"),
         LateConfig { seed: Some(3), polls_per_op: 3, ..LateConfig::new("late-slow") },
         LateConfig { copy_granularity: granule, mapped_staging: true, ..LateConfig::new("late-mapped") },
         LateConfig { pinned: false, ..LateConfig::new("late-unpinned") },
+        LateConfig { staging_memory: 0, ..LateConfig::new("late-unstaged") },
     ]
 }
 
@@ -100,7 +101,7 @@ fn every_byte_arrives_where_its_part_says() {
     }
 }
 
-/// catches: 160-filling-takes-from-copies
+/// catches: 185-filling-takes-from-copies
 #[test]
 fn blocks_stay_within_the_budget_and_are_not_those_of_copies() {
     let (late, device) = late();
@@ -114,7 +115,7 @@ fn blocks_stay_within_the_budget_and_are_not_those_of_copies() {
     });
 }
 
-/// catches: 161-part-beyond-the-block, 162-part-beyond-the-memory
+/// catches: 186-part-beyond-the-block, 187-part-beyond-the-memory
 #[test]
 fn a_part_that_does_not_fit_is_refused() {
     let granule = Alignment::new(4).unwrap();
@@ -145,7 +146,7 @@ fn a_part_that_does_not_fit_is_refused() {
     no_violations(&late);
 }
 
-/// catches: 163-foreign-bytes-count
+/// catches: 188-foreign-bytes-count
 #[test]
 fn only_what_was_written_to_the_block_counts() {
     let (_late, device) = late();

@@ -1,0 +1,97 @@
+//! What a call uses: memory within its bounds, and none of the threads and blocks of copies.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use late_backend::LateConfig;
+use support::{Entry, check, entry, file_of, folder, late, no_violations, options};
+use transship::{Device, runtime_stats};
+use transship_safetensors::load;
+
+/// Counts what is allocated.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// The count is that of the process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: all is passed on to the allocator of the system.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: passed on.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+/// The result, and how much more memory there was at a time than before.
+fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
+    let before = NOW.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let result = work();
+    (result, PEAK.load(Ordering::Relaxed) - before)
+}
+
+/// Large tensors and many small ones.
+fn entries() -> Vec<Entry> {
+    let large = (0..8).map(|number| entry(&format!("large.{number}"), 1, &[5 << 20], number));
+    let small = (0..2000).map(|number| entry(&format!("small.{number}"), 11, &[number % 77], number));
+    large.chain(small).collect()
+}
+
+/// catches: 198-whole-file-in-memory
+#[test]
+fn host_memory_is_bounded_by_the_budget_and_not_by_the_file() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let entries = entries();
+    let bytes = entries.iter().map(|entry| entry.bytes.len().next_multiple_of(256)).sum::<usize>();
+    let folder = folder(&[("a.safetensors", file_of(&entries))]);
+    // For each tensor its name and shape, more than once; for each thread its buffer.
+    let besides = 3 << 20;
+    for budget in [64 << 10, 1 << 20, 16 << 20] {
+        let (handle, device) = late(LateConfig::new("late"));
+        let options = options().budget(budget).threads(3);
+        // The memory of the simulated device, and its blocks, are on the host.
+        let (tensors, peak) = peak_of(|| load(folder.path(), &device, options).unwrap());
+        assert!(peak <= bytes + budget + besides, "{peak} bytes for {bytes} and a budget of {budget}");
+        let pinned = device.counters().staging_high_water as usize;
+        assert!(0 < pinned && pinned <= budget, "{pinned} bytes pinned, of {budget}");
+        check(&tensors, &entries, &device);
+        no_violations(Some(&handle));
+    }
+    let (tensors, peak) = peak_of(|| load(folder.path(), &Device::host(), options().threads(3)).unwrap());
+    assert!(peak <= bytes + besides, "{peak} bytes for {bytes} on the host");
+    check(&tensors, &entries, &Device::host());
+}
+
+#[test]
+fn a_load_takes_neither_blocks_nor_workers_of_copies() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let entries = entries();
+    let folder = folder(&[("a.safetensors", file_of(&entries))]);
+    let (handle, device) = late(LateConfig::new("late"));
+    let before = runtime_stats();
+    let tensors = load(folder.path(), &device, options()).unwrap();
+    assert_eq!(device.staging_usage().high_water, 0);
+    // One frees its blocks in the end.
+    let handovers = runtime_stats().worker_handovers - before.worker_handovers;
+    assert!(handovers <= 1, "{handovers}");
+    assert_eq!(tensors.len(), entries.len());
+    no_violations(Some(&handle));
+}
