@@ -80,6 +80,9 @@ mod book {
     #[doc = include_str!("../docs/book/memory.md")]
     struct Memory;
 
+    #[doc = include_str!("../docs/book/files.md")]
+    struct Files;
+
     #[doc = include_str!("../docs/book/streams.md")]
     struct Streams;
 

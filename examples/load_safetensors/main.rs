@@ -1,25 +1,29 @@
-//! Loads the tensors of a `.safetensors` file to a device.
+//! Loads `.safetensors` files to a device, and takes the time of that and of a memory map with one copy for each tensor.
 //!
-//! `cargo run --release --example load_safetensors [--device NAME] [FILE]`: without a device, to the best there is;
-//! without a file, the small one that comes with the example. `--write PATH` writes that one.
+//! `cargo run --release --features safetensors --example load_safetensors [-- --device NAME] [PATH]`: without a device, to the best
+//! there is; the path is a file, an index of a sharded model, or a folder; without one, the small file that comes with the
+//! example. `--write PATH` writes that one.
 
-mod load;
+mod mapped;
 mod tiny;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use transship::Value;
 use transship::prelude::*;
+use transship::safetensors::{LoadError, LoadOptions, Progress, Tensors, load};
 
-/// A copy that takes longer than this shows how far it is.
+/// What takes longer than this shows how far it is.
 const PATIENCE: Duration = Duration::from_millis(300);
 const REFRESH: Duration = Duration::from_millis(50);
 
-const USAGE: &str = "usage: load_safetensors [--device NAME] [FILE], or load_safetensors --write PATH";
+const USAGE: &str = "usage: load_safetensors [--device NAME] [PATH], or load_safetensors --write PATH";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -52,43 +56,40 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
 }
 
 fn load_to(device: &Device, path: &Path) -> Result<(), Box<dyn Error>> {
-    let loaded = load::open(path)?;
     println!("{} to {}: {}", path.display(), device.id(), device.description());
-
-    // On the host the tensors could stay in the map; loading is to read them.
-    let policy = if device.is_host() { CopyPolicy::Always } else { CopyPolicy::IfNeeded };
     let started = Instant::now();
-    let handle = transship::start_copy(loaded.tensors, device, CopyOptions::default().policy(policy))?;
-    let (count, allocations) = (handle.report().leaves, handle.report().chunks);
-    let tensors = wait_showing_progress(handle)?;
-    let seconds = started.elapsed().as_secs_f64();
+    let tensors = load_showing_progress(device, path)?;
+    let time = started.elapsed();
 
-    list(&tensors);
-    if loaded.realigned > 0 {
-        println!("{} tensors are not aligned in the file and were copied once more", loaded.realigned);
+    for (name, tensor) in tensors.iter() {
+        println!("  {name:32} {:10} {:?}", tensor.dtype().to_string(), tensor.shape());
     }
-    let rate = loaded.bytes as f64 / seconds / 1e9;
-    println!(
-        "{count} tensors, {} bytes, in {allocations} allocations, after {:.3} ms: {rate:.2} GB/s",
-        loaded.bytes,
-        seconds * 1e3
-    );
+    let bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes()).sum::<usize>();
+    println!("{} tensors, {bytes} bytes, after {}", tensors.len(), rate(bytes, time));
+    if let [file] = tensors.files() {
+        let started = Instant::now();
+        mapped::load(file.path(), device)?;
+        println!("by a memory map and one copy for each after {}", rate(bytes, started.elapsed()));
+    }
     Ok(())
 }
 
-fn wait_showing_progress(mut handle: CopyHandle<Value>) -> transship::Result<Value> {
-    let mut bar = None;
-    let mut time = PATIENCE;
-    loop {
-        match handle.wait_timeout(time)? {
-            TimedWait::Done(tensors) => return Ok(tensors),
-            TimedWait::Pending(pending) => {
-                let report = pending.report();
-                let bar = bar.get_or_insert_with(|| progress_bar(report.payload_bytes));
-                bar.set_position(report.copied_bytes + report.written_bytes);
-                (handle, time) = (pending, REFRESH);
-            }
-        }
+fn load_showing_progress(device: &Device, path: &Path) -> Result<Tensors, LoadError> {
+    let progress = Arc::new(Progress::default());
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(|| show(&progress, is_done));
+        // The bar ends when this is dropped.
+        let _done = done;
+        load(path, device, LoadOptions::default().progress(&progress))
+    })
+}
+
+fn show(progress: &Progress, is_done: mpsc::Receiver<()>) {
+    let (mut bar, mut time) = (None, PATIENCE);
+    while is_done.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+        bar.get_or_insert_with(|| progress_bar(progress.total_bytes())).set_position(progress.read_bytes());
+        time = REFRESH;
     }
 }
 
@@ -100,10 +101,7 @@ fn progress_bar(bytes: u64) -> ProgressBar {
     ProgressBar::new(bytes).with_style(style).with_finish(ProgressFinish::AndClear)
 }
 
-fn list(tensors: &Value) {
-    for (name, value) in tensors.as_dict().into_iter().flatten() {
-        if let (Some(name), Some(tensor)) = (name.as_str(), value.as_tensor()) {
-            println!("  {name:32} {:10} {:?}", tensor.dtype().to_string(), tensor.shape());
-        }
-    }
+fn rate(bytes: usize, time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    format!("{:.3} ms: {:.2} GB/s", seconds * 1e3, bytes as f64 / seconds / 1e9)
 }

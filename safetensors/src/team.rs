@@ -6,14 +6,15 @@ use std::thread;
 
 use crate::error::LoadError;
 
-/// Calls `each` with every item of `work`, on the calling thread and up to `threads - 1` others, each of which has a state of its
-/// own. After an error nothing is begun any more, and the first one comes back. Fewer threads do where the system has no more.
+/// Calls `each` with every item of `work`, on the calling thread and up to `threads - 1` others (no more than there are
+/// items), each of which has a state of its own. After an error nothing is begun any more, and the first one comes back. Fewer threads do where the system has no more.
 pub(crate) fn share_out<W: Send, S>(
     threads: usize,
-    work: impl Iterator<Item = W> + Send,
+    work: impl ExactSizeIterator<Item = W> + Send,
     state: impl Fn() -> S + Sync,
     each: impl Fn(&mut S, W) -> Result<(), LoadError> + Sync,
 ) -> Result<(), LoadError> {
+    let threads = threads.min(work.len());
     let (work, first_error, stop) = (Mutex::new(work), Mutex::new(None), AtomicBool::new(false));
     let next = || {
         let stopped = stop.load(Ordering::Relaxed);

@@ -1,9 +1,6 @@
-//! The loader of `examples/load_safetensors`, on any file: it is refused, or every tensor of it can be read.
+//! `transship::safetensors`, on any file: it is refused, or every tensor of it arrives, on the host and on a simulated device, with
+//! the bytes that the crate `safetensors` finds for it.
 #![no_main]
-
-#[path = "../../../examples/load_safetensors/load.rs"]
-#[allow(dead_code, reason = "the example uses more of it")]
-mod load;
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -11,23 +8,28 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex};
 
+use late_backend::{LateConfig, LateHandle};
 use libfuzzer_sys::fuzz_target;
-use transship::Value;
+use safetensors::SafeTensors;
+use transship::safetensors::{LoadError, LoadOptions, Tensors, load};
+use transship::{CopyOptions, Device, start_copy};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let file = if kind % 2 == 0 { rest.to_vec() } else { with_length(rest) };
-    let Ok(loaded) = SCRATCH.lock().unwrap().load(&file) else { return };
-    let mut bytes = 0;
-    for (_, value) in loaded.tensors.as_dict().unwrap() {
-        let tensor = value.as_tensor().unwrap();
-        assert_eq!(tensor.to_bytes().unwrap().len(), tensor.nbytes());
-        bytes += tensor.nbytes();
+    let device = if kind & 2 == 0 { &Device::host() } else { &*LATE };
+    let Ok(loaded) = SCRATCH.lock().unwrap().load(&file, device) else { return };
+    let expected = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(loaded.len(), expected.len());
+    let loaded = start_copy(loaded, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+    for (name, tensor) in loaded.iter() {
+        let expected = expected.tensor(name).unwrap();
+        assert_eq!(
+            (tensor.shape(), &*tensor.to_bytes().unwrap()),
+            (expected.shape(), expected.data()),
+            "{name}"
+        );
     }
-    assert_eq!(bytes, loaded.bytes);
-    assert!(bytes <= file.len(), "{bytes} bytes out of a file of {}", file.len());
-    let count = loaded.tensors.as_dict().map_or(0, |tensors| tensors.len());
-    assert!(loaded.realigned <= count && matches!(loaded.tensors, Value::Dict(_)));
 });
 
 /// What is in front of the first zero as a header of the right length, and the rest as data: most mutations of a length lead
@@ -37,6 +39,11 @@ fn with_length(bytes: &[u8]) -> Vec<u8> {
     let data = bytes.get(header + 1..).unwrap_or_default();
     [&(header as u64).to_le_bytes(), &bytes[..header], data].concat()
 }
+
+static LATE: LazyLock<Device> = LazyLock::new(|| {
+    let late = LateHandle::new(LateConfig::new("late")).unwrap();
+    Device::from_backend(late.backend(0)).unwrap()
+});
 
 static SCRATCH: LazyLock<Mutex<Scratch>> = LazyLock::new(|| Mutex::new(Scratch::new()));
 
@@ -55,11 +62,10 @@ impl Scratch {
         Self { file, path }
     }
 
-    /// No map of the file is left from the call before: its tensors are gone.
-    fn load(&mut self, bytes: &[u8]) -> Result<load::Loaded, load::LoadError> {
+    fn load(&mut self, bytes: &[u8], device: &Device) -> Result<Tensors, LoadError> {
         self.file.set_len(0).unwrap();
         self.file.rewind().unwrap();
         self.file.write_all(bytes).unwrap();
-        load::open(&self.path)
+        load(&self.path, device, LoadOptions::default().threads(2).budget(64 << 10))
     }
 }

@@ -1,0 +1,170 @@
+//! How fast `transship::safetensors::load` is, and how much host memory it takes, beside a memory map.
+//!
+//! `cargo run --release --features safetensors,cuda --example load-files [-- --device NAME --folder DIR --gigabytes N --rounds N]`
+//! writes a file of weights into a folder (default: /dev/shm, so that the disk does not count), loads it in turns by each way, and
+//! removes it. Every byte of the first load is verified.
+#![allow(missing_docs, reason = "a benchmark has no documentation but this")]
+
+#[path = "../examples/load_safetensors/mapped.rs"]
+mod mapped;
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Parser;
+use transship::prelude::*;
+use transship::safetensors::{LoadOptions, load};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The pattern of the file repeats after so many bytes.
+const PATTERN: usize = (8 << 20) - 3;
+/// The matrices of a layer are square.
+const WIDTH: usize = 4096;
+
+/// Loads a file of weights by the library, and by a memory map.
+#[derive(Parser)]
+struct Arguments {
+    /// The device, such as cuda:0 or host. Default: the best there is
+    #[arg(long)]
+    device: Option<DeviceId>,
+    /// Where the file is written
+    #[arg(long, default_value = "/dev/shm")]
+    folder: PathBuf,
+    /// The size of the file, in GB
+    #[arg(long, default_value_t = 4.0)]
+    gigabytes: f64,
+    /// How often it is loaded by each way
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// The budget of the library, in MiB
+    #[arg(long, default_value_t = 64)]
+    budget: usize,
+    /// How many threads of the library read
+    #[arg(long, default_value_t = 8)]
+    threads: usize,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let device = arguments.device.map_or_else(Device::best, Device::open)?;
+    let path = arguments.folder.join(format!("transship-load-{}.safetensors", std::process::id()));
+    let _file = Removed(&path);
+    let bytes = write(&path, (arguments.gigabytes * 1e9) as usize)?;
+    println!("{bytes} bytes to {}: {}", device.id(), device.description());
+    let options = || LoadOptions::default().budget(arguments.budget << 20).threads(arguments.threads);
+    verify(&path, &device, options())?;
+    for round in 1..=arguments.rounds {
+        measure(bytes, &format!("{round} transship::safetensors::load"), || {
+            Ok(drop(load(&path, &device, options())?))
+        })?;
+        measure(bytes, &format!("{round} memory map, one copy each"), || {
+            Ok(drop(mapped::load(&path, &device)?))
+        })?;
+    }
+    Ok(())
+}
+
+/// Removes the file in the end.
+struct Removed<'a>(&'a Path);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.0);
+    }
+}
+
+fn measure(bytes: usize, name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = reset_peak();
+    let started = Instant::now();
+    work()?;
+    let seconds = started.elapsed().as_secs_f64();
+    let memory = match (before, status("VmHWM")) {
+        (Some(before), Some(peak)) => format!("{:.0} MB", peak.saturating_sub(before) as f64 / 1e6),
+        _ => "not known".to_owned(),
+    };
+    println!("{name:36} {seconds:8.4} s {:8.2} GB/s, host memory {memory}", bytes as f64 / seconds / 1e9);
+    Ok(())
+}
+
+/// Lets the peak of resident memory begin at what is resident now, which it returns. Linux only.
+fn reset_peak() -> Option<usize> {
+    fs::write("/proc/self/clear_refs", "5").ok()?;
+    status("VmRSS")
+}
+
+/// A line of the status of this process, in bytes.
+fn status(name: &str) -> Option<usize> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? << 10)
+}
+
+/// Writes layers of weights, of about `bytes` bytes; returns how many bytes the tensors have.
+fn write(path: &Path, bytes: usize) -> Result<usize> {
+    let (mut header, mut end) = (Vec::new(), 0);
+    for layer in 0.. {
+        if end >= bytes {
+            break;
+        }
+        let matrices = ["q", "k", "v", "o", "up", "gate", "down"].map(|name| (name, vec![WIDTH, WIDTH]));
+        let norms = ["norm.weight", "norm.bias"].map(|name| (name, vec![WIDTH]));
+        for (name, shape) in matrices.into_iter().chain(norms) {
+            let start = end;
+            end += shape.iter().product::<usize>() * 2;
+            header.push(format!(
+                r#""layers.{layer}.{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
+            ));
+        }
+    }
+    let header = format!("{{{}}}", header.join(","));
+    let header = format!("{header:width$}", width = header.len().next_multiple_of(8));
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(header.as_bytes())?;
+    let pattern: Vec<u8> = (0..PATTERN).map(byte).collect();
+    let mut left = end;
+    while left > 0 {
+        let now = pattern.get(..left.min(PATTERN)).unwrap_or_default();
+        file.write_all(now)?;
+        left -= now.len();
+    }
+    file.flush()?;
+    Ok(end)
+}
+
+fn byte(at: usize) -> u8 {
+    (at.wrapping_mul(2_654_435_761) >> 13) as u8
+}
+
+/// Fails unless every tensor has the bytes that the file has in its place.
+fn verify(path: &Path, device: &Device, options: LoadOptions) -> Result<()> {
+    let mut tensors = load(path, device, options)?;
+    let (pattern, mut start): (Vec<u8>, usize) = ((0..PATTERN).map(byte).collect(), 0);
+    for name in names_in_file_order(path)? {
+        let tensor = tensors.remove(&name).ok_or("a tensor is missing")?;
+        let tensor = transship::start_copy(tensor, &Device::host(), CopyOptions::default())?.wait()?;
+        let bytes = tensor.as_bytes()?;
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let expected = pattern.get((start + at) % PATTERN..).unwrap_or_default();
+            let now = rest.len().min(expected.len());
+            if rest.get(..now) != expected.get(..now) {
+                return Err(format!("tensor {name} has other bytes than the file").into());
+            }
+            at += now;
+        }
+        start += bytes.len();
+    }
+    if tensors.is_empty() { Ok(()) } else { Err("there are tensors that the file has not".into()) }
+}
+
+fn names_in_file_order(path: &Path) -> Result<Vec<String>> {
+    let file = File::open(path)?;
+    // SAFETY: nobody else knows of the file.
+    let map = unsafe { memmap2::Mmap::map(&file)? };
+    Ok(safetensors::SafeTensors::read_metadata(&map)?.1.offset_keys())
+}
