@@ -27,8 +27,8 @@ pub(crate) struct HostMemory {
 enum Owner {
     /// Nobody: there is none.
     Nobody,
-    /// The global allocator.
-    Allocator(Block),
+    /// The global allocator, of a block that begins there.
+    Allocator(NonNull<u8>, Block),
     /// A value that was boxed before its memory was looked at. A raw pointer: moving a `Box` would assert that
     /// nothing else points into it.
     Lender(NonNull<dyn Any + Send + Sync>),
@@ -49,7 +49,7 @@ impl HostMemory {
                 let mut vec = ManuallyDrop::new(vec);
                 // SAFETY: the pointer of a vector is never null.
                 let start = unsafe { NonNull::new_unchecked(vec.as_mut_ptr().cast()) };
-                Self { start, bytes, writable: true, owner: Owner::Allocator(block) }
+                Self { start, bytes, writable: true, owner: Owner::Allocator(start, block) }
             }
             _ => Self::empty(),
         }
@@ -69,18 +69,39 @@ impl HostMemory {
 
     /// Zeros.
     pub(crate) fn zeroed(bytes: usize) -> Result<Self> {
+        if bytes >= huge_pages::LEAST {
+            return Self::zeroed_by_the_system(bytes);
+        }
         // SAFETY: `allocate` passes on a block that is not empty.
         Self::allocate(bytes, |block| unsafe { alloc::alloc_zeroed(block) })
+    }
+
+    /// Zeros that the system makes when the memory is touched, by whatever thread: for a larger alignment than that of `malloc` the
+    /// allocator would write all of them here.
+    fn zeroed_by_the_system(bytes: usize) -> Result<Self> {
+        let room = bytes.checked_add(huge_pages::SIZE).ok_or_else(|| too_large(bytes))?;
+        let block = Block::array::<u8>(room).map_err(|_| too_large(bytes))?;
+        // SAFETY: the block is not empty.
+        let owned =
+            NonNull::new(unsafe { alloc::alloc_zeroed(block) }).ok_or_else(|| out_of_memory(bytes))?;
+        let lead = owned.align_offset(huge_pages::SIZE).min(huge_pages::SIZE);
+        // SAFETY: `lead` is at most what `room` has more than `bytes`.
+        let start = unsafe { owned.add(lead) };
+        Ok(Self { start, bytes, writable: true, owner: Owner::Allocator(owned, block) }.in_huge_pages())
     }
 
     /// Memory that is written before it is read.
     pub(crate) fn uninit(bytes: usize) -> Result<Self> {
         // SAFETY: as above.
-        let memory = Self::allocate(bytes, |block| unsafe { alloc::alloc(block) })?;
-        if bytes >= huge_pages::LEAST {
-            huge_pages::advise(memory.start, memory.bytes);
+        Self::allocate(bytes, |block| unsafe { alloc::alloc(block) }).map(Self::in_huge_pages)
+    }
+
+    /// As far as the system has such pages, and the memory is large enough and not touched yet.
+    fn in_huge_pages(self) -> Self {
+        if self.bytes >= huge_pages::LEAST {
+            huge_pages::advise(self.start, self.bytes);
         }
-        Ok(memory)
+        self
     }
 
     /// Where the memory starts, for writing; only for memory that was allocated here.
@@ -96,14 +117,9 @@ impl HostMemory {
         let alignment = if bytes >= huge_pages::LEAST { huge_pages::SIZE } else { ALIGNMENT };
         let block = Block::from_size_align(bytes, alignment);
         let block =
-            block.or_else(|_| Block::from_size_align(bytes, ALIGNMENT)).map_err(|_| Error::TooLarge {
-                device: DeviceId::HOST,
-                kind: "host",
-                requested: bytes,
-                limit: isize::MAX as usize,
-            })?;
+            block.or_else(|_| Block::from_size_align(bytes, ALIGNMENT)).map_err(|_| too_large(bytes))?;
         let start = NonNull::new(allocator(block)).ok_or_else(|| out_of_memory(bytes))?;
-        Ok(Self { start, bytes, writable: true, owner: Owner::Allocator(block) })
+        Ok(Self { start, bytes, writable: true, owner: Owner::Allocator(start, block) })
     }
 
     fn empty() -> Self {
@@ -117,6 +133,10 @@ impl HostMemory {
 /// The error of host memory that could not be allocated.
 pub(crate) fn out_of_memory(bytes: usize) -> Error {
     Error::OutOfMemory { device: DeviceId::HOST, kind: "host", requested: bytes, free: 0, total: 0 }
+}
+
+fn too_large(bytes: usize) -> Error {
+    Error::TooLarge { device: DeviceId::HOST, kind: "host", requested: bytes, limit: isize::MAX as usize }
 }
 
 // SAFETY: the memory stays in place until `Drop` gives it back: an allocation is never grown, and a lender stays in its
@@ -143,9 +163,9 @@ impl Drop for HostMemory {
     fn drop(&mut self) {
         match self.owner {
             Owner::Nobody => {}
-            // SAFETY: `start` was allocated with this block by the global allocator (`Vec` allocates there as well,
-            // with the block of an array of its capacity), and this is the only owner.
-            Owner::Allocator(block) => unsafe { alloc::dealloc(self.start.as_ptr(), block) },
+            // SAFETY: the global allocator has given out this block there (`Vec` allocates there as well, with the block of an
+            // array of its capacity), and this is the only owner.
+            Owner::Allocator(start, block) => unsafe { alloc::dealloc(start.as_ptr(), block) },
             // SAFETY: the pointer is of a box that was leaked, and this is the only owner.
             Owner::Lender(owner) => drop(unsafe { Box::from_raw(owner.as_ptr()) }),
         }
@@ -236,6 +256,9 @@ mod tests {
         let memory = HostMemory::zeroed(100).unwrap();
         assert_eq!(read(&memory), [0; 100]);
         assert_eq!(memory.start.addr().get() % ALIGNMENT, 0);
+        let large = HostMemory::zeroed(huge_pages::LEAST + 5).unwrap();
+        assert!(large.start.addr().get().is_multiple_of(huge_pages::SIZE) || cfg!(miri));
+        assert!(read(&large).iter().step_by(997).all(|byte| *byte == 0) && read(&large).ends_with(&[0; 5]));
         assert_eq!(HostMemory::uninit(1).unwrap().start.addr().get() % ALIGNMENT, 0);
     }
 
