@@ -1,5 +1,6 @@
 //! What can go wrong, with the file, the tensor and the place in the file.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -150,18 +151,32 @@ pub enum LoadError {
     #[error(transparent)]
     Option(transship_core::Error),
     /// There is no memory for a tensor, or the device failed.
-    #[error("{}: tensor {tensor:?} at byte {offset}: {source}", path.display())]
+    #[error("{at}: {source}")]
     Device {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// Where it begins.
-        offset: u64,
+        /// The tensor that was to be loaded.
+        at: Box<Place>,
         /// What the device says.
         source: transship_core::Error,
     },
     /// The device failed at the end.
     #[error("the copies to the device: {0}")]
     Finish(#[source] transship_core::Error),
+}
+
+/// A tensor of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// The tensor.
+    pub tensor: String,
+    /// Where it begins.
+    pub offset: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: tensor {:?} at byte {}", self.path.display(), self.tensor, self.offset)
+    }
 }

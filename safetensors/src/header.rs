@@ -7,7 +7,7 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use transship_core::DType;
 
-use crate::error::LoadError;
+use crate::error::{LoadError, Place};
 use crate::open_file::OpenFile;
 
 /// The length of the header comes before the header.
@@ -78,7 +78,7 @@ impl Entry {
 
     pub(crate) fn device_error(&self, file: &OpenFile, source: transship_core::Error) -> LoadError {
         let (path, tensor, offset) = (file.path.clone(), self.name.clone(), self.offset);
-        LoadError::Device { path, tensor, offset, source }
+        LoadError::Device { at: Box::new(Place { path, tensor, offset }), source }
     }
 }
 

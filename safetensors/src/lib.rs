@@ -51,7 +51,7 @@ mod team;
 mod tensors;
 mod to_device;
 
-pub use error::LoadError;
+pub use error::{LoadError, Place};
 pub use load::{load, load_files};
 pub use options::{LoadOptions, Progress};
 pub use tensors::{LoadedFile, Tensors};

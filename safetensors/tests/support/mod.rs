@@ -2,10 +2,14 @@
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+#[path = "../../../tests/support/required.rs"]
+mod required;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use late_backend::{LateConfig, LateHandle};
+use required::required;
 use tempfile::TempDir;
 use transship::{Alignment, CopyOptions, Device, Tensor, start_copy};
 use transship_safetensors::{LoadError, LoadOptions, load};
@@ -105,7 +109,12 @@ pub(crate) fn devices() -> Vec<(Device, Option<LateHandle>)> {
         let late = late(config);
         (late.1, Some(late.0))
     });
-    let real = Device::list().into_iter().map(|id| (Device::open(id).unwrap(), None));
+    let list = Device::list();
+    for required in required() {
+        assert!(list.contains(&required.id), "there is no {} among {list:?}", required.id);
+        required.check_kind().unwrap();
+    }
+    let real = list.into_iter().map(|id| (Device::open(id).unwrap(), None));
     simulated.into_iter().chain(real).collect()
 }
 
