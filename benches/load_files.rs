@@ -58,12 +58,9 @@ fn main() -> Result<()> {
     let options = || LoadOptions::default().budget(arguments.budget << 20).threads(arguments.threads);
     verify(&path, &device, options())?;
     for round in 1..=arguments.rounds {
-        measure(bytes, &format!("{round} transship::safetensors::load"), || {
-            Ok(drop(load(&path, &device, options())?))
-        })?;
-        measure(bytes, &format!("{round} memory map, one copy each"), || {
-            Ok(drop(mapped::load(&path, &device)?))
-        })?;
+        let name = |way| format!("{round} {way}");
+        measure(bytes, &name("transship::safetensors::load"), || Ok(load(&path, &device, options())?))?;
+        measure(bytes, &name("memory map, one copy each"), || mapped::load(&path, &device))?;
     }
     Ok(())
 }
@@ -77,10 +74,11 @@ impl Drop for Removed<'_> {
     }
 }
 
-fn measure(bytes: usize, name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+/// What was loaded goes when the time is taken.
+fn measure<R>(bytes: usize, name: &str, work: impl FnOnce() -> Result<R>) -> Result<()> {
     let before = reset_peak();
     let started = Instant::now();
-    work()?;
+    let _loaded = work()?;
     let seconds = started.elapsed().as_secs_f64();
     let memory = match (before, status("VmHWM")) {
         (Some(before), Some(peak)) => format!("{:.0} MB", peak.saturating_sub(before) as f64 / 1e6),
