@@ -1,6 +1,6 @@
 //! How fast `transship::safetensors::load` is, and how much host memory it takes, beside a memory map.
 //!
-//! `cargo run --release --features safetensors,cuda --example load-files [-- --device NAME --folder DIR --gigabytes N --rounds N]`
+//! `cargo run --release --features safetensors,cuda --example load-files [-- --device NAME --folder DIR --gigabytes N --rounds N --keep]`
 //! writes a file of weights into a folder (default: /dev/shm, so that the disk does not count), loads it in turns by each way, and
 //! removes it. Every byte of the first load is verified.
 #![allow(missing_docs, reason = "a benchmark has no documentation but this")]
@@ -37,6 +37,9 @@ struct Arguments {
     /// The size of the file, in GB
     #[arg(long, default_value_t = 4.0)]
     gigabytes: f64,
+    /// Leave the file there, for other programs to load
+    #[arg(long)]
+    keep: bool,
     /// How often it is loaded by each way
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -52,9 +55,9 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let device = arguments.device.map_or_else(Device::best, Device::open)?;
     let path = arguments.folder.join(format!("transship-load-{}.safetensors", std::process::id()));
-    let _file = Removed(&path);
+    let _file = (!arguments.keep).then(|| Removed(&path));
     let bytes = write(&path, (arguments.gigabytes * 1e9) as usize)?;
-    println!("{bytes} bytes to {}: {}", device.id(), device.description());
+    println!("{bytes} bytes of {} to {}: {}", path.display(), device.id(), device.description());
     let options = || LoadOptions::default().budget(arguments.budget << 20).threads(arguments.threads);
     verify(&path, &device, options())?;
     for round in 1..=arguments.rounds {

@@ -33,6 +33,7 @@ stage_cuda-sim() {
     build_plain
     step "${simulated[@]}" "$(plain benches/transship_bench/main.rs)" \
         --quick --device cuda:0 --device cuda:1 --only headline --only devices --only 1GiB
+    step "${simulated[@]}" "$(plain benches/load_files.rs)" --device cuda:0 --folder "$scratch" --gigabytes 0.1 --rounds 1
     soak_and_seeds cuda "$seeds"
 }
 

@@ -76,7 +76,7 @@ fn a_device_that_fails_at_any_call_is_an_error_and_leaves_nothing() {
     let folder = folder(&[("a.safetensors", file_of(&entries))]);
     for call in [Call::Allocate, Call::Staging, Call::Submit, Call::Record, Call::Query, Call::Wait] {
         let mut failed = 0;
-        for after in 0..12 {
+        for after in [0, 1, 2, 5, 11] {
             let (late, device) = late(LateConfig::new("late"));
             late.fail_next(call, after);
             match load(folder.path(), &device, options().budget(256 << 10).threads(3)) {
