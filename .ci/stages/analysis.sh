@@ -3,7 +3,7 @@
 
 # The tests of transship-core that Miri runs, beside those inside of the crate: those that reach the unsafe code and end
 # within minutes there.
-miri_tests=(tensor tree value in_flight)
+miri_tests=(tensor tree value in_flight fill)
 miri_proptest_cases=4
 miri_seconds=1800
 
