@@ -1,6 +1,6 @@
 //! Which files to read, and which tensors of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use transship_core::DType;
@@ -46,16 +46,23 @@ impl Sources {
 
     /// The files that the index names for one of the tensors. Each must have those, and no other, that the index says.
     fn of_index(index: &Index, keep: &mut dyn FnMut(&str) -> bool) -> Result<Self, LoadError> {
-        let kept: BTreeMap<&String, &String> =
-            index.weight_map.iter().filter(|(tensor, _)| keep(tensor)).collect();
-        let names: BTreeSet<&String> = kept.values().copied().collect();
-        let mut headers = Vec::with_capacity(names.len());
-        for name in names {
-            let (file, header) = read(&index.beside(name))?;
-            check_against(index, name, &file, &header)?;
-            headers.push((file, header));
+        let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut kept = HashSet::new();
+        for (tensor, file) in &index.weight_map {
+            by_file.entry(file).or_default().push(tensor);
+            if keep(tensor) {
+                kept.insert(tensor.as_str());
+            }
         }
-        Self::chosen(headers, &mut |name| kept.contains_key(&name.to_owned()))
+        let mut headers = Vec::new();
+        for (name, tensors) in by_file {
+            if tensors.iter().any(|tensor| kept.contains(tensor)) {
+                let (file, header) = read(&index.beside(name))?;
+                check_against(index, &tensors, &file, &header)?;
+                headers.push((file, header));
+            }
+        }
+        Self::chosen(headers, &mut |name| kept.contains(name))
     }
 
     fn chosen(
@@ -125,17 +132,15 @@ fn read(path: &Path) -> Result<(OpenFile, Header), LoadError> {
     Ok((file, header))
 }
 
-/// Fails unless `file`, which the index calls `name`, has just the tensors that the index says.
-fn check_against(index: &Index, name: &str, file: &OpenFile, header: &Header) -> Result<(), LoadError> {
+/// Fails unless `file` has just these tensors, which the index says are there.
+fn check_against(index: &Index, tensors: &[&str], file: &OpenFile, header: &Header) -> Result<(), LoadError> {
     let (path, of_index) = (|| file.path.clone(), || index.path.clone());
-    let there: HashMap<&str, u64> =
-        header.entries.iter().map(|entry| (entry.name.as_str(), entry.offset)).collect();
-    let mut named = index.weight_map.iter().filter(|(_, file)| *file == name);
-    if let Some((tensor, _)) = named.find(|(tensor, _)| !there.contains_key(tensor.as_str())) {
-        return Err(LoadError::Missing { path: path(), tensor: tensor.clone(), index: of_index() });
+    let there: HashSet<&str> = header.entries.iter().map(|entry| entry.name.as_str()).collect();
+    if let Some(tensor) = tensors.iter().find(|tensor| !there.contains(**tensor)) {
+        return Err(LoadError::Missing { path: path(), tensor: (*tensor).to_owned(), index: of_index() });
     }
-    let is_named = |entry: &&Entry| index.weight_map.get(&entry.name).is_none_or(|file| file != name);
-    match header.entries.iter().find(is_named) {
+    let named: HashSet<&str> = tensors.iter().copied().collect();
+    match header.entries.iter().find(|entry| !named.contains(entry.name.as_str())) {
         None => Ok(()),
         Some(Entry { name, offset, .. }) => Err(LoadError::NotInIndex {
             path: path(),

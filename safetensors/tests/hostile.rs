@@ -239,6 +239,15 @@ fn what_is_no_file_is_an_error() {
     assert!(error.contains("x.safetensors") && error.contains("no regular file"), "{error}");
 }
 
+/// A file of the system that cannot be read at its start.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_error_of_the_system_names_the_file_and_the_place() {
+    let error = refused(Path::new("/proc/self/mem"));
+    assert!(matches!(error, LoadError::Read { offset: 0, .. }), "{error}");
+    assert!(error.to_string().starts_with("/proc/self/mem cannot be read at byte 0"), "{error}");
+}
+
 #[test]
 fn options_that_cannot_be_are_errors() {
     let folder = folder(&[("a.safetensors", file_of(&[]))]);
