@@ -103,7 +103,7 @@ fn every_byte_arrives_where_its_part_says() {
     }
 }
 
-/// catches: 185-filling-takes-from-copies
+/// catches: 195-filling-takes-from-copies
 #[test]
 fn blocks_stay_within_the_budget_and_are_not_those_of_copies() {
     let (late, device) = late();
@@ -117,7 +117,7 @@ fn blocks_stay_within_the_budget_and_are_not_those_of_copies() {
     });
 }
 
-/// catches: 186-part-beyond-the-block, 187-part-beyond-the-memory
+/// catches: 196-part-beyond-the-block, 197-part-beyond-the-memory
 #[test]
 fn a_part_that_does_not_fit_is_refused() {
     let granule = Alignment::new(4).unwrap();
@@ -148,7 +148,7 @@ fn a_part_that_does_not_fit_is_refused() {
     no_violations(&late);
 }
 
-/// catches: 188-foreign-bytes-count
+/// catches: 198-foreign-bytes-count
 #[test]
 fn only_what_was_written_to_the_block_counts() {
     let (_late, device) = late();

@@ -55,7 +55,7 @@ fn entries() -> Vec<Entry> {
     large.chain(small).collect()
 }
 
-/// catches: 198-budget-not-kept
+/// catches: 208-budget-not-kept
 #[test]
 fn host_memory_is_bounded_by_the_budget_and_not_by_the_file() {
     let _alone = ONE_AT_A_TIME.lock().unwrap();

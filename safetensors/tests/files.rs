@@ -15,7 +15,7 @@ use support::{
 use transship::{CopyOptions, Device, start_copy, start_copy_into};
 use transship_safetensors::{LoadError, Progress, load, load_files};
 
-/// catches: 189-next-block-goes-to-the-start
+/// catches: 199-next-block-goes-to-the-start
 #[test]
 fn every_byte_arrives_on_every_device() {
     let entries = mixed("layer", 1);
@@ -83,7 +83,7 @@ fn a_sharded_model_is_loaded_by_its_index_its_folder_and_its_files() {
     check(&load(folder.path(), &Device::host(), options()).unwrap(), &all, &Device::host());
 }
 
-/// catches: 200-reads-together-what-lies-apart
+/// catches: 210-reads-together-what-lies-apart
 #[test]
 fn a_filter_leaves_tensors_out_and_files_that_hold_none() {
     let (one, two) = (mixed("one", 1), mixed("two", 2));

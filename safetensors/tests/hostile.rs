@@ -45,7 +45,7 @@ fn a_truncated_file_is_an_error_wherever_it_ends() {
     }
 }
 
-/// catches: 190-overlap-allowed, 191-hole-allowed, 192-trailing-bytes-allowed
+/// catches: 200-overlap-allowed, 201-hole-allowed, 202-trailing-bytes-allowed
 #[test]
 fn tensors_that_do_not_cover_the_file_just_so_are_errors() {
     let header = format!("{{{},{}}}", tensor("a", "[4]", "[0,16]"), tensor("b", "[4]", "[12,28]"));
@@ -72,7 +72,7 @@ fn tensors_that_do_not_cover_the_file_just_so_are_errors() {
     names(&error, &header, "a", 0, "truncated");
 }
 
-/// catches: 193-size-not-compared
+/// catches: 203-size-not-compared
 #[test]
 fn shapes_that_are_not_those_of_the_bytes_are_errors() {
     for (shape, offsets, words) in [
@@ -99,7 +99,7 @@ fn shapes_that_are_not_those_of_the_bytes_are_errors() {
     names(&refused_header(header, 1), header, "w", 0, "12 bits");
 }
 
-/// catches: 194-second-of-a-name-wins
+/// catches: 204-second-of-a-name-wins
 #[test]
 fn a_header_that_is_none_is_an_error() {
     for (header, words) in [
@@ -154,7 +154,7 @@ fn shards() -> (Vec<Entry>, Vec<Entry>) {
     (mixed("one", 1), mixed("two", 2))
 }
 
-/// catches: 195-any-path-in-an-index
+/// catches: 205-any-path-in-an-index
 #[test]
 fn names_in_an_index_are_plain_file_names() {
     let one = vec![entry("a", 1, &[4], 1)];
@@ -173,7 +173,7 @@ fn names_in_an_index_are_plain_file_names() {
     }
 }
 
-/// catches: 196-missing-tensor-not-noticed, 197-same-name-in-two-files
+/// catches: 206-missing-tensor-not-noticed, 207-same-name-in-two-files
 #[test]
 fn an_index_and_its_files_agree() {
     let (one, two) = shards();

@@ -34,7 +34,7 @@ fn load_while(change: impl Fn(&Path) + Clone + Send + 'static) -> Vec<Result<usi
     vec![one(&device), one(&Device::host())]
 }
 
-/// catches: 199-changed-file-not-noticed
+/// catches: 209-changed-file-not-noticed
 #[test]
 fn a_file_that_changes_is_an_error() {
     for loaded in load_while(|_| ()) {
