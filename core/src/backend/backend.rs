@@ -64,8 +64,8 @@ pub unsafe trait Backend: Any + Send + Sync {
     }
 
     /// Allocates a staging block that copies of this device may use asynchronously (pinned, where the device knows that): in
-    /// both directions, or in this one only where staging is mapped ([`Limits::mapped_staging`]). Expensive; it may block for
-    /// milliseconds. So may dropping it.
+    /// this direction only, where staging is mapped ([`Limits::mapped_staging`]). Elsewhere in both directions, and `Download` says that
+    /// copies alone use it: it may be slower for kernels. Expensive; it may block for milliseconds. So may dropping it.
     ///
     /// # Errors
     ///

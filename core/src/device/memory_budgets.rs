@@ -29,7 +29,7 @@ impl Device {
             // Where staging is mapped, results come down through it into memory of their own.
             match self.limits().mapped_staging {
                 true => staging.prepare(bytes, block, Direction::Download)?,
-                false => results.prepare(bytes, usize::MAX, Direction::Download)?,
+                false => results.prepare(bytes, usize::MAX, Direction::Upload)?,
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use crate::backend::{Buffer, Direction};
 use crate::device::device::Device;
 use crate::error::Result;
 use crate::job::job::Job;
+use crate::job::kernels::LARGEST_COPIED;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::runtime::sync::{Mutex, thread};
@@ -34,8 +35,20 @@ pub(crate) enum HostBlocks {
     Missing,
 }
 
-/// The pool of a chunk, and its bytes.
-type Wanted<'a> = (&'a Arc<StagingPool>, usize);
+/// A block that is wanted.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    pool: &'a Arc<StagingPool>,
+    bytes: usize,
+    /// What `Backend::allocate_staging` takes: kernels write packed results, and copies alone what is too large for them.
+    direction: Direction,
+}
+
+impl Wanted<'_> {
+    fn try_take(&self) -> Option<Block> {
+        self.pool.try_take(self.bytes, self.direction)
+    }
+}
 
 impl Job {
     /// Pinned blocks for results that come down from devices; `None` if the copy is of another kind.
@@ -52,7 +65,9 @@ impl Job {
         }
         let wanted = self.plan.chunks().iter().filter_map(|chunk| {
             let path = self.paths.iter().find(|path| path.source == chunk.source)?;
-            Some((path.from.device().map(Device::results)?, chunk.bytes))
+            let by_kernels = chunk.order.len() > 1 || chunk.bytes <= LARGEST_COPIED;
+            let direction = if by_kernels { Direction::Upload } else { Direction::Download };
+            Some(Wanted { pool: path.from.device().map(Device::results)?, bytes: chunk.bytes, direction })
         });
         let wanted: SmallVec<[Wanted<'_>; 4]> = wanted.collect();
         if let Some(pool) = pool_without_room(&wanted, host_results) {
@@ -67,7 +82,7 @@ impl Job {
             HostResults::Grow => take_or_grow(&wanted),
         };
         let buffers = |blocks: Vec<Block>| {
-            blocks.into_iter().zip(&wanted).map(|(block, (_, bytes))| block.into_buffer(*bytes)).collect()
+            blocks.into_iter().zip(&wanted).map(|(block, wanted)| block.into_buffer(wanted.bytes)).collect()
         };
         Ok(Some(blocks.map_or(HostBlocks::Pageable, |blocks| HostBlocks::Pinned(buffers(blocks)))))
     }
@@ -76,15 +91,15 @@ impl Job {
 /// A pool that cannot have all blocks that are wanted of it, so that none is page-locked in vain. A copy that makes do with idle blocks
 /// asks the budget alone.
 fn pool_without_room<'a>(wanted: &[Wanted<'a>], host_results: HostResults) -> Option<&'a Arc<StagingPool>> {
-    let mut sums: SmallVec<[Wanted<'a>; 2]> = SmallVec::new();
-    for (pool, bytes) in wanted {
-        let class = pool.class(*bytes, Direction::Download).bytes;
+    let mut sums: SmallVec<[(&Arc<StagingPool>, usize); 2]> = SmallVec::new();
+    for Wanted { pool, bytes, direction } in wanted {
+        let class = pool.class(*bytes, *direction).bytes;
         match sums.iter_mut().find(|(known, _)| Arc::ptr_eq(known, pool)) {
             Some((_, sum)) => *sum = sum.saturating_add(class),
             None => sums.push((pool, class)),
         }
     }
-    let has_room = |(pool, bytes): &Wanted<'_>| match host_results {
+    let has_room = |(pool, bytes): &(&Arc<StagingPool>, usize)| match host_results {
         HostResults::IdleOnly => *bytes <= pool.budget(),
         HostResults::Grow => *bytes <= pool.unused(),
     };
@@ -92,7 +107,7 @@ fn pool_without_room<'a>(wanted: &[Wanted<'a>], host_results: HostResults) -> Op
 }
 
 fn take_idle(wanted: &[Wanted<'_>]) -> Option<Vec<Block>> {
-    wanted.iter().map(|(pool, bytes)| pool.try_take(*bytes, Direction::Download)).collect()
+    wanted.iter().map(Wanted::try_take).collect()
 }
 
 /// Idle blocks, and new ones for the rest; `None` if one of them cannot be had: then the results are ordinary memory, and the report
@@ -100,15 +115,12 @@ fn take_idle(wanted: &[Wanted<'_>]) -> Option<Vec<Block>> {
 fn take_or_grow(wanted: &[Wanted<'_>]) -> Option<Vec<Block>> {
     let grown = Growth {
         wanted,
-        blocks: wanted
-            .iter()
-            .map(|(pool, bytes)| Mutex::new(pool.try_take(*bytes, Direction::Download)))
-            .collect(),
+        blocks: wanted.iter().map(|wanted| Mutex::new(wanted.try_take())).collect(),
         next: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
     };
     let missing = || wanted.iter().zip(&grown.blocks).filter(|(_, block)| block.lock().is_none());
-    let bytes = missing().map(|((_, bytes), _)| *bytes).fold(0, usize::saturating_add);
+    let bytes = missing().map(|(wanted, _)| wanted.bytes).fold(0, usize::saturating_add);
     let helpers = if bytes < GROWN_TOGETHER { 0 } else { workers::most_threads().min(missing().count()) - 1 };
     thread::scope(|scope| {
         for _ in 0..helpers {
@@ -134,16 +146,16 @@ impl Growth<'_> {
     fn work(&self) {
         while !self.failed.load(Ordering::Relaxed) {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
-            let (Some((pool, bytes)), Some(block)) = (self.wanted.get(index), self.blocks.get(index)) else {
+            let (Some(wanted), Some(block)) = (self.wanted.get(index), self.blocks.get(index)) else {
                 return;
             };
             if block.lock().is_some() {
                 continue;
             }
-            match pool.take_or_grow(*bytes, Direction::Download) {
+            match wanted.pool.take_or_grow(wanted.bytes, wanted.direction) {
                 Ok(Some(new)) => *block.lock() = Some(new),
                 Ok(None) | Err(_) => {
-                    pool.note_fallback();
+                    wanted.pool.note_fallback();
                     self.failed.store(true, Ordering::Relaxed);
                 }
             }

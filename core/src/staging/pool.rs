@@ -34,6 +34,7 @@ const RESULT_BUDGET: usize = 256 << 20;
 /// The staging blocks of one device for one purpose.
 pub(crate) struct StagingPool {
     pub(crate) backend: ManuallyDrop<Arc<dyn Backend>>,
+    users: Users,
     pub(crate) state: Mutex<State>,
     pub(crate) returned: Condvar,
     queues: Mutex<Vec<Weak<SubmissionQueue>>>,
@@ -48,6 +49,17 @@ pub(crate) trait Borrower: Send + Sync {
 
     /// Whether it still has some. Waits for a thread that is giving them back.
     fn has_blocks(&self) -> bool;
+}
+
+/// What uses the blocks of a pool.
+#[derive(Clone, Copy)]
+enum Users {
+    /// Kernels and copies.
+    Kernels,
+    /// Copies down; kernels as well, where that is asked for.
+    Results,
+    /// Copies alone.
+    Copies,
 }
 
 pub(crate) struct State {
@@ -69,20 +81,20 @@ impl StagingPool {
     /// Blocks that copies go through.
     pub(crate) fn for_staging(backend: Arc<dyn Backend>) -> Arc<Self> {
         let budget = if backend.limits().mapped_staging { MAPPED_STAGING_BUDGET } else { STAGING_BUDGET };
-        Self::new(backend, BlockAccounts::new(budget, true))
+        Self::new(backend, Users::Kernels, BlockAccounts::new(budget, true))
     }
 
     /// Blocks that results on the host lie in.
     pub(crate) fn for_results(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Self::new(backend, BlockAccounts::new(result_budget(), false))
+        Self::new(backend, Users::Results, BlockAccounts::new(result_budget(), false))
     }
 
     /// Blocks that the program fills itself: beside those of copies, which none of them holds up.
     pub(crate) fn for_filling(backend: Arc<dyn Backend>, budget: usize) -> Arc<Self> {
-        Self::new(backend, BlockAccounts::new(budget, false))
+        Self::new(backend, Users::Copies, BlockAccounts::new(budget, false))
     }
 
-    fn new(backend: Arc<dyn Backend>, accounts: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
+    fn new(backend: Arc<dyn Backend>, users: Users, accounts: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
         let state = State {
             accounts,
             short_of: None,
@@ -94,6 +106,7 @@ impl StagingPool {
         };
         Arc::new(Self {
             backend: ManuallyDrop::new(backend),
+            users,
             state: Mutex::new(state),
             returned: Condvar::new(),
             queues: Mutex::new(Vec::new()),
@@ -174,13 +187,16 @@ impl StagingPool {
         self.backend.device()
     }
 
-    /// The class that serves `bytes`. Only mapped blocks have a direction. Others serve both, so that a block that was allocated
-    /// for one direction is there for the other.
+    /// The class that serves `bytes`. Only mapped blocks have a direction. Of others, those of staging serve both, so that a block that
+    /// was allocated for one direction is there for the other; elsewhere `Download` says that copies alone use the block
+    /// ([`Backend::allocate_staging`]).
     pub(crate) fn class(&self, bytes: usize, direction: Direction) -> SizeClass {
-        match self.backend.limits().mapped_staging {
-            true => SizeClass::of(bytes, direction),
-            false => SizeClass::of(bytes, Direction::Upload),
-        }
+        let direction = match (self.users, self.backend.limits().mapped_staging) {
+            (Users::Results, true) | (Users::Copies, false) => Direction::Download,
+            (Users::Kernels, false) => Direction::Upload,
+            (Users::Results, false) | (_, true) => direction,
+        };
+        SizeClass::of(bytes, direction)
     }
 
     /// Blocks whose copies are done come back, if the driver says so. Another device that reads blocks of this one may be

@@ -96,7 +96,7 @@ impl Tensor {
             reason: "the budget for pinned results is used up",
             cure: "drop tensors in pinned memory, or raise the budget (Device::set_result_budget)",
         };
-        let block = device.results().take_or_grow(bytes, Direction::Download)?.ok_or_else(busy)?;
+        let block = device.results().take_or_grow(bytes, Direction::Upload)?.ok_or_else(busy)?;
         clear(&block, bytes);
         Self::from_storage(Storage::new(block.into_buffer(bytes), None, None), 0, layout)
     }

@@ -145,8 +145,8 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         Ok(Box::new(OrderedBuffer::allocate(&self.allocator, bytes, self.own(stream)?)?))
     }
 
-    fn allocate_staging(&self, bytes: usize, _: Direction) -> Result<Box<dyn Staging>> {
-        Ok(Box::new(PinnedStaging::allocate(self.context(), bytes)?))
+    fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
+        Ok(Box::new(PinnedStaging::allocate(self.context(), bytes, direction)?))
     }
 
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
