@@ -202,7 +202,7 @@ pub enum Error {
     #[error("the tensor is part of a copy in progress; wait for its handle, which gives it back")]
     Taken,
     /// The copy that should have filled this memory failed.
-    #[error("the copy into this tensor failed; copy the source again")]
+    #[error("the copy that should have filled this tensor {}; copy its source again", copy_error::outcome(.0.kind()))]
     CopyFailed(
         /// Why it failed.
         #[source]
@@ -315,7 +315,7 @@ pub enum Error {
     },
     /// More memory than there can ever be.
     #[error(
-        "{} of {kind} memory can never fit on {device}, which has {limit}; split the tensor{}",
+        "{} of {kind} memory can never fit on {device}, which has {limit}; ask for less at once{}",
         count(*requested, "byte"),
         budget(kind, *limit)
     )]
@@ -391,6 +391,18 @@ pub enum Error {
         /// What was asked.
         what: &'static str,
     },
+    /// A call that should have shown how far a stream has come failed, and nothing will show it any more. What the stream may
+    /// still use is kept for ever; nothing is submitted to it. Copies that run on no stream of the program's get a new one.
+    #[error(
+        "a stream of {device} is lost: {error}; what it may still use is never used again: copy again, into other memory, and on \
+         another stream if it is one of your own (Device::create_stream)"
+    )]
+    StreamLost {
+        /// The device of the stream.
+        device: DeviceId,
+        /// What the call came to.
+        error: Arc<Error>,
+    },
     /// The device is gone: it was reset, removed or destroyed.
     #[error("{device} is lost: {reason}; open it again, and copy what lay on it once more")]
     DeviceLost {
@@ -441,7 +453,7 @@ impl From<ParseDTypeError> for Error {
 
 impl Error {
     /// What to do next about it. What wraps the reason of a failure ([`CopyFailed`](Self::CopyFailed),
-    /// [`UnsuitedTensor`](Self::UnsuitedTensor)) is of the kind of that reason: a copy that needs one that missed its deadline
+    /// [`UnsuitedTensor`](Self::UnsuitedTensor), [`StreamLost`](Self::StreamLost)) is of the kind of that reason: a copy that needs one that missed its deadline
     /// [timed out](ErrorKind::TimedOut) as well.
     ///
     /// ```
@@ -473,7 +485,7 @@ impl Error {
             | Self::TooDeep { .. }
             | Self::HostTarget
             | Self::WrongStream { .. } => ErrorKind::InvalidInput,
-            Self::UnsuitedTensor { error, .. } => error.kind(),
+            Self::UnsuitedTensor { error, .. } | Self::StreamLost { error, .. } => error.kind(),
             Self::CopyFailed(cause) => cause.kind(),
             Self::NotReady | Self::Taken => ErrorKind::NotReady,
             Self::Busy { .. } | Self::StreamCaptured { .. } | Self::NoThread { .. } => ErrorKind::Busy,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hooked::Hooked;
 use late_backend::{Call, LateConfig, LateHandle};
-use support::{in_time, late, on, two, with};
+use support::{eventually, in_time, late, on, two, with};
 use transship_core::backend::{Backend, Driver, MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
     Alignment, BackgroundWork, CopyError, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, ErrorKind,
@@ -215,7 +215,7 @@ fn devices_with_other_limits_say_so() {
 #[test]
 fn memory_that_is_not_there_says_how_much() {
     let (_, small) = with(LateConfig { device_memory: 100, ..LateConfig::new("late") });
-    says(&copy(bytes(200), &small, options()), "TooLarge", &["late:0", "100", "split the tensor"]);
+    says(&copy(bytes(200), &small, options()), "TooLarge", &["late:0", "100", "ask for less at once"]);
     let held = on(&small, &[1; 80]);
     says(
         &copy(bytes(60), &small, options()),
@@ -236,7 +236,7 @@ fn memory_that_is_not_there_says_how_much() {
     let busy = pinned(1).unwrap_err();
     says(&busy, "Busy", &["1 byte cannot", "drop tensors in pinned memory", "Device::set_result_budget"]);
     assert!(!busy.to_string().contains("background"), "{busy}");
-    says(&pinned(65 << 10).unwrap_err(), "TooLarge", &["split the tensor", "Device::set_result_budget"]);
+    says(&pinned(65 << 10).unwrap_err(), "TooLarge", &["ask for less at once", "Device::set_result_budget"]);
     drop(held);
     let unknown =
         Error::OutOfMemory { device: DeviceId::HOST, kind: "host", requested: 1, free: 0, total: 0 };
@@ -296,7 +296,8 @@ fn failures_of_the_driver_keep_its_words_and_their_source() {
     let tensor = start_copy(bytes(8), &device, options()).unwrap().wait_on(&stream).unwrap();
     late.break_device();
     let poisoned = start_copy(tensor, &other, options()).unwrap_err();
-    says(poisoned.error(), "CopyFailed", &["failed", "copy the source again"]);
+    says(poisoned.error(), "CopyFailed", &["failed in the driver", "copy its source again"]);
+    assert_eq!(poisoned.to_string(), "the copy to late:1 needs a tensor that an earlier copy did not fill");
     let source = poisoned.source().expect("it is the plain error");
     assert!(matches!(source.downcast_ref(), Some(Error::CopyFailed(_))));
     assert_eq!(poisoned.error().kind(), ErrorKind::Driver);
@@ -354,6 +355,62 @@ fn unsuited_destinations_say_what_suits() {
     says(&shared, "UnsuitedTensor", &["[0] to copy into", "shared", "drop the other tensors over it"]);
     let lent = refused(bytes(8), Tensor::from_owner(vec![0; 8], DType::U8, &[8]).unwrap());
     says(&lent, "UnsuitedTensor", &["[0] to copy into", "lent read-only", "copy into memory of your own"]);
+}
+
+/// A copy that needs a tensor that another one did not fill in time has missed no deadline itself. Where it is known, the error says
+/// which tensor that is.
+#[test]
+fn a_failure_of_an_earlier_copy_is_told_from_one_of_this_copy() {
+    let (late, device) = late();
+    device.prepare(64).unwrap();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    let (held, held_too) = (on(&device, &[1; 8]), on(&device, &[1; 8]));
+    late.stall();
+    let hurried = options().deadline(Duration::from_millis(5));
+    let there = start_copy(bytes(8), &device, hurried).unwrap().wait_on(&stream).unwrap();
+    eventually("it is late", || there.is_ready().is_err());
+    let failed = start_copy(there.clone(), &Device::host(), options()).unwrap_err();
+    let told = "the copy to host needs a tensor that an earlier copy did not fill: the copy that should have filled this tensor \
+                missed its deadline; copy its source again";
+    assert_eq!(format!("{failed:#}"), told);
+    assert_eq!(failed.error().kind(), ErrorKind::TimedOut);
+    let failed = start_copy_into(vec![bytes(8), there], vec![held, held_too], options()).unwrap_err();
+    says(
+        failed.error(),
+        "UnsuitedTensor",
+        &["[1] to copy: the copy that should have filled", "missed its deadline"],
+    );
+    assert_eq!(failed.to_string(), "the copy needs a tensor that an earlier copy did not fill");
+    late.release();
+}
+
+/// Streams of the host have nothing to wait for, and so a copy to it has none to wait on.
+#[test]
+fn the_host_has_streams_of_its_own() {
+    let host = Device::host();
+    let stream = host.create_stream(StreamPriority::Normal).unwrap();
+    let start = || start_copy(bytes(8), &host, options().policy(CopyPolicy::Always).stream(&stream)).unwrap();
+    assert_eq!(start().wait().unwrap().nbytes(), 8);
+    assert!(stream.is_idle().unwrap());
+    assert!(matches!(start().wait_on(&stream).unwrap_err().into_error(), Error::HostTarget));
+}
+
+/// What no machine can hold is not asked for again once something is free.
+#[test]
+fn more_bytes_than_there_can_be_never_fit() {
+    let most = isize::MAX.unsigned_abs();
+    let wide = Tensor::from(vec![1_u8]).as_strided(&[most], &[0], 0).unwrap();
+    for error in
+        [wide.to_bytes().unwrap_err(), wide.to_vec::<u8>().unwrap_err(), wide.contiguous().unwrap_err()]
+    {
+        says(&error, "TooLarge", &["can never fit on host", "ask for less at once"]);
+    }
+    let (_, device) = with(LateConfig { device_memory: 100, ..LateConfig::new("late") });
+    says(
+        &device.prepare(1 << 46).unwrap_err(),
+        "TooLarge",
+        &["can never fit on late:0", "ask for less at once"],
+    );
 }
 
 /// All variants of the error, and what to do about each.
@@ -415,6 +472,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::HostTarget, InvalidInput),
         (Error::WrongStream { actual: device, expected: device }, InvalidInput),
         (Error::StreamCaptured { device }, Busy),
+        (Error::StreamLost { device, error: Arc::new(Error::NotReady) }, NotReady),
         (Error::Unsupported { device, what: "" }, Unsupported),
         (Error::DeviceLost { device, reason: text() }, DeviceLost),
         (Error::Driver { device, call: "", code: 1, message: text() }, Driver),

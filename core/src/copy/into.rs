@@ -34,8 +34,10 @@ use crate::tree::tensor_tree::TensorTree;
 ///   between them is left alone, but for the padding in memory that tensors were packed into, and, where a device copies whole
 ///   granules, the rest of the last one.
 /// - Every tensor is copied, whatever [`CopyOptions::policy`] says, and packing is up to `into`.
-/// - If the copy fails, or is cancelled, after it has begun, the contents of `into` are unspecified: its tensors are
-///   [`CopyFailed`](Error::CopyFailed) until another copy has filled them. Dropping the handle drops `into`.
+/// - An error of this function leaves `into` as it was, if nothing was submitted yet; a driver that fails between two pieces of a copy
+///   is the case where something was. Then, and if the copy fails or is cancelled after this function has returned, the contents of
+///   `into` are unspecified: its tensors are [`CopyFailed`](Error::CopyFailed) until another copy has filled them, but for those
+///   without elements. Dropping the handle drops `into`.
 ///
 /// # Errors
 ///
@@ -82,11 +84,10 @@ fn started<S: TensorTree>(
         Ok(workers) => Ok((job, workers, report)),
         Err(error) => {
             take_and_put::restore(&job.leaves, value);
-            match (&error, Arc::try_unwrap(job)) {
-                // Nothing was begun.
-                (Error::Busy { .. }, Ok(job)) if job.completion.positions().is_empty() => give_up(job, into),
-                (_, Ok(job)) => fail(&job, &error, into),
-                (_, Err(job)) => fail(&job, &error, into),
+            match Arc::try_unwrap(job) {
+                Ok(job) if !job.has_begun() => give_up(job, into),
+                Ok(job) => fail(&job, &error, into),
+                Err(job) => fail(&job, &error, into),
             }
             Err(error)
         }

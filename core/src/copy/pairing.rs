@@ -7,7 +7,7 @@ use crate::copy::{put_callers_memory, take_and_put};
 use crate::device::device::Device;
 use crate::error::{Error, Result, count};
 use crate::in_flight::completion::Completion;
-use crate::job::callers_memory::Preallocated;
+use crate::job::callers_memory::{Preallocated, SOURCE, unsuited};
 use crate::job::leaves::Leaves;
 use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
@@ -104,7 +104,11 @@ impl PairSink for Taking<'_> {
         self.held.compare(self.leaves.len(), tensor).map_err(Stop::new)?;
         self.scan().map_err(Stop::new)?;
         let Self { leaves, scan: Some(scan), .. } = self else { return Ok(()) };
-        leaves.take(tensor, scan)
+        let index = leaves.len();
+        leaves.take(tensor, scan).map_err(|stop| match stop.into_reason() {
+            failed @ Error::CopyFailed(_) => Stop::new(unsuited(index, SOURCE, failed)),
+            other => Stop::new(other),
+        })
     }
 }
 

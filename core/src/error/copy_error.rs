@@ -110,7 +110,11 @@ impl<S> fmt::Display for CopyError<S> {
         if let Some(target) = target {
             write!(f, "to {target} ")?;
         }
-        f.write_str(outcome(error.kind()))?;
+        f.write_str(if is_of_earlier_copy(error) {
+            "needs a tensor that an earlier copy did not fill"
+        } else {
+            outcome(error.kind())
+        })?;
         if f.alternate() { write!(f, ": {error}") } else { Ok(()) }
     }
 }
@@ -121,8 +125,17 @@ impl<S> std::error::Error for CopyError<S> {
     }
 }
 
+/// Whether not this copy has failed, but one that should have filled a tensor for it.
+fn is_of_earlier_copy(error: &Error) -> bool {
+    match error {
+        Error::CopyFailed(_) => true,
+        Error::UnsuitedTensor { error, .. } => is_of_earlier_copy(error),
+        _ => false,
+    }
+}
+
 /// What became of a copy that failed, in a few words.
-fn outcome(kind: ErrorKind) -> &'static str {
+pub(super) fn outcome(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidInput => "was refused",
         ErrorKind::NotReady => "needs a tensor that another copy still has",

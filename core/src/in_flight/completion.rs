@@ -163,6 +163,33 @@ impl Completion {
         self.check(&mut |_| true)
     }
 
+    /// Whether the device is done with all that it has submitted, whatever came of it. A failure does not say so: what a failed copy
+    /// has left may still run, and its memory may not even be allocated yet. Waits for that if it `may_block`. An error means that
+    /// nobody will ever know.
+    pub(crate) fn is_over(&self, may_block: bool) -> Result<bool> {
+        if self.is_done_cached() {
+            return Ok(true);
+        }
+        if may_block {
+            // Whether it fails does not matter here.
+            let _ = self.wait(None);
+        }
+        if matches!(self.is_done(), Ok(false)) {
+            return Ok(false);
+        }
+        for (queue, position) in self.positions_in_flight() {
+            match may_block {
+                _ if queue.has_reached(position) => {}
+                true => drop(queue.wait(position, None)?),
+                false => queue.poll()?,
+            }
+            if !queue.has_reached(position) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Blocks until every piece is submitted; `false` on time-out.
     pub(crate) fn wait_submitted(&self, deadline: Option<Instant>) -> Result<bool> {
         fork::check()?;

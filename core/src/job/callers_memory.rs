@@ -21,7 +21,7 @@ use crate::tensor::storage::{Gaps, Storage};
 use crate::tensor::tensor::{Mark, Tensor};
 
 /// The two structures, as errors name them.
-const SOURCE: &str = "to copy";
+pub(crate) const SOURCE: &str = "to copy";
 const DESTINATION: &str = "to copy into";
 
 /// The memory of a structure, taken out of it. [`check`](Self::check) and [`claim`](Self::claim) make sure that nobody else
@@ -180,11 +180,20 @@ impl Preallocated {
         &self.regions
     }
 
-    /// Adds the copies that still fill the memory.
+    /// Adds the copies that still fill the memory, or that have failed and may have left something in flight.
     pub(crate) fn note_predecessors(&mut self, before: &mut Dependencies) {
         for memory in self.memory.get_mut().iter().filter(|memory| memory.is_written) {
-            before.of_destinations.extend(memory.still_filled_by().cloned());
+            let filler = memory.storage.pending().filter(|copy| !matches!(copy.is_over(false), Ok(true)));
+            before.of_destinations.extend(filler.cloned());
         }
+    }
+
+    /// The error of the tensor whose memory is not to be had, because of `error`, from the copy that has filled it before.
+    pub(crate) fn unsuited_by(&self, filler: &Arc<Completion>, error: Error) -> Error {
+        let all = self.memory.lock();
+        let is_its =
+            |memory: &&HeldStorage| memory.storage.pending().is_some_and(|copy| Arc::ptr_eq(copy, filler));
+        all.iter().find(is_its).map_or(error.clone(), |memory| unsuited(memory.first, DESTINATION, error))
     }
 
     /// Marks the memory as filled by `copy`. Returns the streams that it was handed to, to which nobody else can add any more.
@@ -258,7 +267,8 @@ impl HeldStorage {
         Ok(())
     }
 
-    /// The copy that fills it, unless that is over. Asks the driver: a copy that is over releases what it used.
+    /// The copy that fills it, unless that is done or has failed. Asks the driver: a copy that is over releases what it used. What
+    /// one that has failed may have left is waited for all the same (`note_predecessors`).
     fn still_filled_by(&self) -> Option<&Arc<Completion>> {
         self.storage.pending().filter(|copy| matches!(copy.is_done(), Ok(false)))
     }
@@ -301,7 +311,7 @@ const SHARED: Error = Error::NotWritable {
 };
 
 /// The error of a tensor of one of the two structures.
-fn unsuited(index: usize, role: &'static str, error: Error) -> Error {
+pub(crate) fn unsuited(index: usize, role: &'static str, error: Error) -> Error {
     Error::UnsuitedTensor { index, path: String::new(), role, error: Arc::new(error) }
 }
 

@@ -22,6 +22,7 @@ use crate::job::unstage::Unstaging;
 use crate::plan::leaf::PlanOptions;
 use crate::plan::plan::{Plan, Route};
 use crate::runtime::sync::OnceLock;
+use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::tensor::storage::Storage;
 
 /// A planned copy. Its handle and the workers that carry it out share it. It owns the sources until they are not needed any
@@ -46,6 +47,8 @@ pub(crate) struct Job {
     /// The memory of the caller that it fills, if it makes none.
     pub(crate) held: Option<Preallocated>,
     pub(crate) destinations: OnceLock<Destinations>,
+    /// Something of it was submitted, or the host has begun to write what it fills.
+    pub(crate) begun: AtomicBool,
     /// The results that the host copies out of staging blocks into ordinary memory when the copy is done.
     pub(crate) unstaging: OnceLock<Arc<Unstaging>>,
     /// Dropped last.
@@ -97,7 +100,18 @@ impl Job {
             before: scan.take_predecessors(),
             held: None,
             destinations: OnceLock::new(),
+            begun: AtomicBool::new(false),
         })
+    }
+
+    /// To be called before something is submitted or written.
+    pub(crate) fn note_begun(&self) {
+        self.begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what it fills may not be as it was. Ask when no other thread carries it out.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// The list of results that the host copies into ordinary memory when the copy is done.
@@ -128,8 +142,9 @@ impl Job {
         let filled = self.destinations.get().into_iter().flat_map(|destinations| &destinations.chunks);
         let mut results: SmallVec<[Storage; 1]> = filled.map(|to| to.storage.clone()).collect();
         if self.has_residents {
-            let resident =
-                |(leaf, route): (&Leaf, &Route)| (*route == Route::Resident).then(|| leaf.storage.clone());
+            let resident = |(leaf, route): (&Leaf, &Route)| {
+                (*route == Route::Resident && leaf.payload > 0).then(|| leaf.storage.clone())
+            };
             results.extend(self.leaves.iter().zip(self.plan.routes()).filter_map(resident));
         }
         results

@@ -227,7 +227,8 @@ impl<'a> Scan<'a> {
         let is_gathered = strided.as_ref().is_some_and(|strided| strided.is_gathered);
         let bytes = if on_host || is_gathered { layout.nbytes() } else { layout.span() };
         let place = self.place(storage, layout, bytes)?;
-        if let Some(copy) = storage.pending() {
+        // What has no elements needs no copy before this one.
+        if let Some(copy) = storage.pending().filter(|_| bytes > 0) {
             self.note_pending(copy, place)?;
         }
         if !on_host && place != Place::Resident && storage.identity() != self.last_source {

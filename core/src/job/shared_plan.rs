@@ -12,6 +12,7 @@ use crate::job::options::CopyOptions;
 use crate::job::source::Source;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::runtime::sync::OnceLock;
+use crate::runtime::sync::atomic::AtomicBool;
 
 impl Job {
     /// Whether a copy of the same leaves to `device` can use the plan and the staging blocks of this one: all bytes come
@@ -51,6 +52,7 @@ impl Job {
             has_residents: false,
             held: None,
             destinations: OnceLock::new(),
+            begun: AtomicBool::new(false),
             unstaging: OnceLock::new(),
             left_in_flight: LeftInFlight::new(),
         })

@@ -2,7 +2,7 @@
 
 use bytemuck::checked::CheckedCastError;
 
-use crate::backend::host::memory::{HostMemory, out_of_memory};
+use crate::backend::host::memory::{HostMemory, not_allocated};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::tensor::non_temporal::HostCopy;
@@ -157,7 +157,7 @@ impl Tensor {
     fn vec_to_fill<T>(&self) -> Result<Vec<T>> {
         self.storage()?.host_bytes(self.offset(), self.layout.span())?;
         let mut vec = Vec::new();
-        vec.try_reserve_exact(self.nbytes() / size_of::<T>()).map_err(|_| out_of_memory(self.nbytes()))?;
+        vec.try_reserve_exact(self.nbytes() / size_of::<T>()).map_err(|_| not_allocated(self.nbytes()))?;
         Ok(vec)
     }
 

@@ -65,6 +65,7 @@ impl<'a> SegmentCopy<'a> {
         F: for<'k> FnOnce(&'k SubmissionResources) -> Ops<'k>,
     {
         let completion = &self.job.completion;
+        self.job.note_begun();
         // SAFETY: the caller keeps the promise of `SubmissionQueue::submit`.
         let submission = completion.metrics.time(Phase::Submit, || unsafe { queue.submit(keep, ops) })?;
         completion.metrics.count(&submission);

@@ -20,6 +20,7 @@ use crate::transfer::take_blocks::{BlockSource, Now};
 impl<'a> SegmentCopy<'a> {
     /// Writes the segment directly into the destination.
     pub(crate) fn fill(&self) -> Result<Carried> {
+        self.job.note_begun();
         self.job.completion.metrics.time(Phase::Stage, || {
             let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
             let mut written = 0;

@@ -79,11 +79,11 @@ impl HostMemory {
     /// Zeros that the system makes when the memory is touched, by whatever thread: for a larger alignment than that of `malloc` the
     /// allocator would write all of them here.
     fn zeroed_by_the_system(bytes: usize) -> Result<Self> {
-        let room = bytes.checked_add(huge_pages::SIZE).ok_or_else(|| too_large(bytes))?;
-        let block = Block::array::<u8>(room).map_err(|_| too_large(bytes))?;
+        let room = bytes.checked_add(huge_pages::SIZE).ok_or_else(|| not_allocated(bytes))?;
+        let block = Block::array::<u8>(room).map_err(|_| not_allocated(bytes))?;
         // SAFETY: the block is not empty.
         let owned =
-            NonNull::new(unsafe { alloc::alloc_zeroed(block) }).ok_or_else(|| out_of_memory(bytes))?;
+            NonNull::new(unsafe { alloc::alloc_zeroed(block) }).ok_or_else(|| not_allocated(bytes))?;
         let lead = owned.align_offset(huge_pages::SIZE).min(huge_pages::SIZE);
         // SAFETY: `lead` is at most what `room` has more than `bytes`.
         let start = unsafe { owned.add(lead) };
@@ -117,8 +117,8 @@ impl HostMemory {
         let alignment = if bytes >= huge_pages::LEAST { huge_pages::SIZE } else { ALIGNMENT };
         let block = Block::from_size_align(bytes, alignment);
         let block =
-            block.or_else(|_| Block::from_size_align(bytes, ALIGNMENT)).map_err(|_| too_large(bytes))?;
-        let start = NonNull::new(allocator(block)).ok_or_else(|| out_of_memory(bytes))?;
+            block.or_else(|_| Block::from_size_align(bytes, ALIGNMENT)).map_err(|_| not_allocated(bytes))?;
+        let start = NonNull::new(allocator(block)).ok_or_else(|| not_allocated(bytes))?;
         Ok(Self { start, bytes, writable: true, owner: Owner::Allocator(start, block) })
     }
 
@@ -131,12 +131,12 @@ impl HostMemory {
 }
 
 /// The error of host memory that could not be allocated.
-pub(crate) fn out_of_memory(bytes: usize) -> Error {
-    Error::OutOfMemory { device: DeviceId::HOST, kind: "host", requested: bytes, free: 0, total: 0 }
-}
-
-fn too_large(bytes: usize) -> Error {
-    Error::TooLarge { device: DeviceId::HOST, kind: "host", requested: bytes, limit: isize::MAX as usize }
+pub(crate) fn not_allocated(bytes: usize) -> Error {
+    let (device, kind, requested) = (DeviceId::HOST, "host", bytes);
+    match Block::from_size_align(bytes, ALIGNMENT) {
+        Ok(_) => Error::OutOfMemory { device, kind, requested, free: 0, total: 0 },
+        Err(_) => Error::TooLarge { device, kind, requested, limit: isize::MAX as usize },
+    }
 }
 
 // SAFETY: the memory stays in place until `Drop` gives it back: an allocation is never grown, and a lender stays in its
