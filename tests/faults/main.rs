@@ -11,6 +11,7 @@ mod budget;
 #[path = "../../examples/common/detection.rs"]
 mod detection;
 mod left;
+mod lost;
 mod registered;
 #[path = "../support/required.rs"]
 mod required;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Trial};
 use transship::BackgroundWork;
 
+use crate::lost::Lost;
 use crate::stand_in::StandIn;
 use crate::stop::{End, Stop};
 use crate::sweep::{Fault, Sweep};
@@ -72,6 +74,10 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
             let name = format!("{}::{direction:?}::unproved", through.name());
             let run = move |stand_in: &StandIn| unproved::run(through, direction, stand_in);
             trials.push(trial(name, through, run, arguments));
+        }
+        for lost in Lost::ALL {
+            let run = move |stand_in: &StandIn| lost.run(through, stand_in);
+            trials.push(trial(format!("{}::lost::{lost:?}", through.name()), through, run, arguments));
         }
     }
     trials

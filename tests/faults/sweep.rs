@@ -158,6 +158,7 @@ pub(crate) fn check_error(error: &Error) -> Result<(), String> {
         Error::Driver { .. }
         | Error::OutOfMemory { .. }
         | Error::DriverUnavailable { .. }
+        | Error::StreamLost { .. }
         | Error::CopyFailed { .. } => Ok(()),
         other => Err(format!("an error of another kind: {other:?}")),
     }

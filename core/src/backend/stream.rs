@@ -43,6 +43,15 @@ pub unsafe trait BackendStream: Any + Send + Sync {
     /// host thread then.
     fn wait_for(&self, other: &dyn BackendStream, position: u64) -> Result<()>;
 
+    /// Fails once the stream is lost: nothing will prove any more what it has done. Core submits nothing to it then. Asks nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StreamLost`], or that of the device.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The highest position reached, asking the driver; never blocks.
     ///
     /// # Errors

@@ -19,6 +19,8 @@ impl<S: TensorTree> CopyHandle<S> {
         if self.planned.target.is_host() {
             return Err(Error::HostTarget);
         }
+        // What a lost stream is handed is leaked.
+        stream.queue().check()?;
         self.completion.wait_submitted(None)?;
         for (queue, position) in self.completion.positions() {
             queue.precede(stream.backend_stream(), position)?;

@@ -79,8 +79,8 @@ impl Device {
         let staging = StagingPool::for_staging(backend.clone());
         let results = StagingPool::for_results(backend.clone());
         for queue in [&up, &down, &between].into_iter().flat_map(ThreadQueues::all) {
-            staging.serve(queue);
-            results.serve(queue);
+            staging.serve(&queue);
+            results.serve(&queue);
         }
         let id = backend.device();
         let background = Mutex::default();
@@ -168,17 +168,17 @@ impl Device {
     }
 
     /// What copies of this thread to the device run on.
-    pub(crate) fn up(&self) -> &Arc<SubmissionQueue> {
+    pub(crate) fn up(&self) -> Result<Arc<SubmissionQueue>> {
         self.queue_here(&self.0.parts.up)
     }
 
     /// What copies of this thread from the device to the host run on.
-    pub(crate) fn down(&self) -> &Arc<SubmissionQueue> {
+    pub(crate) fn down(&self) -> Result<Arc<SubmissionQueue>> {
         self.queue_here(&self.0.parts.down)
     }
 
     /// What copies of this thread from devices to the device run on.
-    pub(crate) fn between(&self) -> &Arc<SubmissionQueue> {
+    pub(crate) fn between(&self) -> Result<Arc<SubmissionQueue>> {
         self.queue_here(&self.0.parts.between)
     }
 
@@ -200,11 +200,12 @@ impl Device {
         WeakDevice(Arc::downgrade(&self.0))
     }
 
-    fn queue_here<'a>(&'a self, queues: &'a ThreadQueues) -> &'a Arc<SubmissionQueue> {
+    fn queue_here(&self, queues: &ThreadQueues) -> Result<Arc<SubmissionQueue>> {
         queues.of_this_thread(self.backend(), |queue| self.0.parts.introduce(queue))
     }
 
-    fn queues(&self) -> impl Iterator<Item = &Arc<SubmissionQueue>> {
+    /// Its own, but for those that are lost: what was in flight there is leaked, and whoever waited for it was told.
+    fn queues(&self) -> impl Iterator<Item = Arc<SubmissionQueue>> {
         let Parts { up, down, between, .. } = &*self.0.parts;
         [up, down, between].into_iter().flat_map(ThreadQueues::all)
     }

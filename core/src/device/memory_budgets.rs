@@ -21,7 +21,8 @@ impl Device {
     /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device.
     pub fn prepare(&self, bytes: usize) -> Result<()> {
         fork::check()?;
-        drop(self.allocate(bytes, self.up())?);
+        let queue = self.up()?;
+        drop(self.allocate(bytes, &queue)?);
         if !self.is_host() {
             let (staging, results) = (self.staging(), self.results());
             let block = block_size::staging_block_up(bytes, self);

@@ -12,6 +12,7 @@ use crate::runtime::{lent_collector, reactor};
 /// Gives `memory` back once every ticket of `after` is reached, without blocking. What a broken stream may still use is leaked and
 /// counted. `lent`: by the program, so that its destructor is the program's code.
 pub(crate) fn release(mut memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>, lent: bool) {
+    // One that cannot be asked is not reached: the memory is leaked then (`DeferredRelease`).
     let is_reached = |ticket: &Ticket| matches!(ticket.is_reached(), Ok(true));
     if (!lent && memory.release_after(&after)) || after.iter().all(is_reached) {
         return drop_unused(memory, lent);

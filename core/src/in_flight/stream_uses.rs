@@ -113,7 +113,7 @@ impl Uses {
 }
 
 impl Use {
-    /// Whether nothing can be added to it, and it is done.
+    /// Whether nothing can be added to it, and it is done. A stream that cannot be asked may still use the memory.
     fn is_over(&self) -> bool {
         match self {
             Self::On(handed) => handed.is_over(),
@@ -121,7 +121,7 @@ impl Use {
         }
     }
 
-    /// Whether nothing of it runs now.
+    /// Whether nothing of it runs now, as far as that can be asked: otherwise it stays.
     fn is_past(&self) -> bool {
         let reached = |ticket: Option<Ticket>| ticket.map_or(Ok(true), |ticket| ticket.is_reached());
         self.ticket().and_then(reached).unwrap_or(false)
@@ -256,6 +256,7 @@ impl Handed {
         let is_used = Arc::strong_count(self) > 1;
         let is_last = Arc::strong_count(stream) == 1;
         if is_used && is_last && !self.is_endless && self.find_end().is_ok() && self.take_ended().is_none() {
+            // A stream whose end cannot be found is one that the memory is not freed behind (`Leaving::go_on`).
             // Without a reactor thread it is dropped with the memory, or when the memory is handed to other streams.
             let _ = reactor::watch(self.clone());
         }

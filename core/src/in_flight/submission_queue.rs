@@ -83,6 +83,12 @@ impl SubmissionQueue {
         &self.stream
     }
 
+    /// Fails if its stream is lost.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.stream.check()
+    }
+
     /// Its stream, for memory that is handed to it.
     pub(crate) fn handed(&self) -> &Arc<Handed> {
         self.handed.get_or_init(|| Handed::new(&self.stream))
@@ -114,6 +120,8 @@ impl SubmissionQueue {
         keep: R,
         ops: impl for<'k> FnOnce(&'k R) -> Ops<'k>,
     ) -> Result<Submission> {
+        // What a lost stream was given would be leaked.
+        self.check()?;
         let keep = Arc::new(keep);
         let number = Arc::as_ptr(&keep).cast();
         self.entries.lock().entries.push_back(Entry { position: SUBMITTING, keep: keep.clone() });
@@ -235,6 +243,7 @@ impl Drop for SubmissionQueue {
             let entries = std::mem::take(&mut self.entries.get_mut().entries);
             return std::mem::forget((entries, self.stream.clone(), self.backend.clone()));
         }
+        // After an error `poll` has leaked them.
         if !self.entries.get_mut().entries.is_empty() && self.poll().is_ok() {
             self.leak();
         }

@@ -72,8 +72,8 @@ impl Job {
         }
         let empty = if self.plan.routes().contains(&Route::Empty) {
             // Worker threads have no queues of their own.
-            let queue = self.paths.first().map_or_else(|| self.target.up(), |path| &path.queue);
-            let nothing = self.target.allocate(0, queue)?;
+            let queue = self.paths.first().map_or_else(|| self.target.up(), |path| Ok(path.queue.clone()))?;
+            let nothing = self.target.allocate(0, &queue)?;
             Some(Storage::new(nothing, target(), None))
         } else {
             None

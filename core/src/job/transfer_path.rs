@@ -103,7 +103,7 @@ impl TransferPath {
             if plan.source_span(source) > 0 {
                 let reader = from.device().map(|source| reader(source, target));
                 let kernels = Kernels::of(reader, gathers, reaches_all);
-                paths.push(Self::new(plan, source, from.clone(), kernels, target, options));
+                paths.push(Self::new(plan, source, from.clone(), kernels, target, options)?);
             }
         }
         Self::checked(paths, target, options)
@@ -118,7 +118,7 @@ impl TransferPath {
     ) -> Result<SmallVec<[Self; 1]>> {
         let again =
             |path: &Self| Self::new(plan, path.source, path.from.clone(), path.kernels, target, options);
-        Self::checked(paths.iter().map(again).collect(), target, options)
+        Self::checked(paths.iter().map(again).collect::<Result<_>>()?, target, options)
     }
 
     /// Fails if the caller has named a stream and none of `paths` runs on it.
@@ -143,18 +143,25 @@ impl TransferPath {
         kernels: Kernels,
         target: &Device,
         options: &CopyOptions,
-    ) -> Self {
-        let kind = PathKind::between(&from, target);
-        let (device, own) = match (&kind, &from) {
-            (PathKind::Download, Source::Device(device)) => (device, device.down()),
-            (PathKind::Direct, Source::Device(_)) => (target, target.between()),
-            _ => (target, target.up()),
+    ) -> Result<Self> {
+        let kind = PathKind::between(&from, target)?;
+        let (device, own): (_, fn(&Device) -> _) = match (&kind, &from) {
+            (PathKind::Download, Source::Device(device)) => (device, Device::down),
+            (PathKind::Direct, Source::Device(_)) => (target, Device::between),
+            _ => (target, Device::up),
         };
         let callers = match &options.stream {
             Some(stream) => Some(stream.clone()).filter(|stream| stream.device().same_as(device)),
             None => Stream::current(device),
         };
-        let queue = callers.as_ref().map_or(own, Stream::queue).clone();
+        let queue = match &callers {
+            // What is submitted to a stream that is lost would be leaked.
+            Some(stream) => {
+                stream.queue().check()?;
+                stream.queue().clone()
+            }
+            None => own(device)?,
+        };
         let pace = options.pace.unwrap_or(usize::MAX);
         let granularity = from.granularity().max(target.limits().copy_granularity);
         let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
@@ -176,7 +183,7 @@ impl TransferPath {
         };
         let on_callers_stream = callers.is_some();
         let filled_by_many = is_cut && matches!(kind, PathKind::Staged);
-        Self {
+        Ok(Self {
             source,
             from,
             kind,
@@ -187,7 +194,7 @@ impl TransferPath {
             filled_by_many,
             is_long: span > LONG_SPAN,
             kernels,
-        }
+        })
     }
 
     /// The sizes of its segments; `pageable`: results on the host are ordinary memory.
@@ -256,14 +263,14 @@ impl TransferPath {
 }
 
 impl PathKind {
-    fn between(from: &Source, target: &Device) -> Self {
-        match from {
+    fn between(from: &Source, target: &Device) -> Result<Self> {
+        Ok(match from {
             Source::Host if target.limits().host_writable => Self::HostWrite,
             Source::Host => Self::Staged,
             Source::PinnedHost => Self::Direct,
             Source::Device(_) if target.is_host() => Self::Download,
             Source::Device(source) if is_direct(source, target) => Self::Direct,
-            Source::Device(source) => Self::ViaHost { down: source.down().clone() },
-        }
+            Source::Device(source) => Self::ViaHost { down: source.down()? },
+        })
     }
 }

@@ -171,7 +171,7 @@ impl StagingPool {
         for queue in queues {
             match queue.wait_for_oldest(patience) {
                 Ok(true) => return Ok(()),
-                Err(error) if queue.is_of(&self.backend) => return Err(error),
+                Err(error) if queue.is_of(&self.backend) && queue.check().is_ok() => return Err(error),
                 Ok(false) | Err(_) => {}
             }
         }

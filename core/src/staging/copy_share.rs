@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn within_its_share_a_copy_need_not_line_up_until_the_first_has_waited_too_long() {
         let (pool, host) = (pool(8 * MIB), Device::host());
-        let lease = CopyShare::new(&pool, host.up());
-        let other = CopyShare::new(&pool, host.up());
+        let lease = CopyShare::new(&pool, &host.up().unwrap());
+        let other = CopyShare::new(&pool, &host.up().unwrap());
         assert!(may_serve(&lease, 8 * MIB), "nobody waits");
         let first = PlaceInLine::behind_all(&pool);
         // However slow the machine is.
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn the_more_copies_there_are_the_smaller_are_their_blocks() {
         let (pool, host) = (pool(64 * MIB), Device::host());
-        let mut leases: Vec<_> = (0..2).map(|_| CopyShare::new(&pool, host.up())).collect();
+        let mut leases: Vec<_> = (0..2).map(|_| CopyShare::new(&pool, &host.up().unwrap())).collect();
         assert_eq!(leases[0].largest_block(), 8 * MIB);
-        leases.extend((0..62).map(|_| CopyShare::new(&pool, host.up())));
+        leases.extend((0..62).map(|_| CopyShare::new(&pool, &host.up().unwrap())));
         assert_eq!(leases[0].largest_block(), 256 << 10);
         leases.truncate(1);
         assert_eq!((pool.leases(), leases[0].largest_block()), (1, 16 * MIB));

@@ -200,11 +200,11 @@ impl StagingPool {
     }
 
     /// Blocks whose copies are done come back, if the driver says so. Another device that reads blocks of this one may be
-    /// broken, which is no failure of this one.
+    /// broken, which is no failure of this one. Nor is a stream that is lost: its blocks are leaked, and others go on.
     pub(crate) fn settle_queues(&self) -> Result<()> {
         for queue in self.busy_queues() {
             let polled = queue.poll();
-            if queue.is_of(&self.backend) {
+            if queue.is_of(&self.backend) && queue.check().is_ok() {
                 polled?;
             }
         }

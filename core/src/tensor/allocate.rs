@@ -28,14 +28,15 @@ impl Tensor {
             return Self::in_host_memory(layout);
         }
         fork::check()?;
-        let buffer = device.allocate(layout.nbytes(), device.up())?;
+        let queue = device.up()?;
+        let buffer = device.allocate(layout.nbytes(), &queue)?;
         if buffer.host_pointer().is_some() {
             // The host could read what was never written.
             return Self::zeros(shape, dtype, device);
         }
         // The memory belongs to the stream that it was allocated on until that has come by.
-        let position = device.up().stream().record()?;
-        let allocated = Completion::at(device.up().clone(), position);
+        let position = queue.stream().record()?;
+        let allocated = Completion::at(queue, position);
         Self::from_storage(Storage::new(buffer, Some(device.clone()), Some(allocated)), 0, layout)
     }
 
@@ -50,8 +51,8 @@ impl Tensor {
             return Self::in_host_memory(layout);
         }
         fork::check()?;
-        let (queue, cleared) = (device.up(), Completion::new());
-        let buffer = device.allocate(layout.nbytes(), queue)?;
+        let (queue, cleared) = (device.up()?, Completion::new());
+        let buffer = device.allocate(layout.nbytes(), &queue)?;
         let storage = Storage::new(buffer, Some(device.clone()), Some(cleared.clone()));
         // SAFETY: the range is the whole buffer, which the storage holds.
         let submission = unsafe {
@@ -60,7 +61,7 @@ impl Tensor {
                 smallvec![CopyOp::Clear { to, to_offset: 0, bytes }]
             })
         }?;
-        cleared.reach(queue, submission.position);
+        cleared.reach(&queue, submission.position);
         cleared.submitted();
         // Nobody waits for it, but somebody must let go of what it uses.
         cleared.leave_to_reactor()?;

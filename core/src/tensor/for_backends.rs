@@ -92,6 +92,8 @@ impl Tensor {
     ///
     /// As [`wait_on_backend`](Self::wait_on_backend).
     pub fn record_stream(&self, stream: &Stream) -> Result<()> {
+        // What a lost stream is handed is leaked.
+        stream.queue().check()?;
         self.wait_on_backend(stream.backend_stream())?;
         self.storage()?.hand_to(stream.queue().handed());
         Ok(())
@@ -103,6 +105,7 @@ impl Tensor {
     ///
     /// As [`wait_on_backend`](Self::wait_on_backend).
     pub fn record_backend_stream(&self, stream: &Arc<dyn BackendStream>) -> Result<()> {
+        stream.check()?;
         self.wait_on_backend(stream)?;
         self.storage()?.record_stream(stream);
         Ok(())

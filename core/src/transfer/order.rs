@@ -43,11 +43,9 @@ pub(crate) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bo
 pub(crate) fn order_behind_destinations(job: &Job, may_block: bool) -> Result<bool> {
     for copy in &job.before.of_destinations {
         // Nothing may use the memory any more, in flight included. Whether that copy has failed does not matter now.
-        if matches!(copy.is_done(), Ok(false)) {
-            if !may_block {
-                return Ok(false);
-            }
-            let _ = copy.wait(None);
+        let is_over = copy.is_over(may_block);
+        if !is_over.map_err(|error| job.held().map_or(error.clone(), |held| held.unsuited_by(copy, error)))? {
+            return Ok(false);
         }
     }
     Ok(true)

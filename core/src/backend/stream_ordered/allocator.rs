@@ -38,17 +38,15 @@ pub(crate) enum Allocation<A: Api> {
     Plain {
         /// Where it lies.
         address: u64,
-        /// How much.
-        bytes: usize,
     },
     /// Memory of somebody else.
     Lent(Box<dyn Any + Send + Sync>),
 }
 
 impl<A: Api> Allocation<A> {
-    /// Gives it up: nothing proves that the device is done with it.
-    pub(crate) fn leak(self) {
-        count_leak(if let Self::Plain { bytes, .. } = &self { *bytes } else { 0 });
+    /// Gives it up, `bytes` bytes: nothing proves that the device is done with it.
+    fn leak(self, bytes: usize) {
+        count_leak(bytes);
         std::mem::forget(self);
     }
 }
@@ -113,6 +111,7 @@ impl<A: Api> DeviceAllocator<A> {
         bytes: usize,
         state: &Arc<StreamState<A>>,
     ) -> Result<(u64, Allocation<A>)> {
+        state.check()?;
         state.check_uncaptured(driver)?;
         // SAFETY: pool and stream are alive and of this device, which is current.
         let address = unsafe { driver.allocate_pooled(bytes, pool.handle(), state.handle())? };
@@ -134,7 +133,7 @@ impl<A: Api> DeviceAllocator<A> {
         // SAFETY: the device is current.
         let address = unsafe { driver.allocate(bytes)? };
         self.plain_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok((address, Allocation::Plain { address, bytes }))
+        Ok((address, Allocation::Plain { address }))
     }
 
     fn out_of_memory(&self, driver: &Current<'_, A>, requested: usize) -> Error {
@@ -143,25 +142,30 @@ impl<A: Api> DeviceAllocator<A> {
         Error::OutOfMemory { device: self.context.id(), kind: "device", requested, free, total }
     }
 
-    /// Frees or drops `held` once every ticket of `after` is reached, if that can be said to the device; gives it back
+    /// Frees or drops `held`, `bytes` bytes, once every ticket of `after` is reached, if that can be said to the device; gives it back
     /// to be kept where it cannot. Never blocks where there is a pool; without one, the driver may synchronise the device
     /// when it frees. What can never be proved to be reached is leaked.
-    pub(crate) fn give_back(&self, held: Allocation<A>, after: &[Ticket]) -> Option<Allocation<A>> {
+    pub(crate) fn give_back(
+        &self,
+        held: Allocation<A>,
+        bytes: usize,
+        after: &[Ticket],
+    ) -> Option<Allocation<A>> {
         let mut pending = Vec::new();
         for ticket in after {
             match ticket.is_reached() {
                 Ok(true) => {}
                 Ok(false) => pending.push(ticket.clone()),
                 Err(_) => {
-                    held.leak();
+                    held.leak(bytes);
                     return None;
                 }
             }
         }
         match held {
-            held if pending.is_empty() => self.free(held),
+            held if pending.is_empty() => self.free(held, bytes),
             Allocation::Pooled { address, home, position } if pending.iter().all(is_ours::<A>) => {
-                self.reclaim(address, &home, position, &pending);
+                count_if_refused(self.reclaim(address, &home, position, &pending), bytes);
             }
             held => return Some(held),
         }
@@ -179,25 +183,21 @@ impl<A: Api> DeviceAllocator<A> {
     }
 
     /// Frees memory that nobody uses any more. What the driver refuses to free is leaked and counted.
-    fn free(&self, held: Allocation<A>) {
+    fn free(&self, held: Allocation<A>, bytes: usize) {
         match held {
             Allocation::Pooled { address, home, position: None } => {
                 // SAFETY: allocated on this stream, which is ours and alive, and used by nobody any more.
                 let free = |driver: Current<'_, A>| unsafe { driver.free_pooled(address, home.handle()) };
-                if self.context.enter().and_then(free).is_err() {
-                    count_leak(0);
-                }
+                count_if_refused(self.context.enter().and_then(free), bytes);
             }
             Allocation::Pooled { address, home, position } => {
-                self.reclaim(address, &home, position, &[]);
+                count_if_refused(self.reclaim(address, &home, position, &[]), bytes);
             }
-            Allocation::Plain { address, bytes } => {
+            Allocation::Plain { address } => {
                 self.plain_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
                 // SAFETY: allocated by `allocate_plain` and used by nobody any more.
                 let free = |driver: Current<'_, A>| unsafe { driver.free(address) };
-                if self.context.enter().and_then(free).is_err() {
-                    count_leak(bytes);
-                }
+                count_if_refused(self.context.enter().and_then(free), bytes);
             }
             Allocation::Lent(owner) => {
                 // Owners that free device memory find the device current, and leave the caller's as it was.
@@ -209,13 +209,7 @@ impl<A: Api> DeviceAllocator<A> {
 
     /// Frees pooled memory on a stream of its own, behind its allocation and behind `after`, without blocking. An error
     /// leaks it.
-    fn reclaim(&self, address: u64, home: &StreamState<A>, position: Option<u64>, after: &[Ticket]) {
-        if self.try_reclaim(address, home, position, after).is_err() {
-            count_leak(0);
-        }
-    }
-
-    fn try_reclaim(
+    fn reclaim(
         &self,
         address: u64,
         home: &StreamState<A>,
@@ -236,6 +230,13 @@ impl<A: Api> DeviceAllocator<A> {
         let driver = self.context.enter()?;
         // SAFETY: allocated from the pool; this stream waits for the allocation and for every use.
         unsafe { driver.free_pooled(address, state.handle()) }
+    }
+}
+
+/// Counts `bytes` bytes as leaked if they could not be freed.
+fn count_if_refused(freed: Result<()>, bytes: usize) {
+    if freed.is_err() {
+        count_leak(bytes);
     }
 }
 

@@ -81,7 +81,8 @@ unsafe impl<A: Api> Buffer for OrderedBuffer<A> {
     }
 
     fn release_after(&mut self, after: &[Ticket]) -> bool {
-        self.held = self.held.take().and_then(|held| self.allocator.give_back(held, after));
+        self.held =
+            self.held.take().and_then(|held| self.allocator.give_back(held, self.memory.bytes, after));
         self.held.is_none()
     }
 }
@@ -90,7 +91,7 @@ impl<A: Api> Drop for OrderedBuffer<A> {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             // Nothing is left to wait for.
-            let _ = self.allocator.give_back(held, &[]);
+            let _ = self.allocator.give_back(held, self.memory.bytes, &[]);
         }
     }
 }

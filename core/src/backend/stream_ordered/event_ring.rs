@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::backend::stream_ordered::api::{Api, EventKind};
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::event::Event;
+use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +17,8 @@ pub(crate) struct EventRing<A: Api> {
     /// The last position given out and the highest one known to be reached.
     recorded: AtomicU64,
     reached: AtomicU64,
-    distrusted: AtomicBool,
+    /// Whether `lost_by` is there.
+    is_lost: AtomicBool,
     /// Held while an event is recorded, which may take as long as a full stream has no room: positions have the order of
     /// the events.
     recording: Mutex<()>,
@@ -27,17 +29,17 @@ pub(crate) struct EventRing<A: Api> {
 struct Events<A: Api> {
     pending: VecDeque<(u64, Arc<Event<A>>)>,
     idle: Vec<Arc<Event<A>>>,
-    /// A broken device stays broken, even where the driver would later answer otherwise.
-    broken: Option<Error>,
+    /// Why nothing of the stream is known any more. That stays so, even where the driver would later answer otherwise.
+    lost_by: Option<Error>,
 }
 
 impl<A: Api> EventRing<A> {
     pub(crate) fn new() -> Self {
-        let events = Events { pending: VecDeque::new(), idle: Vec::new(), broken: None };
+        let events = Events { pending: VecDeque::new(), idle: Vec::new(), lost_by: None };
         Self {
             recorded: AtomicU64::new(0),
             reached: AtomicU64::new(0),
-            distrusted: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             recording: Mutex::new(()),
             events: Mutex::new(events),
         }
@@ -54,6 +56,7 @@ impl<A: Api> EventRing<A> {
         driver: &Current<'_, A>,
         stream: A::Stream,
     ) -> Result<u64> {
+        self.check()?;
         let _recording = self.recording.lock();
         let idle = take_unheld(&mut self.events.lock().idle);
         let event = match idle {
@@ -76,16 +79,20 @@ impl<A: Api> EventRing<A> {
     /// What is known without asking the driver: the highest position reached, and whether that is the last one.
     pub(crate) fn known(&self) -> (u64, bool) {
         let reached = self.reached.load(Ordering::Acquire);
-        (
-            reached,
-            reached == self.recorded.load(Ordering::Acquire) && !self.distrusted.load(Ordering::Acquire),
-        )
+        (reached, reached == self.recorded.load(Ordering::Acquire) && !self.is_lost.load(Ordering::Acquire))
     }
 
     /// Nothing of the stream is known any more: work of it may run that no position stands for.
-    pub(crate) fn distrust(&self, error: Error) {
-        self.events.lock().broken.get_or_insert(error);
-        self.distrusted.store(true, Ordering::Release);
+    pub(crate) fn lose(&self, error: Error, device: DeviceId) {
+        self.lose_with(&mut self.events.lock(), error, device);
+    }
+
+    /// Fails if it is lost, without asking the driver.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.is_lost.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => self.events.lock().lost_by.clone().map_or(Ok(()), Err),
+        }
     }
 
     /// Asks the driver how far the stream has come: from the oldest event on, up to the first that is not reached. What was
@@ -111,23 +118,32 @@ impl<A: Api> EventRing<A> {
     }
 
     fn ask_with(&self, events: &mut Events<A>, driver: &Current<'_, A>) -> Result<u64> {
-        if let Some(error) = &events.broken {
+        if let Some(error) = &events.lost_by {
             return Err(error.clone());
         }
         while let Some((position, event)) = events.pending.front() {
             match event.is_reached(driver) {
                 Ok(true) => self.reached.store(*position, Ordering::Release),
                 Ok(false) => break,
-                Err(error) => {
-                    events.broken = Some(error.clone());
-                    return Err(error);
-                }
+                Err(error) => return Err(self.lose_with(events, error, driver.id())),
             }
             if let Some((_, event)) = events.pending.pop_front() {
                 events.idle.push(event);
             }
         }
         Ok(self.reached.load(Ordering::Relaxed))
+    }
+
+    /// What everybody is told who asks from now on.
+    #[cold]
+    fn lose_with(&self, events: &mut Events<A>, error: Error, device: DeviceId) -> Error {
+        let lost_by = events.lost_by.get_or_insert_with(|| match error {
+            Error::DeviceLost { .. } => error,
+            other => Error::StreamLost { device, error: Arc::new(other) },
+        });
+        let lost_by = lost_by.clone();
+        self.is_lost.store(true, Ordering::Release);
+        lost_by
     }
 }
 

@@ -156,8 +156,13 @@ impl<A: Api> StreamState<A> {
     }
 
     /// Nothing proves any more what the stream has done.
-    pub(crate) fn distrust(&self, error: Error) {
-        self.events.distrust(error);
+    pub(crate) fn lose(&self, error: Error) {
+        self.events.lose(error, self.context.id());
+    }
+
+    /// Fails if nothing proves any more what the stream has done.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.events.check()
     }
 
     pub(crate) fn record(&self, driver: &Current<'_, A>) -> Result<u64> {
@@ -175,10 +180,15 @@ impl<A: Api> StreamState<A> {
 
     /// Makes later work of this stream wait for a position of another one, which may be of another device.
     pub(crate) fn wait_for(&self, other: &Self, position: u64) -> Result<()> {
-        if other.reached()? >= position {
+        self.check()?;
+        // What was reached before the other one was lost stays reached.
+        if other.events.known().0 >= position || other.reached()? >= position {
             return Ok(());
         }
-        let Some(event) = other.events.event_behind(position) else { return Ok(()) };
+        let Some(event) = other.events.event_behind(position) else {
+            // Another thread has just seen it reached, or it was never recorded.
+            return if other.events.known().0 >= position { Ok(()) } else { Err(Error::NotReady) };
+        };
         let driver = self.context.enter()?;
         self.check_uncaptured(&driver)?;
         // SAFETY: the stream and the event are alive; the event is not recorded again while we hold it, and the
@@ -315,6 +325,10 @@ unsafe impl<A: Api> BackendStream for OrderedStream<A> {
             return Err(Error::Unsupported { device, what: "wait for a stream of another driver" });
         };
         self.0.wait_for(&other.0, position)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.0.check()
     }
 
     fn reached(&self) -> Result<u64> {

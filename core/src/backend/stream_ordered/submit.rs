@@ -76,7 +76,7 @@ pub(crate) fn submit_by<A: Api>(
             if moved.copies() > 0 {
                 // SAFETY: the stream is alive and of this device, which is current.
                 if let Err(unknown) = unsafe { driver.synchronize_stream(state.handle()) } {
-                    state.distrust(unknown);
+                    state.lose(unknown);
                 }
             }
             Err(error)
