@@ -14,7 +14,7 @@ use transship_core::{
 /// More than there can be page-locked.
 const BYTES: usize = 300_000;
 
-/// catches: 190-not-begun-and-not-given-back
+/// catches: 215-not-begun-and-not-given-back
 #[test]
 fn nothing_was_submitted_and_both_come_back_as_they_were() {
     let (late, device) = with(LateConfig { staging_memory: 200_000, ..LateConfig::new("late") });
@@ -32,7 +32,7 @@ fn nothing_was_submitted_and_both_come_back_as_they_were() {
     no_violations(&late);
 }
 
-/// catches: 191-begun-and-given-back
+/// catches: 216-begun-and-given-back
 #[test]
 fn what_was_submitted_in_part_cannot_be_read() {
     let (late, device, other) = two(LateConfig::new("late"));
@@ -50,7 +50,7 @@ fn what_was_submitted_in_part_cannot_be_read() {
     no_violations(&late);
 }
 
-/// catches: 192-nothing-to-read-is-not-ready
+/// catches: 217-nothing-to-read-is-not-ready
 #[test]
 fn a_tensor_without_elements_can_be_read_whatever_became_of_its_memory() {
     let (late, device, other) = two(LateConfig::new("late"));

@@ -54,7 +54,7 @@ impl Lost {
     }
 }
 
-/// catches: 186-failed-copy-has-nothing-left
+/// catches: 211-failed-copy-has-nothing-left
 fn of_allocation(device: &Device, stream: &Stream, stand_in: &StandIn) -> Result<(), String> {
     let on_stream = || CopyOptions::default().stream(stream);
     let empty = || Tensor::empty(&[BYTES], DType::U8, device).unwrap();
@@ -75,7 +75,7 @@ fn of_allocation(device: &Device, stream: &Stream, stand_in: &StandIn) -> Result
     Ok(())
 }
 
-/// catches: 187-copies-stay-on-a-lost-stream
+/// catches: 212-copies-stay-on-a-lost-stream
 fn of_thread(device: &Device, stand_in: &StandIn) -> Result<(), String> {
     let up = |byte| start_copy(bytes(byte), device, CopyOptions::default()).and_then(CopyHandle::wait);
     came_down(up(0), 0)?;
@@ -91,7 +91,7 @@ fn of_thread(device: &Device, stand_in: &StandIn) -> Result<(), String> {
     same(lost, taken(device))
 }
 
-/// catches: 188-lost-streams-of-the-program-are-used
+/// catches: 213-lost-streams-of-the-program-are-used
 fn of_program(device: &Device, stream: &Stream, stand_in: &StandIn) -> Result<(), String> {
     // By workers and at once, in turn.
     let background = |byte| if byte % 2 == 0 { BackgroundWork::Always } else { BackgroundWork::Auto };
@@ -118,7 +118,7 @@ fn of_program(device: &Device, stream: &Stream, stand_in: &StandIn) -> Result<()
     came_down(up(7, &other).and_then(CopyHandle::wait), 7)
 }
 
-/// catches: 189-bytes-of-leaks-not-counted
+/// catches: 214-bytes-of-leaks-not-counted
 fn nothing(device: &Device, stream: &Stream, stand_in: &StandIn) -> Result<(), String> {
     let before = runtime_stats();
     for round in ROUNDS {

@@ -65,7 +65,7 @@ impl Filler {
             return Err(Error::InvalidOption { name: "budget", value: budget.to_string(), reason });
         }
         let pool = StagingPool::for_filling(device.backend().clone(), budget);
-        let queue = device.up().clone();
+        let queue = device.up()?;
         pool.serve(&queue);
         let block_bytes = power_within(budget / BLOCKS).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
         Ok(Self {
