@@ -42,6 +42,10 @@ impl<S> Contender<S> {
         Self { kind, way: way.into(), method: Err(reason.into()), times: Vec::new() }
     }
 
+    pub(crate) fn way(&self) -> &str {
+        &self.way
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
