@@ -101,7 +101,10 @@ fn pool_without_room<'a>(wanted: &[Wanted<'a>], host_results: HostResults) -> Op
     }
     let has_room = |(pool, bytes): &(&Arc<StagingPool>, usize)| match host_results {
         HostResults::IdleOnly => *bytes <= pool.budget(),
-        HostResults::Grow => *bytes <= pool.unused(),
+        // Blocks whose copies are done may not have been given back yet.
+        HostResults::Grow => {
+            *bytes <= pool.unused() || (pool.settle_queues().is_ok() && *bytes <= pool.unused())
+        }
     };
     sums.into_iter().find(|sum| !has_room(sum)).map(|(pool, _)| pool)
 }
