@@ -181,6 +181,25 @@ fn zeros(room: &mut [MaybeUninit<u8>]) -> &mut [u8] {
     &mut []
 }
 
+/// A driver takes what it is given for memory of its own.
+///
+/// catches: 218-blocks-of-other-fillers-taken
+#[test]
+fn a_block_goes_back_to_its_own_filler() {
+    let ((late, device), (other_late, other)) = (late(), late());
+    let mut filler = Filler::new(&device, BUDGET).unwrap();
+    let memory = filler.allocate(1024, 1).unwrap();
+    for stranger in [Filler::new(&other, BUDGET).unwrap(), Filler::new(&device, BUDGET).unwrap()] {
+        let refused = filler.submit(filled(&stranger, 0, 1024), &[part(memory, 0, 0, 1024)]);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+    filler.submit(filled(&filler, 0, 1024), &[part(memory, 0, 0, 1024)]).unwrap();
+    let tensor = filler.finish().unwrap().tensor(memory, 0, &[1024], DType::U8).unwrap();
+    assert_eq!(bytes_of(&tensor), (0..1024).map(byte).collect::<Vec<_>>());
+    no_violations(&late);
+    no_violations(&other_late);
+}
+
 #[test]
 fn a_filler_that_is_dropped_ends_what_it_has_begun() {
     for config in configs() {

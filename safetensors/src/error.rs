@@ -175,8 +175,31 @@ pub struct Place {
     pub offset: u64,
 }
 
+/// What a file says, for a message: no control characters, and not much of it.
+pub(crate) fn printable(text: &str) -> String {
+    const MOST: usize = 300;
+    let plain = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+    let mut printable: String = text.chars().take(MOST).map(plain).collect();
+    if text.chars().nth(MOST).is_some() {
+        printable.push_str(" ...");
+    }
+    printable
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: tensor {:?} at byte {}", self.path.display(), self.tensor, self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_short_and_move_no_cursor() {
+        assert_eq!(printable("a\n\u{1b}[2Jb"), "a\u{fffd}\u{fffd}[2Jb");
+        assert_eq!(printable(&"ä".repeat(300)), "ä".repeat(300));
+        assert_eq!(printable(&"ä".repeat(301)), format!("{} ...", "ä".repeat(300)));
     }
 }

@@ -7,7 +7,7 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use transship_core::DType;
 
-use crate::error::{LoadError, Place};
+use crate::error::{LoadError, Place, printable};
 use crate::open_file::OpenFile;
 
 /// The length of the header comes before the header.
@@ -58,8 +58,8 @@ impl Header {
         }
         let mut text = vec![0; length as usize];
         read(&mut text, LENGTH_BYTES)?;
-        let parsed: Parsed =
-            serde_json::from_slice(&text).map_err(|error| wrong(LENGTH_BYTES, error.to_string()))?;
+        let parsed: Parsed = serde_json::from_slice(&text)
+            .map_err(|error| wrong(LENGTH_BYTES, printable(&error.to_string())))?;
         parsed.checked(file, data)
     }
 }
@@ -147,7 +147,7 @@ fn checked(
 }
 
 fn wrong_tensor(file: &OpenFile, name: &str, offset: u64, reason: String) -> LoadError {
-    LoadError::Tensor { path: file.path.clone(), tensor: name.to_owned(), offset, reason }
+    LoadError::Tensor { path: file.path.clone(), tensor: name.to_owned(), offset, reason: printable(&reason) }
 }
 
 impl<'de> Deserialize<'de> for Parsed {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::error::LoadError;
+use crate::error::{LoadError, printable};
 use crate::open_file::OpenFile;
 
 /// Longer files are no index. As long as the longest header.
@@ -30,7 +30,7 @@ impl Index {
         let read = file.read_exact_at(&mut text, 0);
         read.map_err(|source| LoadError::Read { path: path.to_owned(), offset: 0, source })?;
         let Contents { weight_map } =
-            serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+            serde_json::from_slice(&text).map_err(|error| wrong(printable(&error.to_string())))?;
         for (tensor, file) in &weight_map.0 {
             if !is_plain(file) {
                 return Err(wrong(format!("tensor {tensor:?} is in {file:?}, which is no plain file name")));
@@ -47,7 +47,7 @@ impl Index {
 
 /// Whether it names a file in the same folder, and nothing else on any system.
 fn is_plain(file: &str) -> bool {
-    !matches!(file, "" | "." | "..") && !file.contains(['/', '\\', ':', '\0'])
+    !matches!(file, "" | "." | "..") && !file.contains(['/', '\\', ':']) && !file.contains(char::is_control)
 }
 
 #[derive(serde::Deserialize)]

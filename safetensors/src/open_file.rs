@@ -94,14 +94,14 @@ fn read_at(file: &File, to: &mut [u8], offset: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, to, offset)
 }
 
-/// Device, inode, size, and the time of the last change.
+/// Device, inode, size, and the time of the last change, which nobody can set back.
 #[cfg(unix)]
 type Stamp = (u64, u64, u64, i64, i64);
 
 #[cfg(unix)]
 fn stamp(metadata: &Metadata) -> Stamp {
     use std::os::unix::fs::MetadataExt;
-    (metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
+    (metadata.dev(), metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec())
 }
 
 /// The size, and the time of the last change.

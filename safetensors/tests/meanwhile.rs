@@ -40,7 +40,7 @@ fn a_file_that_changes_is_an_error() {
     for loaded in load_while(|_| ()) {
         assert_eq!(loaded.unwrap(), mixed("t", 3).len());
     }
-    let changes: [fn(&Path); 4] = [
+    let changes: [fn(&Path); 5] = [
         // As long as before, with other bytes.
         |path| {
             let mut bytes = fs::read(path).unwrap();
@@ -55,11 +55,19 @@ fn a_file_that_changes_is_an_error() {
             fs::File::options().write(true).open(&other).unwrap().set_modified(modified).unwrap();
             fs::rename(other, path).unwrap();
         },
+        // Other bytes in the same place, and the time put back.
+        |path| {
+            let modified = fs::metadata(path).unwrap().modified().unwrap();
+            let mut bytes = fs::read(path).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            fs::write(path, bytes).unwrap();
+            fs::File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
+        },
         |path| fs::File::options().write(true).open(path).unwrap().set_len(100_000).unwrap(),
         |path| fs::remove_file(path).unwrap(),
     ];
     for (number, change) in changes.into_iter().enumerate() {
-        if number == 1 && !cfg!(unix) {
+        if [1, 2].contains(&number) && !cfg!(unix) {
             continue;
         }
         for loaded in load_while(change) {

@@ -2,25 +2,29 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::backend::WriteWindow;
 use crate::error::{Error, Result};
 use crate::staging::block::Block;
+use crate::staging::pool::StagingPool;
 
 /// A pinned block that a thread appends bytes to. Dropping it gives it back; nothing is copied then.
 pub struct FillBlock {
     pub(crate) block: Block,
+    /// The pool of the filler that has given it out.
+    pub(crate) pool: Arc<StagingPool>,
     window: WriteWindow,
     capacity: usize,
     filled: usize,
 }
 
 impl FillBlock {
-    /// `block` is used by nobody else, and by no copy.
-    pub(crate) fn new(block: Block, capacity: usize) -> Result<Self> {
+    /// `block` is used by nobody else, and by no copy. `pool` tells its filler from others.
+    pub(crate) fn new(block: Block, pool: Arc<StagingPool>, capacity: usize) -> Result<Self> {
         let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
         let capacity = capacity.min(window.bytes());
-        Ok(Self { block, window, capacity, filled: 0 })
+        Ok(Self { block, pool, window, capacity, filled: 0 })
     }
 
     /// How many bytes it has room for.

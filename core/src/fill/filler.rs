@@ -109,7 +109,7 @@ impl Filler {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => self.pool.fall_back(self.block_bytes),
             block => block,
         };
-        FillBlock::new(block?, self.block_bytes)
+        FillBlock::new(block?, self.pool.clone(), self.block_bytes)
     }
 
     /// Submits the copies of `parts` of the block. The block comes back when the device has read it.
@@ -120,15 +120,20 @@ impl Filler {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] for a part that reaches behind what was appended to the block, or behind its memory, or names none;
-    /// [`Error::Misaligned`] for one that is not made of granules. Nothing is submitted then. Or what the driver says.
+    /// [`Error::Misaligned`] for one that is not made of granules; [`Error::Unsupported`] for a block of another filler. Nothing is
+    /// submitted then. Or what the driver says.
     pub fn submit(&self, block: FillBlock, parts: &[Part]) -> Result<()> {
         fork::check()?;
+        if !Arc::ptr_eq(&block.pool, &self.pool) {
+            let what = "copy out of a block of another filler; submit it to the one that gave it out";
+            return Err(Error::Unsupported { device: self.device.id(), what });
+        }
         let storages =
             parts.iter().map(|part| self.target_of(part, block.filled())).collect::<Result<_>>()?;
         let keep = Filling { block: block.block, storages };
         let is_pooled = keep.block.is_pooled();
-        // SAFETY: `target_of` has checked that each part lies within its storage and within the filled part of the block; `keep` holds
-        // both.
+        // SAFETY: `target_of` has checked that each part lies within its storage and within the filled part of the block, which is one of
+        // this device (`ptr_eq`); `keep` holds both.
         let submission = unsafe {
             self.queue.submit(keep, |keep| {
                 let uploads = parts.iter().zip(&keep.storages).map(|(part, storage)| CopyOp::Upload {
