@@ -19,7 +19,19 @@ fn is_lost(error: &Error) -> bool {
     }
 }
 
+/// On a busy machine all of them may have come to their end before the device is destroyed: then it is tried again.
 pub(crate) fn destroyed_with_copies_in_flight() -> Outcome {
+    const ATTEMPTS: usize = 20;
+    for _ in 0..ATTEMPTS {
+        if destroyed_with_copies()? > 0 {
+            return Ok(());
+        }
+    }
+    Err("the queue stood still while the device was destroyed".into())
+}
+
+/// How many copies failed that were in flight when the device was destroyed.
+fn destroyed_with_copies() -> Result<usize, Failed> {
     let program = Program::new();
     let doubling = Doubling::new(&program);
     let there = up(Tensor::from(numbers(1000, 1)), &program.target);
@@ -50,8 +62,8 @@ pub(crate) fn destroyed_with_copies_in_flight() -> Outcome {
     }
     let failed = ends.iter().filter(|end| end.is_err()).count();
     println!("{failed} of {} copies in flight failed, within {time:?}", ends.len());
-    assert!(failed > 0, "the queue stood still while the device was destroyed");
-    all_fail(&program, there)
+    all_fail(&program, there)?;
+    Ok(failed)
 }
 
 pub(crate) fn destroyed_while_idle() -> Outcome {
