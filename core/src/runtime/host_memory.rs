@@ -1,6 +1,7 @@
 //! How much memory the process may use.
 
-use crate::runtime::sync::OnceLock;
+// The same in every execution of a model, which must not switch threads while a device is opened.
+use std::sync::OnceLock;
 
 /// The memory of the machine, or less where a container limits it, in bytes; `None` where that is not known. Asked once.
 pub(crate) fn bytes() -> Option<usize> {
