@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::sync::Barrier;
 use std::thread;
 
 use late_backend::LateConfig;
@@ -124,6 +125,23 @@ fn a_device_goes_with_the_streams_of_all_threads() {
         backend.counters().device_bytes == 0 && backend.counters().staging_bytes == 0
     });
     no_violations(&late);
+}
+
+/// catches: 219-streams-made-beside-each-other
+#[test]
+fn threads_that_start_together_create_a_stream_once() {
+    for _ in 0..200 {
+        let (late, device) = with(LateConfig { copy_streams: 2, ..LateConfig::new("late") });
+        let together = Barrier::new(THREADS.into());
+        let there = on_many_threads(|byte| {
+            together.wait();
+            on(&device, &[byte; 100])
+        });
+        drop(there);
+        // Those for copies up, and one each for the two other kinds.
+        assert!(device.counters().streams_created <= 2 + 2);
+        no_violations(&late);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::runtime::thread_index;
 pub(crate) struct ThreadQueues {
     first: Slot,
     others: Box<[Slot]>,
+    renewing: Mutex<()>,
 }
 
 /// The queue of some threads.
@@ -28,7 +29,7 @@ impl ThreadQueues {
 
     /// A queue alone.
     pub(crate) fn single(queue: Arc<SubmissionQueue>) -> Self {
-        Self { first: Slot::new(Some(queue)), others: Box::default() }
+        Self { first: Slot::new(Some(queue)), others: Box::default(), renewing: Mutex::default() }
     }
 
     /// The queue of this thread. `introduce` is shown a new one before anything runs on it. Fails only if the queue is lost and no
@@ -58,15 +59,16 @@ impl ThreadQueues {
         backend: &Arc<dyn Backend>,
         introduce: impl FnOnce(&Arc<SubmissionQueue>),
     ) -> Result<Arc<SubmissionQueue>> {
+        // One thread at a time: each stream is created once, and those that wait here have none to go on with.
+        let renewing = self.renewing.lock();
+        if let Some(queue) = sound(slot) {
+            return Ok(queue);
+        }
         let made = create(backend);
         if let Ok(made) = &made {
             introduce(made);
         }
         let mut known = slot.lock();
-        // Another thread may have made one meanwhile.
-        if let Some(queue) = known.as_ref().filter(|queue| queue.check().is_ok()) {
-            return Ok(queue.clone());
-        }
         let queue = match (&*known, made) {
             (_, Ok(made)) => made,
             // Once and for all: the copies of a thread stay in order.
@@ -75,7 +77,8 @@ impl ThreadQueues {
         };
         let lost = known.replace(queue.clone());
         drop(known);
-        // Not under the lock: streams may go with it.
+        drop(renewing);
+        // Not under the locks: streams may go with it.
         drop(lost);
         Ok(queue)
     }
