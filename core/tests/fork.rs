@@ -7,7 +7,6 @@
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use late_backend::LateConfig;
 use support::held::{batch, bytes, options, up};
 use support::{no_violations, on, with};
 use transship_core::backend::StreamPriority;
+use transship_core::fill::{FillBlock, Filler, Part};
 use transship_core::{
     BackgroundWork, DType, Device, Error, PendingCopy, Result, Tensor, drivers, start_copy, start_copy_into,
     start_copy_to_all,
@@ -29,8 +29,10 @@ fn in_child(work: impl FnOnce()) -> i32 {
     match unsafe { libc::fork() } {
         0 => {
             let ended = catch_unwind(AssertUnwindSafe(work));
-            // Not `_exit`: what runs at the end of a process shall not wait either.
-            exit(if ended.is_ok() { 0 } else { 1 })
+            // Not `_exit`: what runs at the end of a process shall not wait either. Not that of `std`: it takes a lock of its own, which a
+            // thread that was just starting may have had.
+            // SAFETY: no other thread of this process can call it.
+            unsafe { libc::exit(if ended.is_ok() { 0 } else { 1 }) }
         }
         child => {
             assert!(child > 0);
@@ -65,6 +67,20 @@ fn is_refused<T>(result: Result<T>) {
     assert!(error.to_string().contains("start this process anew"), "{error}");
 }
 
+/// A filler that has submitted a block, and one of its blocks that is half full.
+fn filling(device: &Device) -> (Filler, FillBlock) {
+    let mut filler = Filler::new(device, 256 << 10).unwrap();
+    let memory = filler.allocate(64, 1).unwrap();
+    let block = || {
+        let mut block = filler.block().unwrap();
+        block.append(&[7; 64]).unwrap();
+        block
+    };
+    filler.submit(block(), &[Part { memory, to_offset: 0, from_offset: 0, bytes: 64 }]).unwrap();
+    let half_full = block();
+    (filler, half_full)
+}
+
 /// Deliberate bugs: the child is not told from its parent; memory of devices is given back in a child.
 #[test]
 fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
@@ -93,9 +109,11 @@ fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
             let stream = device.create_stream(StreamPriority::Normal).unwrap();
             there[0].record_stream(&stream).unwrap();
             let finished = start_copy(batch(4), &device, options()).unwrap();
+            let (filler, its_block) = filling(&device);
             device.synchronize().unwrap();
             assert!(finished.is_ready().unwrap());
             late.stall();
+            let [finishing, dropped_while_busy] = [(); 2].map(|()| filling(&device));
             let start = |background| start_copy(batch(3), &device, options().background(background)).unwrap();
             let waited = [start(BackgroundWork::Auto), start(BackgroundWork::Always)];
             let mut awaited = [start(BackgroundWork::Auto), start(BackgroundWork::Always)];
@@ -139,6 +157,10 @@ fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
                     is_refused(cancelled.in_flight.wait());
                     is_refused(block_on(cancelled.in_flight));
                 }
+                is_refused(filler.block());
+                is_refused(filler.submit(its_block, &[]));
+                is_refused(finishing.0.finish());
+                drop((finishing.1, filler, dropped_while_busy));
                 drop((awaited, dropped, there, pinned, stream, filled, host, finished));
                 drop((device.clone(), busy.clone()));
             });
