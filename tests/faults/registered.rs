@@ -22,6 +22,19 @@ pub(crate) fn run(stand_in: &StandIn) -> Result<(), String> {
     }
     device.trim();
 
+    let was_registered = registered();
+    strided_down(&device);
+    if registered() != was_registered {
+        return Err("a block that a kernel writes was registered".to_owned());
+    }
+    device.trim();
+    device.prepare(BYTES).unwrap();
+    round_trip(&device);
+    if registered() != was_registered {
+        return Err("a block was registered, although one had been prepared".to_owned());
+    }
+    device.trim();
+
     stand_in.tell("faults cuMemHostRegister_v2~1=unknown");
     let was_allocated = allocated();
     round_trip(&device);
@@ -38,8 +51,23 @@ pub(crate) fn run(stand_in: &StandIn) -> Result<(), String> {
 }
 
 fn round_trip(device: &Device) {
-    let copy = |value, to: &Device| start_copy(value, to, CopyOptions::default()).and_then(CopyHandle::wait);
-    let bytes: Vec<u8> = (0..BYTES).map(|index| (index % 251) as u8).collect();
-    let back = copy(copy(vec![Tensor::from(bytes.clone())], device).unwrap(), &Device::host()).unwrap();
-    assert_eq!(back[0].to_bytes().unwrap(), bytes);
+    let back = copy(copy(numbers(), device), &Device::host());
+    assert_eq!(back.to_bytes().unwrap(), numbers().to_bytes().unwrap());
+}
+
+/// Half of the columns.
+fn strided_down(device: &Device) {
+    let columns =
+        |tensor: Tensor| tensor.reshape(&[2 * BYTES / 256, 256]).unwrap().narrow(1, 0, 128).unwrap();
+    let twice = || Tensor::from([numbers().to_bytes().unwrap(), numbers().to_bytes().unwrap()].concat());
+    let back = copy(columns(copy(twice(), device)), &Device::host());
+    assert_eq!(back.to_bytes().unwrap(), columns(twice()).to_bytes().unwrap());
+}
+
+fn numbers() -> Tensor {
+    Tensor::from((0..BYTES).map(|index| (index % 251) as u8).collect::<Vec<_>>())
+}
+
+fn copy(tensor: Tensor, to: &Device) -> Tensor {
+    start_copy(tensor, to, CopyOptions::default()).and_then(CopyHandle::wait).unwrap()
 }

@@ -12,8 +12,8 @@ const LARGEST_PART: usize = 16 << 10;
 const BLOCKS: usize = 512;
 
 /// The largest range that a kernel copies, in bytes. 4,000 tensors with a heavy tail (173 MB) come down at 42 GB/s then; with 128 KiB
-/// at 39, with 64 KiB at 35. Within the device that is 230, 117 and 64 GB/s (H200). Larger copies leave the processors of the device to
-/// others.
+/// at 39, with 64 KiB at 35. Within the device that is 230, 117 and 64 GB/s (H200; at 64 KiB with parts of as many). Larger copies leave the
+/// processors of the device to others.
 pub(crate) const LARGEST_COPIED: usize = 512 << 10;
 /// What a block of threads copies of a range, in bytes, unless granules are larger. Parts of 16 KiB and of 64 KiB are 1 and 5 % slower
 /// (H200).

@@ -12,8 +12,9 @@ use crate::runtime::host_memory;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::own_pages::OwnPages;
 
-/// From so many bytes on, pages of our own are registered where copies alone use the block: eight threads page-lock 256 MiB in 35 ms
-/// then, instead of 157. A kernel that writes there takes 1.35 times as long (H200).
+/// From so many bytes on, pages of our own are registered where copies alone use the block: threads touch them beside each other, while
+/// the driver allocates one block after the other. Kernels are slower there: 4,000 tensors within a device take 1.15 ms with their table
+/// in registered pages, and 0.73 with it in memory of the driver (H200).
 const LEAST_REGISTERED: usize = 2 << 20;
 /// At most this share of what the process may use is: the driver refuses what is too much, where the system would end the process.
 const LARGEST_SHARE: usize = 8;
