@@ -57,6 +57,13 @@ def works(quick):
         ("up-1x1GiB", 1, 1 << 30),
     ]:
         yield name, many(count, size, quick), up
+    narrowed = (".to(torch.bfloat16) for each", same, lambda tensors: [tensor.to("cuda:0", torch.bfloat16) for tensor in tensors])
+    first_on_host = (
+        ".to(torch.bfloat16).to() for each",
+        same,
+        lambda tensors: [tensor.to(torch.bfloat16).to("cuda:0") for tensor in tensors],
+    )
+    yield "up-cast-1x1GiB", floats((1 << 28) // (QUICK_DIVISOR if quick else 1)), [narrowed, first_on_host]
     yield "up-strided-large", every_other_row(1, 409_600 // (QUICK_DIVISOR if quick else 1), 256), up
     yield "up-strided-small", every_other_row(500, 128, 64), up
     yield "down-headline", headline, down
@@ -129,13 +136,21 @@ def timed(copy, tensors, seconds):
 def verify(way, tensors, prepare, copy):
     copied = copy(prepare(tensors))
     synchronize()
-    if not all(torch.equal(tensor, there.cpu()) for tensor, there in zip(tensors, copied, strict=True)):
+    if not all(torch.equal(tensor.to(there.dtype), there.cpu()) for tensor, there in zip(tensors, copied, strict=True)):
         sys.exit(f"{way} has copied something else than it was given")
 
 
 def synchronize():
     for device in range(torch.cuda.device_count()):
         torch.cuda.synchronize(device)
+
+
+def floats(count):
+    def make(seed):
+        torch.manual_seed(seed)
+        return [torch.randn(count)]
+
+    return make
 
 
 def headline(seed):

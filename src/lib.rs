@@ -27,13 +27,13 @@
 pub use transship_core::plan;
 #[doc(inline)]
 pub use transship_core::{
-    Alignment, BackgroundWork, Cancelled, CopyError, CopyHandle, CopyOptions, CopyPolicy, CopyReport, DType,
-    Device, DeviceId, DriverInfo, Element, Error, ErrorKind, Event, InFlight, Key, Layout, Lent, MAX_DEPTH,
-    MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, PendingCopy,
-    PoolUsage, Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched,
-    PrefetchedStream, RawMemory, Result, Reused, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority,
-    Strides, Tensor, TensorTree, TimedWait, Value, Visitor, backend, drivers, fill, for_each_tensor,
-    register_driver, runtime_stats, start_copy, start_copy_into, start_copy_to_all,
+    Alignment, BackgroundWork, Cancelled, Cast, CopyError, CopyHandle, CopyOptions, CopyPolicy, CopyReport,
+    DType, Device, DeviceId, DriverInfo, Element, Error, ErrorKind, Event, InFlight, Key, Layout, Lent,
+    MAX_DEPTH, MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError,
+    PendingCopy, PoolUsage, Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream,
+    Prefetched, PrefetchedStream, RawMemory, Result, Reused, RuntimeStats, Scope, Step, Stop, Stream,
+    StreamPriority, Strides, Tensor, TensorTree, TimedWait, Value, Visitor, backend, drivers, fill,
+    for_each_tensor, register_driver, runtime_stats, start_copy, start_copy_into, start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]
@@ -79,6 +79,9 @@ mod book {
 
     #[doc = include_str!("../docs/book/memory.md")]
     struct Memory;
+
+    #[doc = include_str!("../docs/book/casts.md")]
+    struct Casts;
 
     #[doc = include_str!("../docs/book/files.md")]
     struct Files;

@@ -126,6 +126,19 @@ pub(crate) fn every_other_row(
     [0, 1].map(rows_from).into_iter().collect()
 }
 
+/// So many bytes of `float32`, expected as `bfloat16`.
+pub(crate) fn to_be_narrowed(seed: u64, bytes: usize) -> Result<Vec<Input<Vec<Tensor>>>> {
+    let mut input = Input::new(seed, vec![tensor(DType::F32, bytes, seed, 0)?])?;
+    input.expected = input.leaves.iter().map(narrowed).collect::<Result<_>>()?;
+    Ok(vec![input])
+}
+
+/// A tensor of `float32` as one of `bfloat16`.
+pub(crate) fn narrowed(tensor: &Tensor) -> Result<Tensor> {
+    let narrowed = tensor.as_slice::<f32>()?.iter().copied().map(half::bf16::from_f32).collect();
+    Ok(Tensor::from_vec(narrowed, tensor.shape())?)
+}
+
 /// A matrix of random bytes.
 pub(crate) fn matrix(seed: u64, dtype: DType, rows: usize, columns: usize) -> Result<Tensor> {
     Ok(tensor(dtype, rows * columns * dtype.size(), seed, 0)?.reshape(&[rows, columns])?)

@@ -2,15 +2,17 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
-mod gathered;
 mod host;
+mod prepared;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
 use transship::{Device, Tensor};
 
 use crate::Result;
+use crate::input;
 use crate::measure::{Contender, Method};
+use crate::rivals::prepared::Preparation;
 use crate::table::{Kind, Line, Outcome};
 
 /// Above it, the limit is one copy of as many bytes that lie in pinned memory already.
@@ -31,7 +33,13 @@ pub(crate) fn up<S: 'static>(device: &Device, bytes: usize) -> Result<Vec<Conten
 
 /// The same for tensors that are not contiguous: gathered on the host first.
 pub(crate) fn up_gathered<S: 'static>(device: &Device, bytes: usize) -> Result<Vec<Contender<S>>> {
-    Ok(up(device, bytes)?.into_iter().map(gathered::first).collect())
+    Ok(up(device, bytes)?.into_iter().map(|rival| prepared::first(prepared::GATHERED, rival)).collect())
+}
+
+/// The same for tensors of `float32` that arrive as `bfloat16`: cast on the host first. `bytes`: as many as arrive.
+pub(crate) fn up_cast<S: 'static>(device: &Device, bytes: usize) -> Result<Vec<Contender<S>>> {
+    let preparation = || Preparation { done: "cast by this thread", are: "cast", prepare: input::narrowed };
+    Ok(up(device, bytes)?.into_iter().map(|rival| prepared::first(preparation(), rival)).collect())
 }
 
 /// Tensors on `device`, each with memory of its own, to the host.

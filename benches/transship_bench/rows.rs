@@ -1,5 +1,6 @@
 //! The rows of the table.
 
+mod cast;
 mod crowd;
 mod devices;
 mod down;
@@ -34,11 +35,12 @@ fn all() -> impl Iterator<Item = &'static Work> {
     let full_queue = full_queue::ROWS;
     #[cfg(not(feature = "cuda"))]
     let full_queue: &[Work] = &[];
-    let modules: [&[Work]; 14] = [
+    let modules: [&[Work]; 15] = [
         up::ROWS,
         down::ROWS,
         strided::ROWS,
         heavy_tail::ROWS,
+        cast::ROWS,
         two_ways::ROWS,
         devices::ROWS,
         host_cost::ROWS,

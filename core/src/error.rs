@@ -287,6 +287,23 @@ pub enum Error {
         /// The name.
         name: &'static str,
     },
+    /// A tensor has a value that the type to which it is to be cast cannot hold.
+    #[error(
+        "element {element} of a tensor of shape {shape:?} is {value}, which {to} cannot hold; say Cast::saturating, or copy {from} \
+         without a cast"
+    )]
+    DoesNotFit {
+        /// The number of the element, counted from 0 in row-major order.
+        element: usize,
+        /// Its value.
+        value: i128,
+        /// The shape of the tensor.
+        shape: Vec<usize>,
+        /// Its type.
+        from: DType,
+        /// The type to which it is to be cast.
+        to: DType,
+    },
     /// The copy policy forbids the copy that would be needed.
     #[error("cannot move tensor from {from} to {to} without copying; allow copying to do so")]
     NeverCopy {
@@ -481,6 +498,7 @@ impl Error {
             | Self::InvalidDeviceId { .. }
             | Self::InvalidDType { .. }
             | Self::DriverExists { .. }
+            | Self::DoesNotFit { .. }
             | Self::NeverCopy { .. }
             | Self::TooDeep { .. }
             | Self::HostTarget

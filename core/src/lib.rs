@@ -13,6 +13,7 @@ pub mod fill;
 pub mod plan;
 
 mod alignment;
+mod cast;
 mod copy;
 mod device;
 mod device_id;
@@ -35,6 +36,7 @@ mod tree;
 
 pub use crate::alignment::Alignment;
 pub use crate::backend::{MemoryKind, RawMemory, StreamPriority};
+pub use crate::cast::cast::Cast;
 pub use crate::copy::broadcast::start_copy_to_all;
 pub use crate::copy::future::PendingCopy;
 pub use crate::copy::handle::{Cancelled, CopyHandle, TimedWait};

@@ -130,7 +130,7 @@ fn a_device_goes_with_the_streams_of_all_threads() {
 /// catches: 219-streams-made-beside-each-other
 #[test]
 fn threads_that_start_together_create_a_stream_once() {
-    for _ in 0..200 {
+    for _ in 0..60 {
         let (late, device) = with(LateConfig { copy_streams: 2, ..LateConfig::new("late") });
         let together = Barrier::new(THREADS.into());
         let there = on_many_threads(|byte| {

@@ -1,6 +1,7 @@
 //! The cases, by subject.
 
 mod awaiting;
+mod cast;
 mod dtypes;
 mod errors;
 mod fan_out;
@@ -26,6 +27,7 @@ use crate::suite::Case;
 pub(crate) fn all() -> Vec<Case> {
     let subjects = [
         awaiting::cases,
+        cast::cases,
         dtypes::cases,
         errors::cases,
         fan_out::cases,

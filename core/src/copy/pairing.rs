@@ -101,7 +101,12 @@ impl PairSink for Taking<'_> {
     }
 
     fn source(&mut self, tensor: &mut Tensor) -> Result<(), Stop> {
-        self.held.compare(self.leaves.len(), tensor).map_err(Stop::new)?;
+        let index = self.leaves.len();
+        let compared = match &*self.options.casts {
+            [] => self.held.compare(index, tensor, tensor.dtype()),
+            casts => self.held.compare_cast(index, tensor, casts),
+        };
+        compared.map_err(Stop::new)?;
         self.scan().map_err(Stop::new)?;
         let Self { leaves, scan: Some(scan), .. } = self else { return Ok(()) };
         let index = leaves.len();

@@ -9,7 +9,7 @@ use crate::tree::tensor_tree::TensorTree;
 
 /// Puts the memory back into the structure that copy number `copy` has taken it out of.
 pub(crate) fn give_back<S: TensorTree>(held: &Preallocated, into: &mut S, copy: u32) -> Result<()> {
-    put(held, into, copy, Tensor::put_back)
+    put(held, into, copy, |_, tensor, storage, offset| tensor.put_back(storage, offset))
 }
 
 /// Puts back what copy number `copy` has taken out of `into`, which may be a part of it: a pairing that was refused has taken
@@ -28,18 +28,24 @@ pub(crate) fn restore<S: TensorTree>(held: &Preallocated, into: &mut S, copy: u3
 
 /// Puts the memory into the structure whose tensors copy number `copy` has taken, to fill it with them.
 pub(crate) fn place<S: TensorTree>(held: &Preallocated, value: &mut S, copy: u32) -> Result<()> {
-    put(held, value, copy, |tensor, storage, offset| tensor.put_copy(storage, offset, true))
+    put(held, value, copy, |index, tensor, storage, offset| {
+        if held.is_cast_into() {
+            held.dtype(index).into_iter().for_each(|dtype| tensor.become_contiguous(dtype));
+        }
+        tensor.put_copy(storage, offset, true)
+    })
 }
 
 fn put<S: TensorTree>(
     held: &Preallocated,
     structure: &mut S,
     copy: u32,
-    put: impl Fn(&mut Tensor, Storage, usize) -> bool,
+    put: impl Fn(usize, &mut Tensor, Storage, usize) -> bool,
 ) -> Result<()> {
     // The visit is a program's code: no lock is held meanwhile.
     let storages = held.storages();
     put_all(structure, copy, held.len(), |index, tensor| {
-        held.find(index, &storages).is_some_and(|(storage, offset)| put(tensor, storage.clone(), offset))
+        held.find(index, &storages)
+            .is_some_and(|(storage, offset)| put(index, tensor, storage.clone(), offset))
     })
 }

@@ -28,6 +28,9 @@ impl ResultPlacer<'_> {
     /// Puts the copy of `leaf`, which is planned by `route`, into `tensor`; `false` if there is none that fits.
     #[inline(always)]
     pub(crate) fn place(&mut self, leaf: &Leaf, route: Route, tensor: &mut Tensor) -> bool {
+        if leaf.special.is_some() {
+            return self.place_special(leaf, route, tensor);
+        }
         let Some(destinations) = self.destinations else {
             return tensor.put_back(leaf.storage.clone(), leaf.offset);
         };
@@ -37,8 +40,26 @@ impl ResultPlacer<'_> {
         };
         let known = self.shares.as_mut().filter(|_| chunk == self.chunk).and_then(Iterator::next);
         match known.or_else(|| self.share(chunk, destinations)) {
-            Some(storage) => tensor.put_copy(storage, offset, leaf.is_gathered()),
+            Some(storage) => tensor.put_copy(storage, offset, true),
             None => false,
+        }
+    }
+
+    /// Puts into `tensor` what does not lie in one run, or gets another type.
+    #[inline(never)]
+    fn place_special(&mut self, leaf: &Leaf, route: Route, tensor: &mut Tensor) -> bool {
+        if let Some(dtype) = leaf.cast_to() {
+            tensor.become_contiguous(dtype);
+        }
+        let Some(destinations) = self.destinations else {
+            return tensor.put_back(leaf.storage.clone(), leaf.offset);
+        };
+        match route {
+            Route::Packed { chunk, offset } | Route::Alone { chunk, offset } => {
+                let to = destinations.chunks.get(chunk as usize);
+                to.is_some_and(|to| tensor.put_copy(to.storage.clone(), offset, leaf.is_gathered()))
+            }
+            _ => self.place_uncopied(leaf, route, destinations, tensor),
         }
     }
 

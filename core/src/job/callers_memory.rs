@@ -6,7 +6,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
+use crate::cast::cast::{Cast, cast_of};
 use crate::device::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::stream_uses::StreamUses;
@@ -34,6 +36,7 @@ pub(crate) struct Preallocated {
     numbers: FxHashMap<usize, usize>,
     /// Where the chunks of the plan lie.
     regions: Vec<DestinationRange>,
+    is_cast_into: bool,
 }
 
 /// One storage.
@@ -67,6 +70,7 @@ impl Preallocated {
             tensors: ScratchVec::new(&SLOTS),
             numbers: FxHashMap::default(),
             regions: Vec::new(),
+            is_cast_into: false,
         }
     }
 
@@ -104,9 +108,27 @@ impl Preallocated {
         first.and_then(|memory| memory.storage.device().cloned()).unwrap_or_else(Device::host)
     }
 
-    /// Fails unless `tensor` is of the same shape and type as the one at `index`.
-    pub(crate) fn compare(&self, index: usize, tensor: &Tensor) -> Result<()> {
-        self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(tensor))
+    /// Fails unless `tensor`, whose elements are to be of type `dtype`, is of the same shape and type as the one at `index`.
+    #[inline]
+    pub(crate) fn compare(&self, index: usize, tensor: &Tensor, dtype: DType) -> Result<()> {
+        self.tensors.get(index).map_or(Ok(()), |slot| slot.compare(tensor, dtype))
+    }
+
+    /// The same where tensors are cast.
+    pub(crate) fn compare_cast(&mut self, index: usize, tensor: &Tensor, casts: &[Cast]) -> Result<()> {
+        self.is_cast_into = true;
+        let cast = cast_of(casts, tensor.dtype());
+        self.compare(index, tensor, cast.map_or(tensor.dtype(), |cast| cast.to_dtype()))
+    }
+
+    /// Whether tensors get another type on the way.
+    pub(crate) fn is_cast_into(&self) -> bool {
+        self.is_cast_into
+    }
+
+    /// The type of a tensor.
+    pub(crate) fn dtype(&self, index: usize) -> Option<DType> {
+        self.tensors.get(index).map(|slot| slot.layout.dtype())
     }
 
     /// Fails unless each of `leaves`, the sources, is copied without gaps and begins with a granule of both devices. `scan` has looked
@@ -275,18 +297,25 @@ impl HeldStorage {
 }
 
 impl Slot {
-    /// Fails unless `tensor` fits in here.
-    fn compare(&self, tensor: &Tensor) -> Result<()> {
-        if (tensor.dtype(), tensor.shape()) != (self.layout.dtype(), self.layout.shape()) {
-            return Err(Error::DestinationMismatch {
-                path: String::new(),
-                shape: tensor.shape().to_vec(),
-                dtype: tensor.dtype(),
-                into_shape: self.layout.shape().to_vec(),
-                into_dtype: self.layout.dtype(),
-            });
+    /// Fails unless a copy of `tensor` with elements of type `dtype` fits in here.
+    #[inline]
+    fn compare(&self, tensor: &Tensor, dtype: DType) -> Result<()> {
+        match dtype == self.layout.dtype() && tensor.shape() == self.layout.shape() {
+            true => Ok(()),
+            false => Err(self.mismatch(tensor, dtype)),
         }
-        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn mismatch(&self, tensor: &Tensor, dtype: DType) -> Error {
+        Error::DestinationMismatch {
+            path: String::new(),
+            shape: tensor.shape().to_vec(),
+            dtype,
+            into_shape: self.layout.shape().to_vec(),
+            into_dtype: self.layout.dtype(),
+        }
     }
 
     fn check(&self, storage: &Storage, granularity: Alignment) -> Result<()> {

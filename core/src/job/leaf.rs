@@ -2,7 +2,9 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::StridedPlace;
+use crate::backend::{Runs, StridedPlace};
+use crate::cast::cast::Cast;
+use crate::dtype::DType;
 use crate::tensor::storage::Storage;
 
 /// What a copy must know of one tensor.
@@ -12,10 +14,25 @@ pub(crate) struct Leaf {
     pub(crate) offset: usize,
     /// Where the first element lies on the host, if it lies there.
     pub(crate) host: Option<HostAddress>,
-    /// Bytes of the elements.
+    /// Bytes of the elements, of the type that they get.
     pub(crate) payload: usize,
+    /// Present where the elements do not lie in one run, or are cast.
+    pub(crate) special: Option<Box<Special>>,
+}
+
+/// What most leaves are not.
+pub(crate) struct Special {
     /// Present where the elements do not lie in one run.
-    pub(crate) strided: Option<Box<Strided>>,
+    pub(crate) strided: Option<Strided>,
+    /// Present where they are cast.
+    pub(crate) cast: Option<CastLeaf>,
+}
+
+/// How the elements of a leaf on the host are converted while they are staged.
+pub(crate) struct CastLeaf {
+    pub(crate) cast: Cast,
+    /// How they lie.
+    pub(crate) runs: Runs,
 }
 
 /// How the elements of a leaf lie that are not in one run.
@@ -40,7 +57,19 @@ impl Leaf {
     /// Bytes from the first element to behind the last.
     #[inline]
     pub(crate) fn span(&self) -> usize {
-        self.strided.as_ref().map_or(self.payload, |strided| strided.place.runs.span())
+        self.strided().map_or(self.payload, |strided| strided.place.runs.span())
+    }
+
+    /// How the elements lie, where they are not in one run.
+    #[inline]
+    pub(crate) fn strided(&self) -> Option<&Strided> {
+        self.special.as_ref()?.strided.as_ref()
+    }
+
+    /// The type that the elements get, where that is another one.
+    #[inline]
+    pub(crate) fn cast_to(&self) -> Option<DType> {
+        Some(self.special.as_ref()?.cast.as_ref()?.cast.to_dtype())
     }
 
     /// Where the first element lies on the host. Memory that a copy was filling may be mapped only after the leaf was taken.
@@ -62,13 +91,13 @@ impl Leaf {
     /// Whether the elements lie in one run where they are copied to.
     #[inline]
     pub(crate) fn is_gathered(&self) -> bool {
-        self.strided.as_ref().is_none_or(|strided| strided.is_gathered)
+        self.strided().is_none_or(|strided| strided.is_gathered)
     }
 
     /// The elements that a kernel gathers.
     #[inline]
     pub(crate) fn gathered(&self) -> Option<&StridedPlace> {
-        let strided = self.strided.as_ref().filter(|strided| strided.is_gathered)?;
+        let strided = self.strided().filter(|strided| strided.is_gathered)?;
         self.storage.device().map(|_| &strided.place)
     }
 }

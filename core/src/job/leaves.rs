@@ -63,7 +63,7 @@ impl Leaves {
             return self.take_closely(tensor, storage, offset, scan);
         }
         let host = storage.host_address(offset).map(HostAddress);
-        self.list.push(Leaf { storage, offset, host, payload: layout.nbytes(), strided: None });
+        self.list.push(Leaf { storage, offset, host, payload: layout.nbytes(), special: None });
         Ok(())
     }
 
@@ -77,15 +77,15 @@ impl Leaves {
         scan: &mut Scan<'_>,
     ) -> Result<(), Stop> {
         let layout = tensor.layout();
-        let strided = match scan.look_at(&storage, offset, layout) {
-            Ok(strided) => strided.map(Box::new),
+        let (payload, special) = match scan.look_at(&storage, offset, layout) {
+            Ok((payload, special)) => (payload, special.map(Box::new)),
             Err(refused) => {
                 tensor.put_back(storage, offset);
                 return Err(Stop::new(refused));
             }
         };
         let host = storage.host_address(offset).map(HostAddress);
-        self.list.push(Leaf { storage, offset, host, payload: layout.nbytes(), strided });
+        self.list.push(Leaf { storage, offset, host, payload, special });
         Ok(())
     }
 }

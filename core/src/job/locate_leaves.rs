@@ -7,11 +7,14 @@ use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
 use crate::backend::{Runs, StridedPlace};
+use crate::cast::cast::{Cast, cast_of};
+use crate::cast::write::CastScratch;
 use crate::device::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::dependencies::Dependencies;
-use crate::job::leaf::{Leaf, Strided};
+use crate::job::leaf::{CastLeaf, Leaf, Special, Strided};
 use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::job::source::{Source, reader};
 use crate::plan::leaf;
@@ -43,6 +46,12 @@ struct Alike {
     skew: usize,
 }
 
+/// The type of elements, and the one that they get.
+type Types = (DType, DType);
+
+/// Shape, strides unless contiguous, and types.
+type LayoutKey = (Vec<usize>, Option<Vec<usize>>, Types);
+
 /// What a plan must know of each tensor, and what the copies of all of them wait for.
 pub(crate) struct Scan<'a> {
     target: &'a Device,
@@ -73,9 +82,10 @@ pub(crate) struct Scan<'a> {
     reached_by_kernels: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
-    layouts: FxHashMap<(Vec<usize>, Vec<usize>), u32>,
-    /// The strided layout that was numbered last, and its number: neighbours are often alike.
-    last_layout: Option<(Layout, u32)>,
+    casts: Vec<Cast>,
+    layouts: FxHashMap<LayoutKey, u32>,
+    /// The layout that was numbered last, what it becomes, and its number: neighbours are often alike.
+    last_layout: Option<(Layout, Types, u32)>,
 }
 
 impl<'a> Scan<'a> {
@@ -109,6 +119,7 @@ impl<'a> Scan<'a> {
             gathers_all: false,
             reached_by_kernels: options.pinned || !target.is_host(),
             last_source: 0,
+            casts: options.casts.clone(),
             layouts: FxHashMap::default(),
             last_layout: None,
         })
@@ -150,7 +161,7 @@ impl<'a> Scan<'a> {
 
     /// Why the elements of a leaf are not copied into one run.
     pub(crate) fn why_not_gathered(&self, leaf: &Leaf) -> &'static str {
-        let dims = leaf.strided.as_ref().map_or(0, |strided| strided.place.runs.dims().len());
+        let dims = leaf.strided().map_or(0, |strided| strided.place.runs.dims().len());
         let reader = leaf.storage.device().map(|source| reader(source, self.target));
         match reader.is_some_and(|reader| reader.limits().gather_strided.is_some()) {
             false => "copy strided tensors into memory that is there; start_copy keeps their strides",
@@ -214,19 +225,23 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes any tensor into account. Fails if its elements do not lie within `storage`: a structure that showed its tensors
-    /// in another order after a failed copy may have got them mixed up. Answers how the elements lie if they are not in one run.
+    /// in another order after a failed copy may have got them mixed up. Or if they are to be cast and cannot be. Answers how many bytes
+    /// the elements have of the type that they get, and how they lie if they are not in one run or are cast.
     pub(crate) fn look_at(
         &mut self,
         storage: &Storage,
         offset: usize,
         layout: &Layout,
-    ) -> Result<Option<Strided>> {
+    ) -> Result<(usize, Option<Special>)> {
         storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
+        let cast = self.cast(storage, offset, layout)?;
+        let dtype = cast.as_ref().map_or(layout.dtype(), |leaf| leaf.cast.to_dtype());
+        let payload = layout.bytes_as(dtype)?;
         let strided = self.strided(storage, offset, layout);
         let is_gathered = strided.as_ref().is_some_and(|strided| strided.is_gathered);
-        let bytes = if on_host || is_gathered { layout.nbytes() } else { layout.span() };
-        let place = self.place(storage, layout, bytes)?;
+        let bytes = if on_host || is_gathered { payload } else { layout.span() };
+        let place = self.place(storage, layout, bytes, cast.is_some())?;
         // What has no elements needs no copy before this one.
         if let Some(copy) = storage.pending().filter(|_| bytes > 0) {
             self.note_pending(copy, place)?;
@@ -241,11 +256,45 @@ impl<'a> Scan<'a> {
         let range = storage.is_shared().then(|| RangeKey {
             storage: storage.identity(),
             offset,
-            layout: if is_gathered { self.number_of(layout) } else { 0 },
+            layout: if is_gathered || cast.is_some() { self.number_of(layout, dtype) } else { 0 },
         });
         let skew = storage.device().filter(|_| !is_gathered).map_or(0, |source| self.skew(source, offset));
-        self.leaves.push(leaf::Leaf { bytes, alignment: layout.dtype().alignment(), skew, place, range });
-        Ok(strided)
+        self.leaves.push(leaf::Leaf { bytes, alignment: dtype.alignment(), skew, place, range });
+        let special = (strided.is_some() || cast.is_some()).then_some(Special { strided, cast });
+        Ok((payload, special))
+    }
+
+    /// How the elements are cast, if the options say so. Fails if they lie on a device, or if a value does not fit.
+    fn cast(&self, storage: &Storage, offset: usize, layout: &Layout) -> Result<Option<CastLeaf>> {
+        let Some(cast) = cast_of(&self.casts, layout.dtype()) else { return Ok(None) };
+        if let Some(device) = storage.device().filter(|_| layout.numel() > 0) {
+            let what = "cast what lies on a device; copy it to the host without a cast, and cast on the way from there";
+            return Err(Error::Unsupported { device: device.id(), what });
+        }
+        let leaf = CastLeaf { cast, runs: layout.runs() };
+        if cast.may_not_fit() && layout.numel() > 0 {
+            // What is still being filled cannot be looked at.
+            let elements = storage.host_bytes(offset, layout.span())?;
+            // SAFETY: the elements lie within `elements`, as many as the layout says, and nobody writes what is borrowed.
+            let outside = unsafe {
+                CastScratch::new().first_that_does_not_fit(
+                    &cast,
+                    (elements.as_ptr(), &leaf.runs),
+                    layout.numel(),
+                )
+            };
+            if let Some((element, value)) = outside {
+                let shape = layout.shape().to_vec();
+                return Err(Error::DoesNotFit {
+                    element,
+                    value,
+                    shape,
+                    from: cast.from_dtype(),
+                    to: cast.to_dtype(),
+                });
+            }
+        }
+        Ok(Some(leaf))
     }
 
     /// How the elements lie, if they are not in one run.
@@ -285,8 +334,10 @@ impl<'a> Scan<'a> {
     }
 
     /// `bytes`: how many are copied.
-    fn place(&mut self, storage: &Storage, layout: &Layout, bytes: usize) -> Result<Place> {
+    fn place(&mut self, storage: &Storage, layout: &Layout, bytes: usize, is_cast: bool) -> Result<Place> {
         let resident = match storage.device() {
+            // Without elements it only changes its type.
+            _ if is_cast && bytes > 0 => false,
             None => self.to_host,
             Some(device) => device.same_as(self.target),
         };
@@ -296,17 +347,19 @@ impl<'a> Scan<'a> {
             }
             CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
             CopyPolicy::Compact if resident && storage.bytes() / 2 <= bytes => Ok(Place::Resident),
-            _ => Ok(Place::From(self.source_of(storage, layout))),
+            _ => Ok(Place::From(self.source_of(storage, layout, is_cast))),
         }
     }
 
-    fn source_of(&mut self, storage: &Storage, layout: &Layout) -> u16 {
+    fn source_of(&mut self, storage: &Storage, layout: &Layout, is_cast: bool) -> u16 {
         let place = storage.place();
         match storage.device() {
             Some(device) => {
                 let number = self.number_of_source(SourceRef::Device(device));
                 // One that is compacted on its own device is copied only if little of its memory is its own.
-                if !(self.policy == CopyPolicy::Compact && device.same_as(self.target)) {
+                if !(self.policy == CopyPolicy::Compact && device.same_as(self.target))
+                    && self.casts.is_empty()
+                {
                     let skew = self.skew_bits(device);
                     self.on_device = Some(Alike { place, number, largest: usize::MAX, skew });
                     self.on_device_lent =
@@ -314,12 +367,17 @@ impl<'a> Scan<'a> {
                 }
                 number
             }
-            None if self.goes_directly(storage, layout) => self.number_of_source(SourceRef::PinnedHost),
+            None if !is_cast && self.goes_directly(storage, layout) => {
+                self.number_of_source(SourceRef::PinnedHost)
+            }
             None => match self.on_host {
                 Some(alike) => alike.number,
                 None => {
                     let number = self.number_of_source(SourceRef::Host);
-                    self.on_host = Some(Alike { place, number, largest: self.largest_alike, skew: 0 });
+                    // Where some are cast, each is looked at.
+                    if self.casts.is_empty() {
+                        self.on_host = Some(Alike { place, number, largest: self.largest_alike, skew: 0 });
+                    }
                     number
                 }
             },
@@ -362,17 +420,22 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// A number for each way in which elements can lie, 0 for one run.
-    fn number_of(&mut self, layout: &Layout) -> u32 {
-        let Some(strides) = layout.explicit_strides() else { return 0 };
-        if let Some((last, number)) = &self.last_layout
-            && (last.shape(), last.explicit_strides()) == (layout.shape(), Some(strides))
+    /// A number for each way in which elements can lie and what they become, 0 for one run of what they are.
+    fn number_of(&mut self, layout: &Layout, dtype: DType) -> u32 {
+        let strides = layout.explicit_strides();
+        if strides.is_none() && dtype == layout.dtype() {
+            return 0;
+        }
+        let way = (layout.dtype(), dtype);
+        if let Some((last, last_way, number)) = &self.last_layout
+            && (last.shape(), last.explicit_strides(), *last_way) == (layout.shape(), strides, way)
         {
             return *number;
         }
         let next = u32::try_from(self.layouts.len() + 1).unwrap_or(u32::MAX);
-        let number = *self.layouts.entry((layout.shape().to_vec(), strides.to_vec())).or_insert(next);
-        self.last_layout = Some((layout.clone(), number));
+        let lies = (layout.shape().to_vec(), strides.map(<[usize]>::to_vec), way);
+        let number = *self.layouts.entry(lies).or_insert(next);
+        self.last_layout = Some((layout.clone(), way, number));
         number
     }
 }
@@ -411,7 +474,6 @@ mod tests {
     use crate::backend::BackendStream;
     use crate::backend::host::HostStream;
     use crate::backend::host::memory::HostMemory;
-    use crate::dtype::DType;
 
     fn storage(filled_by: Option<Arc<Completion>>) -> Storage {
         Storage::new(Box::new(HostMemory::zeroed(8).unwrap()), None, filled_by)

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::alignment::Alignment;
 use crate::backend::Limits;
+use crate::cast::cast::Cast;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::plan::rules::DEFAULT_ALIGNMENT;
@@ -35,6 +36,7 @@ pub struct CopyOptions {
     pub(crate) background: BackgroundWork,
     pub(crate) policy: CopyPolicy,
     pub(crate) stream: Option<Stream>,
+    pub(crate) casts: Vec<Cast>,
 }
 
 /// Whether workers may do the staging.
@@ -82,6 +84,7 @@ impl Default for CopyOptions {
             background: BackgroundWork::Auto,
             policy: CopyPolicy::IfNeeded,
             stream: None,
+            casts: Vec::new(),
         }
     }
 }
@@ -179,6 +182,17 @@ impl CopyOptions {
         self
     }
 
+    /// Converts the tensors of one element type to another one on the way. One such line for each type; of two for the same, the last
+    /// counts.
+    ///
+    /// Tensors on the host are converted while they are staged, by the threads that stage them, and come out contiguous. A tensor of a
+    /// device is [`Error::Unsupported`]: no device converts yet. What is on the target already is copied if it is to be converted.
+    /// [`start_copy_into`](crate::start_copy_into) fills tensors of the type that comes out.
+    pub fn cast(mut self, cast: Cast) -> Self {
+        self.casts.push(cast);
+        self
+    }
+
     /// Checks the values. [`start_copy`](crate::start_copy) does the same.
     ///
     /// # Errors
@@ -191,6 +205,7 @@ impl CopyOptions {
             self.alignment,
             "it must be a power of two of at most 1 MiB",
         )?;
+        self.casts.iter().try_for_each(Cast::check)?;
         require(self.max_chunk > 0, "max_chunk_bytes", self.max_chunk, "it must be at least 1")?;
         require(
             self.pace.is_none_or(|pace| pace >= 4096),

@@ -158,6 +158,21 @@ impl Layout {
         self.strides = None;
     }
 
+    /// The size of the payload in bytes if the elements are of type `dtype`.
+    pub(crate) fn bytes_as(&self, dtype: DType) -> Result<usize> {
+        match dtype == self.dtype {
+            true => Ok(self.bytes),
+            false => payload(dtype, &self.shape),
+        }
+    }
+
+    /// Elements of another type, in one run, whose size fits ([`bytes_as`](Self::bytes_as)).
+    pub(crate) fn become_contiguous(&mut self, dtype: DType) {
+        self.bytes = self.numel() * dtype.size();
+        self.dtype = dtype;
+        self.strides = None;
+    }
+
     /// The error of an operation that needs the elements in one run.
     pub(crate) fn not_contiguous(&self, cure: &'static str) -> Error {
         Error::NotContiguous { shape: self.shape.to_vec(), strides: self.strides().to_vec(), cure }

@@ -259,6 +259,11 @@ impl Tensor {
         true
     }
 
+    /// Makes room for elements of another type in the place of those that a copy has taken, in one run.
+    pub(crate) fn become_contiguous(&mut self, dtype: DType) {
+        self.layout.become_contiguous(dtype);
+    }
+
     #[inline]
     pub(crate) fn storage(&self) -> Result<&Storage> {
         match &self.memory {

@@ -4,9 +4,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::Direction;
+use crate::cast::write::CastScratch;
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
-use crate::job::leaf::Leaf;
+use crate::job::leaf::{CastLeaf, Leaf, Special};
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
@@ -25,6 +26,7 @@ impl<'a> SegmentCopy<'a> {
             let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
             let mut written = 0;
             let writer = HostCopy::ordinary();
+            let mut scratch = None;
             for (piece, leaf) in pieces(self.job, self.path, self.segment) {
                 if chunk != piece.chunk {
                     chunk = piece.chunk;
@@ -37,7 +39,7 @@ impl<'a> SegmentCopy<'a> {
                 // SAFETY: `at` checks that the window has room. Nobody else reads or writes there: the storage is
                 // `NotReady` until the copy is done (`Storage::check_ready`), earlier uses by devices are over
                 // (`order_behind_uses`), and later ones come after `Job::close`.
-                unsafe { read(leaf, &piece, to, &writer) }?;
+                unsafe { read(leaf, &piece, to, &writer, &mut scratch) }?;
                 written += piece.bytes;
             }
             self.job.completion.metrics.count_written(written);
@@ -104,13 +106,14 @@ impl<'a> SegmentCopy<'a> {
     pub(crate) fn write_block(&self, block: &Block, other: Option<&Block>) -> Result<()> {
         let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
         let writer = self.path.writer(self.segment.bytes(), block);
+        let mut scratch = None;
         for (piece, leaf) in pieces(self.job, self.path, self.segment) {
             let offset = piece.linear - self.segment.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
             match other {
                 // SAFETY: `at` checks that the window has room. The callers own the block until they give it to their outlet,
                 // after this function has dropped `writer`.
-                None => unsafe { read(leaf, &piece, to, &writer) }?,
+                None => unsafe { read(leaf, &piece, to, &writer, &mut scratch) }?,
                 Some(other) => {
                     let from = other.staging().contents().ok_or_else(|| other.why_no_access())?;
                     // SAFETY: `at` checks that the window has room, and the caller owns the block (`via_host`). `other` is
@@ -127,19 +130,54 @@ impl<'a> SegmentCopy<'a> {
 ///
 /// # Safety
 ///
-/// `to` has room for the piece, and nobody else uses it before `writer` is dropped.
+/// `to` has room for the piece, and nobody else uses it before `writer` is dropped. What is cast is cast in `scratch`.
 #[inline]
-unsafe fn read(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &HostCopy) -> Result<()> {
+unsafe fn read(
+    leaf: &Leaf,
+    piece: &Piece,
+    to: NonNull<u8>,
+    writer: &HostCopy,
+    scratch: &mut Option<CastScratch>,
+) -> Result<()> {
     let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
-    match &leaf.strided {
+    match &leaf.special {
         // SAFETY: the piece lies within the leaf (`OpenChunk::piece`), and the leaf within its storage (`Scan::recognizes`,
         // `Scan::look_at`), which the job holds. No copy writes there any more (`order_behind_predecessors`). The caller promises
         // the destination. It is other memory than the source, since nobody else uses it.
         None => unsafe { writer.copy(first.as_ptr().add(piece.leaf_offset), to.as_ptr(), piece.bytes) },
-        // SAFETY: as for `writer.copy`. The runs are those of the leaf, whose span lies within its storage (`Scan::look_at`).
-        Some(strided) => unsafe {
-            gather(&strided.place.runs, first.as_ptr(), piece.leaf_offset, to.as_ptr(), piece.bytes, writer);
-        },
+        // SAFETY: as for `writer.copy`.
+        Some(special) => unsafe { read_special(special, first, piece, to, writer, scratch) },
     }
     Ok(())
+}
+
+/// # Safety
+///
+/// As [`read`]; `first` is where the first element of the leaf lies, and the piece lies within it.
+#[inline(never)]
+unsafe fn read_special(
+    special: &Special,
+    first: NonNull<u8>,
+    piece: &Piece,
+    to: NonNull<u8>,
+    writer: &HostCopy,
+    scratch: &mut Option<CastScratch>,
+) {
+    let (first, to) = (first.as_ptr().cast_const(), to.as_ptr());
+    match special {
+        // SAFETY: passed on. The runs are those of the leaf, whose span lies within its storage (`Scan::look_at`), and it has as many
+        // bytes when it is cast as the plan says. Options were checked before anything was taken (`CopyOptions::validate`).
+        Special { cast: Some(CastLeaf { cast, runs }), .. } => unsafe {
+            let scratch = scratch.get_or_insert_with(CastScratch::new);
+            scratch.write(cast, (first, runs), piece.leaf_offset, to, piece.bytes, writer);
+        },
+        // SAFETY: as above.
+        Special { strided: Some(strided), .. } => unsafe {
+            gather(&strided.place.runs, first, piece.leaf_offset, to, piece.bytes, writer);
+        },
+        // SAFETY: passed on: the elements lie in one run.
+        Special { strided: None, cast: None } => unsafe {
+            writer.copy(first.add(piece.leaf_offset), to, piece.bytes);
+        },
+    }
 }

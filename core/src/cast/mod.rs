@@ -1,0 +1,5 @@
+//! Conversion of elements while they are copied.
+
+pub(crate) mod cast;
+pub(crate) mod convert;
+pub(crate) mod write;
