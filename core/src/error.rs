@@ -146,6 +146,18 @@ pub enum Error {
         /// The type.
         type_name: &'static str,
     },
+    /// A type does not say which tensors it holds, and by which paths.
+    #[error(
+        "{}: {type_name} implements TensorTree without show(), which saving and listing its tensors need; derive TensorTree, or \
+         write show() with Paths::part",
+        place(path)
+    )]
+    NotShown {
+        /// Where it is in its structure, as in `.layers["attn.q"][3]`; empty where it is all of it.
+        path: String,
+        /// The type.
+        type_name: &'static str,
+    },
     /// A tensor and the one to copy it into differ.
     #[error(
         "{} has shape {shape:?} of {dtype}, the one to copy it into {into_shape:?} of {into_dtype}; copy into one of the same \
@@ -519,6 +531,7 @@ impl Error {
             Self::DeadlineExceeded { .. } => ErrorKind::TimedOut,
             Self::Finished => ErrorKind::Finished,
             Self::Unpaired { .. }
+            | Self::NotShown { .. }
             | Self::InvalidLimit { .. }
             | Self::TreeChanged { .. }
             | Self::Panicked { .. } => ErrorKind::Bug,
@@ -529,6 +542,7 @@ impl Error {
     pub(crate) fn at(mut self, found: String) -> Self {
         if let Self::StructureMismatch { path, .. }
         | Self::Unpaired { path, .. }
+        | Self::NotShown { path, .. }
         | Self::DestinationMismatch { path, .. }
         | Self::UnsuitedTensor { path, .. } = &mut self
             && path.is_empty()

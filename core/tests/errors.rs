@@ -435,6 +435,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::Forked, Unsupported),
         (Error::StructureMismatch { path: path(), value: text(), into: text() }, InvalidInput),
         (Error::Unpaired { path: path(), type_name: "" }, Bug),
+        (Error::NotShown { path: path(), type_name: "" }, Bug),
         (
             Error::DestinationMismatch {
                 path: path(),

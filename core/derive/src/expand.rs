@@ -45,6 +45,16 @@ struct VisitedField<'a> {
     kind: &'a Type,
 }
 
+impl VisitedField<'_> {
+    /// As paths have it.
+    fn name(&self) -> String {
+        match &self.member {
+            Member::Named(name) => name.unraw().to_string(),
+            Member::Unnamed(index) => index.index.to_string(),
+        }
+    }
+}
+
 fn shapes(input: &DeriveInput) -> Result<Vec<Shape<'_>>> {
     match &input.data {
         Data::Struct(data) => {
@@ -95,7 +105,7 @@ fn body(shapes: &[Shape<'_>], name: &Ident, krate: &Path) -> TokenStream {
     let nested =
         Ident::new(if holds_itself(shapes, name) { "recursive" } else { "nested" }, Span::mixed_site());
     let visits = shapes.iter().map(|shape| visit_arm(shape, krate, &visitor));
-    let pair = pair(shapes, krate);
+    let (pair, show) = (pair(shapes, krate), show(shapes, krate));
     quote! {
         #[inline]
         fn visit(&mut self, #visitor: &mut #krate::Visitor<'_>) -> ::core::result::Result<(), #krate::Stop> {
@@ -106,6 +116,8 @@ fn body(shapes: &[Shape<'_>], name: &Ident, krate: &Path) -> TokenStream {
         }
 
         #pair
+
+        #show
     }
 }
 
@@ -173,14 +185,32 @@ fn pair_arm(shape: &Shape<'_>, krate: &Path, pairs: &Ident) -> TokenStream {
     let (path, members) = (&shape.path, members(shape));
     let (values, intos) = (names("__value", shape), names("__into", shape));
     let parts = shape.visited.iter().zip(values.iter().zip(&intos)).map(|(field, (value, into))| {
-        let name = match &field.member {
-            Member::Named(name) => name.unraw().to_string(),
-            Member::Unnamed(index) => index.index.to_string(),
-        };
+        let name = field.name();
         quote! { #krate::Pairs::part(#pairs, #krate::Step::Field(#name), #value, #into)?; }
     });
     quote! {
         (#path { #(#members: #values,)* .. }, #path { #(#members: #intos,)* .. }) => { #(#parts)* }
+    }
+}
+
+/// Fields are shown by name, whatever the variant.
+fn show(shapes: &[Shape<'_>], krate: &Path) -> TokenStream {
+    let paths = Ident::new("__paths", Span::mixed_site());
+    let arms = shapes.iter().map(|shape| {
+        let (path, members, fields) = (&shape.path, members(shape), names("__field", shape));
+        let parts = shape.visited.iter().zip(&fields).map(|(field, value)| {
+            let name = field.name();
+            quote! { #krate::Paths::part(#paths, #krate::Step::Field(#name), #value)?; }
+        });
+        quote! { #path { #(#members: #fields,)* .. } => { #(#parts)* } }
+    });
+    quote! {
+        fn show(&self, #paths: &mut #krate::Paths<'_>) -> ::core::result::Result<(), #krate::Stop> {
+            #krate::Paths::nested(#paths, |#paths| {
+                match self { #(#arms)* }
+                ::core::result::Result::Ok(())
+            })
+        }
     }
 }
 

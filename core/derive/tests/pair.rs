@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use transship_core::{CopyOptions, Tensor, TensorTree, start_copy_into};
+use transship_core::{CopyOptions, Tensor, TensorTree, for_each_path, start_copy_into};
 use transship_derive::TensorTree;
 
 #[derive(TensorTree)]
@@ -81,4 +81,23 @@ fn what_differs_is_named() {
     let scale = |bytes| batch(1, [("a", Layer::Scale(Tensor::from(vec![1_u8; bytes])))]);
     let longer = refused(scale(4), scale(5));
     assert!(longer.starts_with(r#".layers["a"].0 has shape [4]"#), "{longer}");
+}
+
+#[test]
+fn fields_are_shown_by_name() {
+    let batch = batch(3, [("b", linear(1)), ("c", Layer::Scale(tensor(3))), ("d", Layer::Nothing)]);
+    let mut shown = Vec::new();
+    for_each_path(&batch, |path, tensor| {
+        shown.push((path.to_string(), path.name().to_owned(), tensor.as_slice::<u8>()?[0]));
+        Ok(())
+    })
+    .unwrap();
+    shown.sort();
+    let expected = [
+        (r#".layers["b"].bias"#, "layers.b.bias", 2),
+        (r#".layers["b"].weight"#, "layers.b.weight", 1),
+        (r#".layers["c"].0"#, "layers.c.0", 3),
+        (".type", "type", 9),
+    ];
+    assert_eq!(shown, expected.map(|(path, name, byte)| (path.to_owned(), name.to_owned(), byte)));
 }

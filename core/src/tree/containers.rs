@@ -19,7 +19,9 @@ use num_complex::Complex;
 use crate::device_id::DeviceId;
 use crate::dtype::DType;
 use crate::tree::outline::Part;
-use crate::tree::pair::{Pairs, Step};
+use crate::tree::pair::Pairs;
+use crate::tree::paths::Paths;
+use crate::tree::step::Step;
 use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
 
 /// A type without tensors: it stays where it is and costs nothing.
@@ -83,6 +85,10 @@ macro_rules! lists {
             fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
                 pairs.items(self.iter_mut(), into.iter_mut())
             }
+
+            fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+                paths.items(self.iter())
+            }
         }
     )*};
 }
@@ -118,6 +124,10 @@ macro_rules! maps {
                     further.map_or(Ok(()), |key| Err(pairs.lonely(key, false)))
                 })
             }
+
+            fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+                paths.entries(self.iter())
+            }
         }
     )*};
 }
@@ -144,6 +154,10 @@ impl<T: TensorTree> TensorTree for Option<T> {
             (None, Some(_)) => Err(pairs.differ("None", "Some")),
         }
     }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        self.as_ref().map_or(Ok(()), |value| paths.nested(|paths| value.show(paths)))
+    }
 }
 
 impl<T: TensorTree + ?Sized> TensorTree for Box<T> {
@@ -159,6 +173,10 @@ impl<T: TensorTree + ?Sized> TensorTree for Box<T> {
 
     fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
         pairs.nested(|pairs| (**self).pair(into, pairs))
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        paths.nested(|paths| (**self).show(paths))
     }
 }
 
@@ -183,6 +201,13 @@ impl<T: TensorTree, E: TensorTree> TensorTree for Result<T, E> {
             (Err(value), Err(into)) => value.pair(into, pairs),
             (Ok(_), Err(_)) => Err(pairs.differ("Ok", "Err")),
             (Err(_), Ok(_)) => Err(pairs.differ("Err", "Ok")),
+        })
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        paths.nested(|paths| match self {
+            Ok(value) => value.show(paths),
+            Err(error) => error.show(paths),
         })
     }
 }
@@ -211,6 +236,15 @@ macro_rules! tuples {
                     let ($($item,)+) = self;
                     let ($($into,)+) = into;
                     $(pairs.part(Step::Field($number), $item, $into)?;)+
+                    Ok(())
+                })
+            }
+
+            #[allow(non_snake_case, reason = "each item is named like its type")]
+            fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+                paths.nested(|paths| {
+                    let ($($item,)+) = self;
+                    $(paths.part(Step::Field($number), $item)?;)+
                     Ok(())
                 })
             }

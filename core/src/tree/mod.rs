@@ -3,7 +3,9 @@
 pub(crate) mod containers;
 pub(crate) mod outline;
 pub(crate) mod pair;
+pub(crate) mod paths;
 pub(crate) mod stack_growth;
+pub(crate) mod step;
 pub(crate) mod tensor_tree;
 pub(crate) mod value;
 pub(crate) mod value_key;

@@ -6,6 +6,7 @@ use crate::error::{Error, count};
 use crate::tensor::tensor::Tensor;
 use crate::tree::outline::{Part, difference};
 use crate::tree::stack_growth;
+use crate::tree::step::Step;
 use crate::tree::tensor_tree::{Descent, Stop, TensorTree, Visitor};
 
 /// Goes through two structures side by side: one to copy, and one to copy it into.
@@ -46,18 +47,6 @@ pub(crate) trait PairSink {
 
     /// Takes the next tensor to copy.
     fn source(&mut self, tensor: &mut Tensor) -> Result<(), Stop>;
-}
-
-/// A step from a structure to a part of it, as paths are written: `.field`, `[3]`, `["key"]`.
-#[derive(Clone, Copy)]
-#[non_exhaustive]
-pub enum Step<'a> {
-    /// A field of a struct, by its name or number.
-    Field(&'a str),
-    /// An item of a list, by its index.
-    Index(usize),
-    /// An entry of a map, by its key.
-    Key(&'a dyn fmt::Debug),
 }
 
 impl<'a> Pairs<'a> {
@@ -182,15 +171,5 @@ impl<'a> Pairs<'a> {
         let mut tensors = |tensor: &mut Tensor| show(&mut **sink, tensor);
         let descent = Descent { depth: *depth, stack: *stack };
         tree.visit(&mut Visitor { descent, sink: &mut tensors, outline: Some(outline) })
-    }
-}
-
-impl fmt::Display for Step<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Field(name) => write!(f, ".{name}"),
-            Self::Index(index) => write!(f, "[{index}]"),
-            Self::Key(key) => write!(f, "[{key:?}]"),
-        }
     }
 }

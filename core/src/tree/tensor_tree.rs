@@ -3,9 +3,11 @@
 use crate::error::Error;
 use crate::tensor::tensor::Tensor;
 use crate::tree::outline::Part;
-use crate::tree::pair::{Pairs, Step};
+use crate::tree::pair::Pairs;
+use crate::tree::paths::Paths;
 use crate::tree::stack_growth;
 use crate::tree::stack_growth::StackMark;
+use crate::tree::step::Step;
 
 /// The most levels of nesting that a visit goes down; more is [`Error::TooDeep`]. Boxes and types that hold themselves go so far
 /// down on any stack; what is nested by hand should use [`Visitor::recursive`] for that.
@@ -66,6 +68,20 @@ pub trait TensorTree {
     fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
         let _ = (into, pairs);
         Err(Stop::new(Error::Unpaired { path: String::new(), type_name: std::any::type_name::<Self>() }))
+    }
+
+    /// Shows every tensor of `self` to `paths`, which knows the way to each: for saving, counting and printing them. It shows the
+    /// same tensors as [`visit`](TensorTree::visit), and takes each by the steps that [`pair`](TensorTree::pair) takes.
+    ///
+    /// # Errors
+    ///
+    /// Passes on what `paths` returns. Unless it is implemented, [`Error::NotShown`].
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        let _ = paths;
+        if !Self::MAY_HOLD_TENSORS {
+            return Ok(());
+        }
+        Err(Stop::new(Error::NotShown { path: String::new(), type_name: std::any::type_name::<Self>() }))
     }
 }
 
@@ -235,5 +251,9 @@ impl TensorTree for Tensor {
     #[inline]
     fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
         pairs.tensors(self, into)
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        paths.tensor(self)
     }
 }

@@ -8,6 +8,7 @@ use indexmap::{Equivalent, IndexMap};
 
 use crate::tensor::tensor::Tensor;
 use crate::tree::pair::Pairs;
+use crate::tree::paths::Paths;
 use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
 use crate::tree::value_key::Key;
 use crate::tree::value_nested::Nested;
@@ -183,6 +184,15 @@ impl TensorTree for Value {
             (Self::Dict(value), Self::Dict(into)) => value.pair(into, pairs),
             (Self::Other(_), Self::Other(_)) => Ok(()),
             (value, into) => Err(pairs.differ(value.variant(), into.variant())),
+        }
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        match self {
+            Self::Tensor(tensor) => tensor.show(paths),
+            Self::List(items) | Self::Tuple(items) => items.show(paths),
+            Self::Dict(entries) => entries.show(paths),
+            Self::Other(_) => Ok(()),
         }
     }
 }

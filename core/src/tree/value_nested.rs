@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use indexmap::IndexMap;
 
 use crate::tree::pair::Pairs;
+use crate::tree::paths::Paths;
 use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
 use crate::tree::value::Value;
 use crate::tree::value_key::Key;
@@ -60,6 +61,10 @@ impl<C: Container + TensorTree> TensorTree for Nested<C> {
 
     fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
         self.0.pair(&mut into.0, pairs)
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        self.0.show(paths)
     }
 }
 
