@@ -11,10 +11,10 @@ use crate::error::{LoadError, Place, printable};
 use crate::open_file::OpenFile;
 
 /// The length of the header comes before the header.
-const LENGTH_BYTES: u64 = 8;
+pub(crate) const LENGTH_BYTES: u64 = 8;
 /// The longest header that the format allows, in bytes.
-const MOST_HEADER_BYTES: u64 = 100_000_000;
-const METADATA: &str = "__metadata__";
+pub(crate) const MOST_HEADER_BYTES: u64 = 100_000_000;
+pub(crate) const METADATA: &str = "__metadata__";
 
 /// What a file says of itself. Its tensors lie one behind the other, in order, up to the end of the file.
 pub(crate) struct Header {
@@ -185,22 +185,28 @@ impl<'de> Visitor<'de> for ParsedVisitor {
     }
 }
 
+/// Types of the format that transship has as well.
+const DTYPES: [(Dtype, DType); 14] = [
+    (Dtype::BOOL, DType::Bool),
+    (Dtype::U8, DType::U8),
+    (Dtype::U16, DType::U16),
+    (Dtype::U32, DType::U32),
+    (Dtype::U64, DType::U64),
+    (Dtype::I8, DType::I8),
+    (Dtype::I16, DType::I16),
+    (Dtype::I32, DType::I32),
+    (Dtype::I64, DType::I64),
+    (Dtype::F16, DType::F16),
+    (Dtype::BF16, DType::BF16),
+    (Dtype::F32, DType::F32),
+    (Dtype::F64, DType::F64),
+    (Dtype::C64, DType::Complex64),
+];
+
 fn dtype_of(dtype: Dtype) -> Option<DType> {
-    Some(match dtype {
-        Dtype::BOOL => DType::Bool,
-        Dtype::U8 => DType::U8,
-        Dtype::U16 => DType::U16,
-        Dtype::U32 => DType::U32,
-        Dtype::U64 => DType::U64,
-        Dtype::I8 => DType::I8,
-        Dtype::I16 => DType::I16,
-        Dtype::I32 => DType::I32,
-        Dtype::I64 => DType::I64,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::F32 => DType::F32,
-        Dtype::F64 => DType::F64,
-        Dtype::C64 => DType::Complex64,
-        _ => return None,
-    })
+    DTYPES.iter().find(|(format, _)| *format == dtype).map(|(_, known)| *known)
+}
+
+pub(crate) fn format_of(dtype: DType) -> Option<Dtype> {
+    DTYPES.iter().find(|(_, known)| *known == dtype).map(|(format, _)| *format)
 }

@@ -21,6 +21,7 @@ pub(crate) fn load(sources: &Sources, options: &Validated) -> Result<BTreeMap<St
     let shares = shares(sources, &mut tensors)?;
     share_out(
         options.threads,
+        "transship-load",
         shares.into_iter(),
         || Reader::new(sources),
         |reader, mut share| {

@@ -11,8 +11,8 @@ use crate::index::Index;
 use crate::open_file::OpenFile;
 use crate::tensors::LoadedFile;
 
-const INDEX: &str = ".safetensors.index.json";
-const FILE: &str = ".safetensors";
+pub(crate) const INDEX: &str = ".safetensors.index.json";
+pub(crate) const FILE: &str = ".safetensors";
 
 /// Files that are open, and the tensors to load.
 pub(crate) struct Sources {

@@ -4,16 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::error::LoadError;
-
 /// Calls `each` with every item of `work`, on the calling thread and up to `threads - 1` others (no more than there are
-/// items), each of which has a state of its own. After an error nothing is begun any more, and the first one comes back. Fewer threads do where the system has no more.
-pub(crate) fn share_out<W: Send, S>(
+/// items) of this name, each of which has a state of its own. After an error nothing is begun any more, and the first one comes back. Fewer threads do where the system has no more.
+pub(crate) fn share_out<W: Send, S, E: Send>(
     threads: usize,
+    name: &str,
     work: impl ExactSizeIterator<Item = W> + Send,
     state: impl Fn() -> S + Sync,
-    each: impl Fn(&mut S, W) -> Result<(), LoadError> + Sync,
-) -> Result<(), LoadError> {
+    each: impl Fn(&mut S, W) -> Result<(), E> + Sync,
+) -> Result<(), E> {
     let threads = threads.min(work.len());
     let (work, first_error, stop) = (Mutex::new(work), Mutex::new(None), AtomicBool::new(false));
     let next = || {
@@ -31,7 +30,7 @@ pub(crate) fn share_out<W: Send, S>(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            let named = thread::Builder::new().name("transship-load".to_owned());
+            let named = thread::Builder::new().name(name.to_owned());
             if named.spawn_scoped(scope, member).is_err() {
                 break;
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, btree_map};
 use std::path::{Path, PathBuf};
 
-use transship_core::{Pairs, Stop, Tensor, TensorTree, Visitor};
+use transship_core::{Pairs, Paths, Stop, Tensor, TensorTree, Visitor};
 
 /// Tensors by name, in the order of their names, and what the files say beside them. Copies go through it as through a map.
 #[derive(Debug, Clone, Default)]
@@ -94,5 +94,9 @@ impl TensorTree for Tensors {
 
     fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
         self.by_name.pair(&mut into.by_name, pairs)
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        self.by_name.show(paths)
     }
 }

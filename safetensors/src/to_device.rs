@@ -33,6 +33,7 @@ pub(crate) fn load(
     let segments = packed.segments(&sources.tensors, alignment, filler.block_bytes());
     share_out(
         options.threads,
+        "transship-load",
         segments.into_iter(),
         || Reader::new(sources),
         |reader, segment| {

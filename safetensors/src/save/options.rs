@@ -1,0 +1,92 @@
+//! How tensors are saved.
+
+use std::collections::BTreeMap;
+
+use transship_core::Error;
+
+use crate::save::error::SaveError;
+
+/// The default of [`SaveOptions::budget`], in bytes.
+const BUDGET: usize = 64 << 20;
+/// The smallest block of pinned memory, in bytes.
+const LEAST_WINDOW: usize = 64 << 10;
+/// A window may lie in blocks of up to twice its size.
+const BLOCKS_OF_A_WINDOW: usize = 2;
+/// The default of [`SaveOptions::threads`].
+const THREADS: usize = 8;
+/// More threads than these wait for each other.
+const MOST_THREADS: usize = 256;
+
+/// How tensors are saved.
+///
+/// ```
+/// use transship_safetensors::SaveOptions;
+///
+/// let options = SaveOptions::default().metadata([("format", "pt")]).shard_bytes(5 << 30);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct SaveOptions {
+    budget: Option<usize>,
+    threads: Option<usize>,
+    shard_bytes: Option<u64>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl SaveOptions {
+    /// The most memory on the host that the call has at a time for tensors of other devices, in bytes (default: 64 MiB; at least
+    /// 128 KiB). It is pinned as far as the device's budget of results goes.
+    pub fn budget(mut self, bytes: usize) -> Self {
+        self.budget = Some(bytes);
+        self
+    }
+
+    /// How many threads copy and write, the calling one included: 1 to 256 (default: 8). A small budget does with fewer.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Saves to a folder, as files of about so many bytes of tensors with an index (default: one file). A tensor that is larger has a file
+    /// of its own.
+    pub fn shard_bytes(mut self, bytes: u64) -> Self {
+        self.shard_bytes = Some(bytes);
+        self
+    }
+
+    /// Writes these to the `__metadata__` of each file, such as those of a [`LoadedFile`](crate::LoadedFile); of several with one key, the last.
+    pub fn metadata<K: Into<String>, V: Into<String>>(
+        mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.metadata.extend(entries.into_iter().map(|(key, value)| (key.into(), value.into())));
+        self
+    }
+
+    /// Fails unless all values can be.
+    pub(crate) fn validated(self) -> Result<Validated, SaveError> {
+        let (budget, threads) = (self.budget.unwrap_or(BUDGET), self.threads.unwrap_or(THREADS));
+        let least = BLOCKS_OF_A_WINDOW * LEAST_WINDOW;
+        require(budget >= least, "budget", budget, "it must be at least 131072, two of the smallest blocks")?;
+        require((1..=MOST_THREADS).contains(&threads), "threads", threads, "it must be 1 to 256")?;
+        require(self.shard_bytes != Some(0), "shard_bytes", 0, "it must be at least 1")?;
+        let threads = threads.min(budget / least);
+        let window_bytes = budget / (BLOCKS_OF_A_WINDOW * threads);
+        Ok(Validated { threads, window_bytes, shard_bytes: self.shard_bytes, metadata: self.metadata })
+    }
+}
+
+/// Options whose values can be.
+pub(crate) struct Validated {
+    pub(crate) threads: usize,
+    /// What each thread has on the host at a time.
+    pub(crate) window_bytes: usize,
+    pub(crate) shard_bytes: Option<u64>,
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
+fn require(holds: bool, name: &'static str, value: usize, reason: &'static str) -> Result<(), SaveError> {
+    match holds {
+        true => Ok(()),
+        false => Err(SaveError::Option(Error::InvalidOption { name, value: value.to_string(), reason })),
+    }
+}

@@ -1,0 +1,115 @@
+//! Copies down and writes: by several threads, each of which has one window at a time.
+
+use std::io;
+
+use transship_core::{CopyOptions, Device, Error, Tensor, start_copy};
+
+use crate::error::Place;
+use crate::save::error::SaveError;
+use crate::save::options::Validated;
+use crate::save::plan::PlannedFile;
+use crate::save::temporary::Temporary;
+use crate::save::window::{Window, cut, windows};
+use crate::team::share_out;
+
+/// Small neighbours are written at once, in bytes.
+const SCRATCH: usize = 256 << 10;
+
+/// A file, and what is to be in it.
+pub(crate) struct Target {
+    pub(crate) temporary: Temporary,
+    pub(crate) planned: PlannedFile,
+}
+
+/// Writes all files, and syncs them.
+pub(crate) fn write(targets: &[Target], options: &Validated) -> Result<(), SaveError> {
+    let mut work = Vec::new();
+    for (number, target) in targets.iter().enumerate() {
+        target.write_at(&target.planned.header, 0)?;
+        let windows = windows(number, &target.planned, options.window_bytes);
+        work.extend(windows.map_err(|(offset, error)| target.device_error(offset, error))?);
+    }
+    share_out(options.threads, "transship-save", work.into_iter(), Vec::new, |scratch, window| {
+        targets.get(window.file).map_or(Ok(()), |target| target.carry(window, scratch))
+    })?;
+    share_out(options.threads, "transship-save", targets.iter(), || (), |(), target| target.temporary.sync())
+}
+
+impl Target {
+    fn carry(&self, window: Window, scratch: &mut Vec<u8>) -> Result<(), SaveError> {
+        let Window { offset, parts, .. } = window;
+        let down = start_copy(parts, &Device::host(), CopyOptions::default());
+        let parts =
+            down.and_then(|copy| copy.wait()).map_err(|error| self.device_error(offset, error.into()))?;
+        let mut run = Run { target: self, offset, scratch };
+        parts.iter().try_for_each(|part| run.append_tensor(part))?;
+        run.flush()
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), SaveError> {
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            let at = offset + written as u64;
+            let result = match self.temporary.write_at(rest, at) {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                result => result,
+            };
+            written += result.map_err(|source| SaveError::Write { at: self.place(at), source })?;
+        }
+        Ok(())
+    }
+
+    fn device_error(&self, offset: u64, source: Error) -> SaveError {
+        SaveError::Device { at: self.place(offset), source }
+    }
+
+    fn place(&self, offset: u64) -> Box<Place> {
+        let (path, tensor) = (self.temporary.target().to_owned(), self.planned.tensor_at(offset).to_owned());
+        Box::new(Place { path, tensor, offset })
+    }
+}
+
+/// Bytes that are written one behind the other.
+struct Run<'a> {
+    target: &'a Target,
+    /// Where the bytes of the scratch go.
+    offset: u64,
+    scratch: &'a mut Vec<u8>,
+}
+
+impl Run<'_> {
+    fn append_tensor(&mut self, tensor: &Tensor) -> Result<(), SaveError> {
+        let (target, offset) = (self.target, self.offset);
+        let unreadable = |error| target.device_error(offset, error);
+        if tensor.is_contiguous() {
+            return self.append(tensor.as_bytes().map_err(unreadable)?);
+        }
+        let mut written = Ok(());
+        let cut = cut(tensor, SCRATCH, &mut |part| {
+            let bytes = part.to_bytes()?;
+            written = std::mem::replace(&mut written, Ok(())).and_then(|()| self.append(&bytes));
+            Ok(())
+        });
+        cut.map_err(unreadable).and(written)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), SaveError> {
+        if self.scratch.len() + bytes.len() > SCRATCH {
+            self.flush()?;
+        }
+        if bytes.len() >= SCRATCH {
+            self.target.write_at(bytes, self.offset)?;
+            self.offset += bytes.len() as u64;
+        } else {
+            self.scratch.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SaveError> {
+        self.target.write_at(self.scratch, self.offset)?;
+        self.offset += self.scratch.len() as u64;
+        self.scratch.clear();
+        Ok(())
+    }
+}
