@@ -6,12 +6,13 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use late_backend::LateConfig;
 use support::{Entry, check, entry, file_of, folder, late, no_violations, options};
 use transship::{Device, runtime_stats};
-use transship_safetensors::load;
+use transship_safetensors::{SaveOptions, load, save};
 
 /// Counts what is allocated.
 struct Counting;
@@ -94,4 +95,36 @@ fn a_load_takes_neither_blocks_nor_workers_of_copies() {
     assert!(handovers <= 1, "{handovers}");
     assert_eq!(tensors.len(), entries.len());
     no_violations(Some(&handle));
+}
+
+/// catches: 244-window-as-large-as-the-budget, 245-large-tensors-in-one-piece
+#[test]
+fn a_save_has_no_more_of_the_model_on_the_host_than_its_budget() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let entries = entries();
+    let folder = folder(&[("a.safetensors", file_of(&entries))]);
+    for (budget, threads) in [(64 << 10, 1), (1 << 20, 3), (8 << 20, 2)] {
+        let (handle, device) = late(LateConfig::new("late"));
+        let tensors = load(folder.path(), &device, options()).unwrap();
+        let options = SaveOptions::default().budget(budget).threads(threads);
+        let saved = tempfile::NamedTempFile::new().unwrap();
+        let (done, most) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let ((), peak) = peak_of(|| {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        most.fetch_max(device.result_usage().in_use, Ordering::Relaxed);
+                    }
+                });
+                save(&tensors, saved.path(), options).unwrap();
+                done.store(true, Ordering::Relaxed);
+            });
+        });
+        let most = most.load(Ordering::Relaxed);
+        assert!(0 < most && most <= budget, "{most} bytes in use, of {budget}");
+        // The pool keeps four blocks of each size up to 1 MiB, and of both kinds, ready; names and buffers.
+        assert!(peak <= 2 * budget + (16 << 20), "{peak} bytes for a budget of {budget}");
+        check(&load(saved.path(), &Device::host(), support::options()).unwrap(), &entries, &Device::host());
+        no_violations(Some(&handle));
+    }
 }

@@ -60,7 +60,7 @@ fn up<S: TensorTree>(tree: S, device: &Device) -> S {
     start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap()
 }
 
-/// catches: 232-window-at-the-start-of-its-tensor, 233-scratch-written-where-it-ends
+/// catches: 232-window-at-the-start-of-its-tensor, 233-scratch-written-where-it-ends, 248-header-not-padded, 249-small-elements-first
 #[test]
 fn every_byte_is_saved_from_every_device() {
     let entries = mixed("layer", 1);
@@ -69,7 +69,7 @@ fn every_byte_is_saved_from_every_device() {
     let path = path_of(&folder, "model.safetensors");
     for (device, late) in devices() {
         let tensors = loaded(&entries, &device);
-        for (budget, threads) in [(128 << 10, 1), (128 << 10, 5), (1 << 20, 3), (64 << 20, 8)] {
+        for (budget, threads) in [(64 << 10, 1), (128 << 10, 5), (1 << 20, 3), (64 << 20, 8)] {
             let options = SaveOptions::default().metadata([("made by", "a \"test\"")]);
             save(&tensors, &path, options.budget(budget).threads(threads)).unwrap();
             assert!(
@@ -205,7 +205,7 @@ fn tensors_that_cannot_be_named_are_errors() {
 #[test]
 fn options_that_cannot_be_are_errors() {
     for (options, name) in [
-        (SaveOptions::default().budget(131_071), "budget"),
+        (SaveOptions::default().budget(65_535), "budget"),
         (SaveOptions::default().threads(0), "threads"),
         (SaveOptions::default().threads(257), "threads"),
         (SaveOptions::default().shard_bytes(0), "shard_bytes"),

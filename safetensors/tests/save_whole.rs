@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -19,8 +19,10 @@ use support::{folder, options};
 use transship::{Device, Tensor};
 use transship_safetensors::{LoadError, SaveError, SaveOptions, load, save};
 
-/// What a child process is told by.
+/// Where the process of a child saves to.
 const TARGET: &str = "TRANSSHIP_TEST_SAVE_TO";
+/// Whether it saves several files.
+const SHARDED: &str = "TRANSSHIP_TEST_SAVE_SHARDS";
 const TENSORS: usize = 12;
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -75,26 +77,26 @@ fn check_nothing_else(folder: &Path, is_sharded: bool) {
     }
 }
 
-/// This program again, as a process of its own that does what `child` says there.
+/// The test below, as a process of its own: it saves until it is killed, or cannot.
 fn child(path: &Path, is_sharded: bool) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "saves_until_it_is_killed", "--ignored", "--nocapture"]);
-    command.env(TARGET, path).env("TRANSSHIP_TEST_SHARDED", if is_sharded { "1" } else { "" });
+    command.args(["--exact", "a_kill_at_any_moment_leaves_the_old_model_or_the_new_one", "--nocapture"]);
+    command.env(TARGET, path);
+    if is_sharded {
+        command.env(SHARDED, "1");
+    }
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
 
-/// Not a test: the process of others.
-#[test]
-#[ignore = "the process that other tests kill"]
-fn saves_until_it_is_killed() {
-    let Some(path) = env::var_os(TARGET) else { return };
-    let is_sharded = env::var_os("TRANSSHIP_TEST_SHARDED").is_some_and(|text| !text.is_empty());
+fn save_until_the_end(path: &Path) -> ! {
+    let is_sharded = env::var_os(SHARDED).is_some();
     // The line that the parent waits for.
     println!("begins");
     for generation in (1..=255).cycle() {
-        save_generation(Path::new(&path), is_sharded, generation).unwrap();
+        save_generation(path, is_sharded, generation).unwrap();
     }
+    unreachable!("there are more generations")
 }
 
 /// A child that has begun to save.
@@ -114,9 +116,12 @@ fn kills() -> u64 {
     env::var("TRANSSHIP_TEST_KILLS").map_or(24, |text| text.parse().unwrap())
 }
 
-/// catches: 236-written-in-place, 237-index-before-its-files, 238-old-files-removed-first
+/// catches: 236-written-in-place
 #[test]
 fn a_kill_at_any_moment_leaves_the_old_model_or_the_new_one() {
+    if let Some(path) = env::var_os(TARGET) {
+        save_until_the_end(Path::new(&path));
+    }
     for is_sharded in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = path_of(folder.path(), is_sharded);
@@ -135,7 +140,6 @@ fn a_kill_at_any_moment_leaves_the_old_model_or_the_new_one() {
     }
 }
 
-/// catches: 239-first-files-are-taken-for-a-model
 #[test]
 fn the_first_save_that_is_killed_leaves_no_part_of_a_model() {
     for kill in 0..kills() {
@@ -153,6 +157,49 @@ fn the_first_save_that_is_killed_leaves_no_part_of_a_model() {
         assert_eq!(generation_of(&path).unwrap(), 9);
         check_nothing_else(folder.path(), true);
     }
+}
+
+/// At any moment: who reads the index finds all its files, and who finds files finds an index.
+///
+/// catches: 237-index-before-its-files, 238-old-files-removed-first, 239-first-files-are-taken-for-a-model
+#[test]
+fn an_index_names_files_that_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let models: Vec<_> = (0..40).map(|number| folder.path().join(number.to_string())).collect();
+    let (now, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for (number, model) in models.iter().enumerate() {
+                fs::create_dir(model).unwrap();
+                now.store(number, Ordering::Relaxed);
+                for generation in 1..4 {
+                    save_generation(model, true, generation).unwrap();
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            let model = &models[now.load(Ordering::Relaxed)];
+            if model.exists() {
+                check_now(model);
+            }
+        }
+    });
+}
+
+/// Fails if files are there without an index, or if one is missing that the index names, and named before as after.
+#[track_caller]
+fn check_now(model: &Path) {
+    let files = files_of(model);
+    let index = || fs::read_to_string(model.join(INDEX)).ok();
+    let Some(before) = index() else {
+        let found = files.iter().find(|file| file.ends_with(".safetensors"));
+        assert_eq!(found, None, "there is no index");
+        return;
+    };
+    let words = before.split('"').filter(|word| word.ends_with(".safetensors"));
+    let missing = words.into_iter().find(|file| !model.join(file).exists());
+    assert!(missing.is_none() || index() != Some(before.clone()), "{missing:?} is not there");
 }
 
 /// Who reads meanwhile gets a whole model, or an error because a file was replaced under his eyes.
@@ -184,7 +231,6 @@ fn who_reads_meanwhile_gets_one_model() {
     }
 }
 
-/// catches: 240-removes-what-others-write
 #[test]
 fn several_writers_leave_one_model_and_nothing_else() {
     for is_sharded in [false, true] {
@@ -207,7 +253,7 @@ fn several_writers_leave_one_model_and_nothing_else() {
     }
 }
 
-/// catches: 241-stale-files-stay
+/// catches: 240-removes-what-others-write, 241-stale-files-stay
 #[test]
 fn what_a_dead_writer_left_behind_goes_and_what_a_living_one_writes_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,7 +283,7 @@ fn what_a_dead_writer_left_behind_goes_and_what_a_living_one_writes_stays() {
 
 /// Files may have so many bytes at most in the process of the child: as if the disk were full.
 ///
-/// catches: 242-failed-file-stays, 243-short-write-counts
+/// catches: 242-failed-file-stays
 #[test]
 fn a_full_disk_leaves_the_old_model_and_nothing_else() {
     for is_sharded in [false, true] {
@@ -262,6 +308,7 @@ fn a_full_disk_leaves_the_old_model_and_nothing_else() {
     }
 }
 
+/// catches: 246-whatever-an-index-names-goes
 #[test]
 fn files_that_the_old_index_names_go_and_no_others() {
     let folder = folder(&[("config.json", b"{}".to_vec())]);
@@ -282,6 +329,7 @@ fn files_that_the_old_index_names_go_and_no_others() {
     assert_eq!(generation_of(folder.path()).unwrap(), 2);
 }
 
+/// catches: 247-beside-a-model-without-index
 #[test]
 fn a_folder_that_is_not_for_one_more_model_is_left_alone() {
     let old = || ("old.safetensors", b"a model".to_vec());
@@ -305,11 +353,15 @@ fn a_folder_that_is_not_for_one_more_model_is_left_alone() {
     assert!(matches!(error, SaveError::File { done: "created", .. }), "{error}");
 }
 
-/// A device, which a rename would replace.
+/// catches: 243-replaces-what-is-no-file
 #[test]
 fn what_is_no_file_stays() {
-    let error = save_generation(Path::new("/dev/null"), false, 1).unwrap_err();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let error = save_generation(&socket, false, 1).unwrap_err();
     assert!(error.to_string().contains("no regular file"), "{error}");
+    assert!(!fs::metadata(&socket).unwrap().is_file());
 }
 
 #[test]

@@ -10,8 +10,8 @@ use crate::save::error::SaveError;
 const BUDGET: usize = 64 << 20;
 /// The smallest block of pinned memory, in bytes.
 const LEAST_WINDOW: usize = 64 << 10;
-/// A window may lie in blocks of up to twice its size.
-const BLOCKS_OF_A_WINDOW: usize = 2;
+/// Larger windows are no faster, in bytes.
+const LARGEST_WINDOW: usize = 8 << 20;
 /// The default of [`SaveOptions::threads`].
 const THREADS: usize = 8;
 /// More threads than these wait for each other.
@@ -33,8 +33,9 @@ pub struct SaveOptions {
 }
 
 impl SaveOptions {
-    /// The most memory on the host that the call has at a time for tensors of other devices, in bytes (default: 64 MiB; at least
-    /// 128 KiB). It is pinned as far as the device's budget of results goes.
+    /// The most memory on the host that tensors of other devices take at a time, in bytes (default: 64 MiB; at least 64 KiB). It is
+    /// pinned as far as the device's [budget of results](transship_core::Device::set_result_budget) goes, which what is kept ready for the
+    /// next copies counts to as well. Views whose gaps the device does not leave out come down with their gaps.
     pub fn budget(mut self, bytes: usize) -> Self {
         self.budget = Some(bytes);
         self
@@ -65,12 +66,13 @@ impl SaveOptions {
     /// Fails unless all values can be.
     pub(crate) fn validated(self) -> Result<Validated, SaveError> {
         let (budget, threads) = (self.budget.unwrap_or(BUDGET), self.threads.unwrap_or(THREADS));
-        let least = BLOCKS_OF_A_WINDOW * LEAST_WINDOW;
-        require(budget >= least, "budget", budget, "it must be at least 131072, two of the smallest blocks")?;
+        require(budget >= LEAST_WINDOW, "budget", budget, "it must be at least 65536, the smallest block")?;
         require((1..=MOST_THREADS).contains(&threads), "threads", threads, "it must be 1 to 256")?;
         require(self.shard_bytes != Some(0), "shard_bytes", 0, "it must be at least 1")?;
-        let threads = threads.min(budget / least);
-        let window_bytes = budget / (BLOCKS_OF_A_WINDOW * threads);
+        let threads = threads.min(budget / LEAST_WINDOW);
+        let most = (budget / threads).min(LARGEST_WINDOW);
+        // A block of pinned memory is as large as the next power of two.
+        let window_bytes = 1 << most.ilog2();
         Ok(Validated { threads, window_bytes, shard_bytes: self.shard_bytes, metadata: self.metadata })
     }
 }
@@ -78,7 +80,7 @@ impl SaveOptions {
 /// Options whose values can be.
 pub(crate) struct Validated {
     pub(crate) threads: usize,
-    /// What each thread has on the host at a time.
+    /// What each thread has on the host at a time: a power of two.
     pub(crate) window_bytes: usize,
     pub(crate) shard_bytes: Option<u64>,
     pub(crate) metadata: BTreeMap<String, String>,

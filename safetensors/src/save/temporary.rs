@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use crate::open_file::retry;
 use crate::save::error::SaveError;
@@ -18,6 +19,8 @@ const SUFFIX: &str = ".tmp";
 /// A file that goes when this is dropped, unless it was [kept](Self::keep).
 pub(crate) struct Temporary {
     file: File,
+    /// Held by who writes: systems let one write to a file at a time, and those that wait for that would burn their processors.
+    writing: Mutex<()>,
     path: PathBuf,
     target: PathBuf,
     is_kept: bool,
@@ -33,7 +36,8 @@ impl Temporary {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 file => file.map_err(SaveError::file(&path, "created"))?,
             };
-            let created = Self { file, path, target: target.clone(), is_kept: false };
+            let writing = Mutex::default();
+            let created = Self { file, writing, path, target: target.clone(), is_kept: false };
             folder::hold(&created.file);
             // Another writer may have found it before it was locked, and removed it.
             if created.path.exists() {
@@ -48,6 +52,7 @@ impl Temporary {
     }
 
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let _writing = self.writing.lock();
         retry(|| write_at(&self.file, bytes, offset))
     }
 

@@ -23,22 +23,36 @@ pub(crate) struct Target {
 
 /// Writes all files, and syncs them.
 pub(crate) fn write(targets: &[Target], options: &Validated) -> Result<(), SaveError> {
-    let mut work = Vec::new();
+    let mut by_file = Vec::new();
     for (number, target) in targets.iter().enumerate() {
         target.write_at(&target.planned.header, 0)?;
         let windows = windows(number, &target.planned, options.window_bytes);
-        work.extend(windows.map_err(|(offset, error)| target.device_error(offset, error))?);
+        by_file.push(windows.map_err(|(offset, error)| target.device_error(offset, error))?);
     }
+    let work = in_turn(by_file);
     share_out(options.threads, "transship-save", work.into_iter(), Vec::new, |scratch, window| {
         targets.get(window.file).map_or(Ok(()), |target| target.carry(window, scratch))
     })?;
     share_out(options.threads, "transship-save", targets.iter(), || (), |(), target| target.temporary.sync())
 }
 
+/// The first ones of all files, then the second ones: threads that write to different files do not wait for each other.
+fn in_turn(mut by_file: Vec<Vec<Window>>) -> Vec<Window> {
+    by_file.iter_mut().for_each(|windows| windows.reverse());
+    let mut work = Vec::with_capacity(by_file.iter().map(Vec::len).sum());
+    while !by_file.is_empty() {
+        work.extend(by_file.iter_mut().filter_map(Vec::pop));
+        by_file.retain(|windows| !windows.is_empty());
+    }
+    work
+}
+
 impl Target {
     fn carry(&self, window: Window, scratch: &mut Vec<u8>) -> Result<(), SaveError> {
         let Window { offset, parts, .. } = window;
-        let down = start_copy(parts, &Device::host(), CopyOptions::default());
+        // All of it lies in one block then.
+        let options = CopyOptions::default().max_packed_bytes(usize::MAX);
+        let down = start_copy(parts, &Device::host(), options);
         let parts =
             down.and_then(|copy| copy.wait()).map_err(|error| self.device_error(offset, error.into()))?;
         let mut run = Run { target: self, offset, scratch };
