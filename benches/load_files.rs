@@ -1,8 +1,9 @@
-//! How fast `transship::safetensors::load` is, and how much host memory it takes, beside a memory map.
+//! How fast `transship::safetensors::load` and `save` are, and how much host memory they take, beside a memory map, and beside a copy of all
+//! tensors that are written then.
 //!
 //! `cargo run --release --features safetensors,cuda --example load-files [-- --device NAME --folder DIR --gigabytes N --rounds N --keep]`
-//! writes a file of weights into a folder (default: /dev/shm, so that the disk does not count), loads it in turns by each way, and
-//! removes it. Every byte of the first load is verified.
+//! writes a file of weights into a folder (default: /dev/shm, so that the disk does not count), loads it in turns by each way, saves what
+//! was loaded in turns by each way, and removes all. Every byte of the first load is verified, and every saved file.
 #![allow(missing_docs, reason = "a benchmark has no documentation but this")]
 
 #[path = "../examples/load_safetensors/mapped.rs"]
@@ -15,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Parser;
+use safetensors::tensor::{Dtype, TensorView};
 use transship::prelude::*;
-use transship::safetensors::{LoadOptions, load};
+use transship::safetensors::{LoadOptions, SaveOptions, Tensors, load, save};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -25,7 +27,7 @@ const PATTERN: usize = (8 << 20) - 3;
 /// The matrices of a layer are square.
 const WIDTH: usize = 4096;
 
-/// Loads a file of weights by the library, and by a memory map.
+/// Loads a file of weights and saves it by the library, and by other ways.
 #[derive(Parser)]
 struct Arguments {
     /// The device, such as cuda:0 or host. Default: the best there is
@@ -40,13 +42,13 @@ struct Arguments {
     /// Leave the file there, for other programs to load
     #[arg(long)]
     keep: bool,
-    /// How often it is loaded by each way
+    /// How often it is loaded and saved by each way
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// The budget of the library, in MiB
     #[arg(long, default_value_t = 64)]
     budget: usize,
-    /// How many threads of the library read
+    /// How many threads of the library read, or write
     #[arg(long, default_value_t = 8)]
     threads: usize,
 }
@@ -65,7 +67,48 @@ fn main() -> Result<()> {
         measure(bytes, &name("transship::safetensors::load"), || Ok(load(&path, &device, options())?))?;
         measure(bytes, &name("memory map, one copy each"), || mapped::load(&path, &device))?;
     }
+    save_by_each(&arguments, &path, bytes, &load(&path, &device, options())?)
+}
+
+fn save_by_each(arguments: &Arguments, path: &Path, bytes: usize, tensors: &Tensors) -> Result<()> {
+    let saved = path.with_extension("saved");
+    let _file = Removed(&saved);
+    let (one, threads) = (SaveOptions::default().budget(arguments.budget << 20), arguments.threads);
+    for round in 1..=arguments.rounds {
+        let name = |way| format!("{round} {way}");
+        let options = one.clone().threads(threads);
+        measure(bytes, &name("transship::safetensors::save"), || Ok(save(tensors, &saved, options)?))?;
+        is_same(path, &saved)?;
+        fs::remove_file(&saved)?;
+        measure(bytes, &name("copied down, then written"), || copy_and_write(tensors, &saved))?;
+        is_same(path, &saved)?;
+        fs::remove_file(&saved)?;
+    }
     Ok(())
+}
+
+/// As the crate `safetensors` writes tensors of the host.
+fn copy_and_write(tensors: &Tensors, path: &Path) -> Result<()> {
+    let down = transship::start_copy(tensors.clone(), &Device::host(), CopyOptions::default())?.wait()?;
+    let views = down.iter().map(|(name, tensor)| Ok((name.to_owned(), view(tensor)?)));
+    Ok(safetensors::serialize_to_file(views.collect::<Result<Vec<_>>>()?, None, path)?)
+}
+
+fn view(tensor: &Tensor) -> Result<TensorView<'_>> {
+    Ok(TensorView::new(Dtype::BF16, tensor.shape().to_vec(), tensor.as_bytes()?)?)
+}
+
+/// Fails unless both have the same tensors with the same bytes, in whatever order.
+fn is_same(one: &Path, other: &Path) -> Result<()> {
+    let load = |path| load(path, &Device::host(), LoadOptions::default());
+    let (one, other) = (load(one)?, load(other)?);
+    let differs = one.iter().find(|(name, tensor)| {
+        other.get(name).is_none_or(|saved| saved.as_bytes().ok() != tensor.as_bytes().ok())
+    });
+    match differs {
+        None if one.len() == other.len() => Ok(()),
+        differs => Err(format!("what was saved is something else: {differs:?}").into()),
+    }
 }
 
 /// Removes the file in the end.

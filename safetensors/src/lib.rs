@@ -1,4 +1,4 @@
-//! Loads `.safetensors` files to a device.
+//! Loads `.safetensors` files to a device, and saves tensors of any device to such files.
 //!
 //! A team of threads of its own reads the files straight into pinned blocks, and the device copies out of full blocks while the
 //! threads read into others. Nothing is mapped, no tensor lies in host memory as a whole, and a file system that hangs holds up the
@@ -19,9 +19,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`save`] goes the other way, from any structure of tensors. Windows of a few MiB come down while other threads write theirs.
+//!
 //! # Memory
 //!
-//! - Host memory: at most [`LoadOptions::budget`] of pinned blocks, a buffer of 256 KiB for each thread, and the headers.
+//! - Host memory, for saving: at most [`SaveOptions::budget`] of tensors that have come down, a buffer of 256 KiB for each thread, and the
+//!   headers.
+//! - Host memory, for loading: at most [`LoadOptions::budget`] of pinned blocks, a buffer of 256 KiB for each thread, and the headers.
 //! - Device memory: a tensor of 1 MiB or more has an allocation of its own, and its memory goes with it. Smaller ones are packed, in
 //!   the order of the files, into allocations of up to 64 MiB; such memory goes with the last of its tensors. Each tensor begins at
 //!   a multiple of 256 bytes, however it lies in its file.

@@ -8,7 +8,7 @@ use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
 /// Implements `TensorTree`: a visit goes through the fields in the order in which they are written. Two values are paired field by
-/// field, for `start_copy_into`; of an enum both must be the same variant.
+/// field, for `start_copy_into`; of an enum both must be the same variant. Fields are shown by name, whatever the variant.
 ///
 /// ```
 /// use transship_core::{Tensor, TensorTree, for_each_tensor};
