@@ -2,22 +2,40 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Why files could not be loaded. Offsets are bytes from the start of the file.
+/// Why files could not be loaded. Offsets are bytes from the start of the file. What the system or the device says is the
+/// [`source`](std::error::Error::source), which the text does not repeat.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// A file or folder cannot be opened.
-    #[error("{} cannot be opened: {source}", path.display())]
+    #[error(
+        "{}{} cannot be opened ({}); see to the path and its permissions, or fetch the file",
+        path.display(),
+        named_by(index.as_deref()),
+        source.kind()
+    )]
     Open {
         /// The file or folder.
         path: PathBuf,
+        /// The index that names it, if one does.
+        index: Option<PathBuf>,
         /// The system's own words.
         source: io::Error,
     },
+    /// A pipe, a device, or a folder where there should be a file.
+    #[error("{} is no regular file; name one", path.display())]
+    NoFile {
+        /// What is none.
+        path: PathBuf,
+    },
     /// A file cannot be read.
-    #[error("{} cannot be read at byte {offset}: {source}", path.display())]
+    #[error(
+        "{} cannot be read at byte {offset} ({}); see to the disk or the network that it is on, and load it again",
+        path.display(),
+        source.kind()
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -151,7 +169,7 @@ pub enum LoadError {
     #[error(transparent)]
     Option(transship_core::Error),
     /// There is no memory for a tensor, or the device failed.
-    #[error("{at}: {source}")]
+    #[error("{at} could not be loaded")]
     Device {
         /// The tensor that was to be loaded.
         at: Box<Place>,
@@ -159,7 +177,7 @@ pub enum LoadError {
         source: transship_core::Error,
     },
     /// The device failed at the end.
-    #[error("the copies to the device: {0}")]
+    #[error("the copies to the device failed")]
     Finish(#[source] transship_core::Error),
 }
 
@@ -173,6 +191,10 @@ pub struct Place {
     pub tensor: String,
     /// Where it begins.
     pub offset: u64,
+}
+
+fn named_by(index: Option<&Path>) -> String {
+    index.map_or_else(String::new, |index| format!(", which {} names,", index.display()))
 }
 
 /// What a file says, for a message: no control characters, and not much of it.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use safetensors::tensor::{Dtype, TensorInfo};
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use safetensors::tensor::Dtype;
+use serde::de::{Deserialize, Deserializer, Error as _, IntoDeserializer, MapAccess, Visitor};
 use transship_core::DType;
 
 use crate::error::{LoadError, Place, printable};
@@ -25,11 +25,19 @@ pub(crate) struct Header {
 /// One tensor of a file.
 pub(crate) struct Entry {
     pub(crate) name: String,
-    pub(crate) dtype: Dtype,
+    dtype: ElementType,
     pub(crate) shape: Vec<usize>,
     /// Where it begins in the file.
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
+}
+
+/// What a tensor holds.
+#[derive(Clone)]
+enum ElementType {
+    Known(Dtype),
+    /// A name that the format did not have when this was written.
+    Unknown(String),
 }
 
 impl Header {
@@ -47,9 +55,7 @@ impl Header {
         read(&mut length, 0)?;
         let length = u64::from_le_bytes(length);
         if length > MOST_HEADER_BYTES {
-            let reason =
-                format!("a header of {length} bytes is promised, and {MOST_HEADER_BYTES} are allowed");
-            return Err(wrong(0, reason));
+            return Err(wrong(0, why_too_long(length)));
         }
         let data = LENGTH_BYTES + length;
         if data > file.bytes {
@@ -59,9 +65,31 @@ impl Header {
         let mut text = vec![0; length as usize];
         read(&mut text, LENGTH_BYTES)?;
         let parsed: Parsed = serde_json::from_slice(&text)
-            .map_err(|error| wrong(LENGTH_BYTES, printable(&error.to_string())))?;
+            .map_err(|error| wrong(LENGTH_BYTES + place_of(&error, &text), printable(&error.to_string())))?;
         parsed.checked(file, data)
     }
+}
+
+/// What a file is whose first bytes make no length of a header.
+fn why_too_long(length: u64) -> String {
+    match &length.to_le_bytes() {
+        b"version " => {
+            "it begins as a pointer of git-lfs does, in place of the file: fetch that by `git lfs pull`"
+                .to_owned()
+        }
+        [b'{', ..] => {
+            "it begins as JSON does: an index is loaded by `load`, under a name that ends with .json"
+                .to_owned()
+        }
+        _ => format!("a header of {length} bytes is promised, and {MOST_HEADER_BYTES} are allowed"),
+    }
+}
+
+/// The byte of `text` where it was noticed.
+fn place_of(error: &serde_json::Error, text: &[u8]) -> u64 {
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    let before: usize = lines.take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+    (before + error.column().saturating_sub(1)) as u64
 }
 
 impl Entry {
@@ -71,9 +99,15 @@ impl Entry {
             path: file.path.clone(),
             tensor: self.name.clone(),
             offset: self.offset,
-            dtype: self.dtype.to_string(),
+            dtype: match &self.dtype {
+                ElementType::Known(dtype) => dtype.to_string(),
+                ElementType::Unknown(name) => printable(name),
+            },
         };
-        dtype_of(self.dtype).ok_or_else(unknown)
+        match self.dtype {
+            ElementType::Known(dtype) => dtype_of(dtype).ok_or_else(unknown),
+            ElementType::Unknown(_) => Err(unknown()),
+        }
     }
 
     pub(crate) fn device_error(&self, file: &OpenFile, source: transship_core::Error) -> LoadError {
@@ -85,7 +119,23 @@ impl Entry {
 /// A header as it is written.
 struct Parsed {
     metadata: BTreeMap<String, String>,
-    tensors: Vec<(String, TensorInfo)>,
+    tensors: Vec<(String, Info)>,
+}
+
+/// A tensor, as it is written.
+#[derive(serde::Deserialize)]
+struct Info {
+    dtype: ElementType,
+    shape: Vec<usize>,
+    data_offsets: (usize, usize),
+}
+
+impl<'de> Deserialize<'de> for ElementType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let known = Dtype::deserialize(name.as_str().into_deserializer());
+        Ok(known.map_or_else(|_: serde::de::value::Error| Self::Unknown(name.clone()), Self::Known))
+    }
 }
 
 impl Parsed {
@@ -111,13 +161,7 @@ impl Parsed {
 }
 
 /// A tensor that begins at byte `expected`, in a file whose tensors begin at `data`.
-fn checked(
-    file: &OpenFile,
-    data: u64,
-    expected: u64,
-    name: &str,
-    info: &TensorInfo,
-) -> Result<Entry, LoadError> {
+fn checked(file: &OpenFile, data: u64, expected: u64, name: &str, info: &Info) -> Result<Entry, LoadError> {
     let (start, end) = info.data_offsets;
     let offset = data.saturating_add(start as u64);
     let wrong = |reason| Err(wrong_tensor(file, name, offset, reason));
@@ -134,16 +178,21 @@ fn checked(
         let (path, tensor) = (file.path.clone(), name.to_owned());
         return Err(LoadError::Truncated { path, tensor, offset, bytes: file.bytes });
     }
-    let elements = info.shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
-    let Some(bits) = elements.and_then(|elements| elements.checked_mul(info.dtype.bitsize())) else {
-        return wrong(format!("of shape {:?} has more bits than a machine word can count", info.shape));
-    };
     let bytes = end - start;
-    if bits % 8 != 0 || bits / 8 != bytes {
-        let (shape, dtype) = (&info.shape, info.dtype);
-        return wrong(format!("has {bytes} bytes, and shape {shape:?} of {dtype} needs {bits} bits"));
+    if let ElementType::Known(dtype) = info.dtype {
+        let size = check_size(&info.shape, dtype, bytes);
+        size.map_err(|reason| wrong_tensor(file, name, offset, reason))?;
     }
-    Ok(Entry { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone(), offset, bytes })
+    Ok(Entry { name: name.to_owned(), dtype: info.dtype.clone(), shape: info.shape.clone(), offset, bytes })
+}
+
+fn check_size(shape: &[usize], dtype: Dtype, bytes: usize) -> Result<(), String> {
+    let elements = shape.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
+    match elements.and_then(|elements| elements.checked_mul(dtype.bitsize())) {
+        None => Err(format!("of shape {shape:?} has more bits than a machine word can count")),
+        Some(bits) if bits % 8 == 0 && bits / 8 == bytes => Ok(()),
+        Some(bits) => Err(format!("has {bytes} bytes, and shape {shape:?} of {dtype} needs {bits} bits")),
+    }
 }
 
 fn wrong_tensor(file: &OpenFile, name: &str, offset: u64, reason: String) -> LoadError {

@@ -18,16 +18,13 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     pub(crate) fn open(path: &Path) -> Result<Self, LoadError> {
-        let open = || {
-            // Before it is opened: a pipe would wait for its other end.
-            if !std::fs::metadata(path)?.is_file() {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-            }
-            let file = File::open(path)?;
-            let metadata = file.metadata()?;
-            Ok((file, metadata))
-        };
-        let (file, metadata) = open().map_err(|source| LoadError::Open { path: path.to_owned(), source })?;
+        let cannot = |source| LoadError::Open { path: path.to_owned(), index: None, source };
+        // Before it is opened: a pipe would wait for its other end.
+        if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+            return Err(LoadError::NoFile { path: path.to_owned() });
+        }
+        let file = File::open(path).map_err(cannot)?;
+        let metadata = file.metadata().map_err(cannot)?;
         Ok(Self { path: path.to_owned(), bytes: metadata.len(), file, stamp: stamp(&metadata) })
     }
 

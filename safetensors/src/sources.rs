@@ -57,7 +57,7 @@ impl Sources {
         let mut headers = Vec::new();
         for (name, tensors) in by_file {
             if tensors.iter().any(|tensor| kept.contains(tensor)) {
-                let (file, header) = read(&index.beside(name))?;
+                let (file, header) = read(&index.beside(name)).map_err(|error| of_index(error, index))?;
                 check_against(index, &tensors, &file, &header)?;
                 headers.push((file, header));
             }
@@ -100,7 +100,7 @@ enum Kind {
 }
 
 fn kind_of(path: &Path) -> Result<Kind, LoadError> {
-    let cannot = |source| LoadError::Open { path: path.to_owned(), source };
+    let cannot = |source| LoadError::Open { path: path.to_owned(), index: None, source };
     if !std::fs::metadata(path).map_err(cannot)?.is_dir() {
         let is_index = path.extension().is_some_and(|extension| extension == "json");
         let path = path.to_owned();
@@ -130,6 +130,16 @@ fn read(path: &Path) -> Result<(OpenFile, Header), LoadError> {
     let file = OpenFile::open(path)?;
     let header = Header::read(&file)?;
     Ok((file, header))
+}
+
+/// The error of a file that an index names.
+fn of_index(error: LoadError, index: &Index) -> LoadError {
+    match error {
+        LoadError::Open { path, source, .. } => {
+            LoadError::Open { path, index: Some(index.path.clone()), source }
+        }
+        other => other,
+    }
 }
 
 /// Fails unless `file` has just these tensors, which the index says are there.

@@ -109,7 +109,7 @@ fn a_header_that_is_none_is_an_error() {
         ("{}}", "trailing"),
         (r#"{"a":{"dtype":"F32","shape":[],"data_offsets":[0]}}"#, "tensor \"a\""),
         (r#"{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}"#, "tensor \"a\""),
-        (r#"{"a":{"dtype":"F33","shape":[],"data_offsets":[0,4]}}"#, "tensor \"a\""),
+        (r#"{"a":{"dtype":33,"shape":[],"data_offsets":[0,4]}}"#, "tensor \"a\""),
         (r#"{"a":{"shape":[],"data_offsets":[0,4]}}"#, "dtype"),
         (r#"{"a":4}"#, "tensor \"a\""),
         (r#"{"__metadata__":{"a":1}}"#, "string"),
@@ -137,7 +137,7 @@ fn a_header_of_more_than_100_mb_is_not_read() {
         // A file that is as long as that, without the bytes.
         file.set_len(200_000_000).unwrap();
         let error = refused(&path).to_string();
-        assert!(error.contains(if length == 100_000_000 { "at byte 8" } else { words }), "{error}");
+        assert!(error.contains(if length == 100_000_000 { "at byte 10" } else { words }), "{error}");
         file.set_len(10).unwrap();
     }
 }
@@ -148,6 +148,45 @@ fn an_element_type_that_does_not_exist_here_is_named() {
     let error = refused_header(header, 16);
     assert!(matches!(&error, LoadError::UnknownDType { dtype, .. } if dtype == "F8_E4M3"));
     names(&error, header, "quantised", 0, "LoadOptions::filter");
+    // One that the format does not have either, yet.
+    let header = r#"{"newer":{"dtype":"F2","shape":[16],"data_offsets":[0,4]}}"#;
+    let error = refused_header(header, 4);
+    assert!(matches!(&error, LoadError::UnknownDType { dtype, .. } if dtype == "F2"));
+    names(&error, header, "newer", 0, "LoadOptions::filter");
+}
+
+#[test]
+fn the_place_in_a_header_that_is_no_json_is_named() {
+    for (header, place) in [("{\"a\":4}", 5), ("{\n \"__metadata__\": {\n \"a\" 1}}", 26), ("{", 0)] {
+        let error = refused_header(header, 4);
+        assert!(
+            matches!(error, LoadError::Header { offset, .. } if offset == 8 + place),
+            "{header}: {error}"
+        );
+    }
+}
+
+#[test]
+fn files_of_other_kinds_are_told() {
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n".to_vec();
+    let index = index_of(&[("a.safetensors", &[entry("a", 1, &[4], 1)])]);
+    for (file, words) in [(pointer, "git lfs pull"), (index, "an index is loaded by `load`")] {
+        let folder = folder(&[("a.safetensors", file)]);
+        let error = load_files([path_of(&folder, "a.safetensors")], &Device::host(), options()).unwrap_err();
+        assert!(error.to_string().contains(words) && matches!(error, LoadError::Header { .. }), "{error}");
+    }
+}
+
+/// A chain of errors prints each text once.
+#[test]
+fn errors_of_the_system_are_sources_and_no_part_of_the_text() {
+    let error = refused(Path::new("no/such/file.safetensors"));
+    assert_eq!(
+        error.to_string(),
+        "no/such/file.safetensors cannot be opened (entity not found); see to the path and its permissions, or fetch the file"
+    );
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("os error 2") && !error.to_string().contains(&source), "{source}");
 }
 
 fn shards() -> (Vec<Entry>, Vec<Entry>) {
@@ -210,6 +249,7 @@ fn an_index_and_its_files_agree() {
     }
     let error = refused(files(index_of(&[("no.safetensors", &one)])).path());
     assert!(matches!(&error, LoadError::Open { path, .. } if path.ends_with("no.safetensors")), "{error}");
+    assert!(error.to_string().contains("m.safetensors.index.json names, cannot be opened"), "{error}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use transship_core::{DType, Error};
 
 use crate::error::Place;
 
-/// Why tensors could not be saved. Offsets are bytes from the start of the file. What was at the path before is still there, unless the
-/// error says otherwise.
+/// Why tensors could not be saved. Offsets are bytes from the start of the file. What the system or the device says is the
+/// [`source`](std::error::Error::source), which the text does not repeat.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaveError {
