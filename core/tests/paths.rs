@@ -65,7 +65,11 @@ fn values_name_their_tensors() {
 fn what_is_shown_is_what_a_visit_shows() {
     let mut tree = (vec![Some(tensor(1)), None, Some(tensor(2))], Ok::<_, Tensor>([tensor(3)]));
     let mut visited = Vec::new();
-    for_each_tensor(&mut tree, |tensor| Ok(visited.push(tensor.item::<u8>()?))).unwrap();
+    for_each_tensor(&mut tree, |tensor| {
+        visited.push(tensor.item::<u8>()?);
+        Ok(())
+    })
+    .unwrap();
     assert_eq!(shown(&tree).iter().map(|(_, _, number)| *number).collect::<Vec<_>>(), visited);
 }
 
