@@ -7,8 +7,9 @@ mod support;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use late_backend::LateConfig;
+use late_backend::{Call, LateConfig};
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
 use support::{
@@ -219,16 +220,48 @@ fn options_that_cannot_be_are_errors() {
 
 #[test]
 fn a_tensor_that_is_still_filled_is_waited_for() {
-    let (handle, device) =
-        late(LateConfig { seed: Some(5), polls_per_op: 2, ..LateConfig::new("late-slow") });
+    let (handle, device) = late(LateConfig::new("late"));
     let folder = tempfile::tempdir().unwrap();
-    let host = BTreeMap::from([("a", Tensor::from(vec![7_u8; 3 << 20]))]);
     let compute = device.create_stream(StreamPriority::Normal).unwrap();
+    let host = BTreeMap::from([("a", Tensor::from(vec![7_u8; 3 << 20]))]);
+    handle.stall_for(Duration::from_millis(100));
     let tensors = start_copy(host, &device, CopyOptions::default()).unwrap().wait_on(&compute).unwrap();
+    assert!(!tensors["a"].is_ready().unwrap());
     save(&tensors, path_of(&folder, "a.safetensors"), SaveOptions::default()).unwrap();
     let again = load(folder.path(), &Device::host(), options()).unwrap();
     assert!(again.get("a").unwrap().as_slice::<u8>().unwrap().iter().all(|byte| *byte == 7));
     no_violations(Some(&handle));
+}
+
+#[test]
+fn a_device_that_fails_at_any_call_is_an_error_and_leaves_the_old_file() {
+    let entries = mixed("t", 3);
+    let folder = folder(&[("a.safetensors", b"old".to_vec())]);
+    let path = path_of(&folder, "a.safetensors");
+    for call in [Call::Staging, Call::Submit] {
+        let mut failed = 0;
+        for after in [0, 1, 2, 5, 11] {
+            let (late, device) = late(LateConfig::new("late"));
+            let tensors = loaded(&entries, &device);
+            late.fail_next(call, after);
+            let saved = save(&tensors, &path, SaveOptions::default().budget(256 << 10).threads(3));
+            late.fail_no_more();
+            match saved {
+                Ok(()) => assert!(fs::read(&path).unwrap() == reference(&entries, &[])),
+                Err(error) => {
+                    failed += 1;
+                    assert!(matches!(error, SaveError::Device { .. }), "{call:?} {after}: {error}");
+                    assert!(error.to_string().contains("a.safetensors: tensor \"t."), "{error}");
+                    assert_eq!(fs::read(&path).unwrap(), b"old");
+                }
+            }
+            assert_eq!(files_of(folder.path()), ["a.safetensors"]);
+            fs::write(&path, b"old").unwrap();
+            no_violations(Some(&late));
+        }
+        // Without a staging block results are ordinary memory.
+        assert!(failed > 0 || matches!(call, Call::Staging), "no {call:?} has failed");
+    }
 }
 
 fn files_of(folder: &Path) -> Vec<String> {
