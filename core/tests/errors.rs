@@ -465,6 +465,10 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::InvalidLimit { device, field: "", value: text(), reason }, Bug),
         (Error::DriverExists { name: "" }, InvalidInput),
         (Error::NeverCopy { from: device, to: device }, InvalidInput),
+        (
+            Error::DoesNotFit { element: 0, value: 300, shape: vec![1], from: DType::I64, to: DType::U8 },
+            InvalidInput,
+        ),
         (Error::OutOfMemory { device, kind: "host", requested: 1, free: 0, total: 0 }, OutOfMemory),
         (Error::TooLarge { device, kind: "host", requested: 1, limit: 0 }, OutOfMemory),
         (Error::Busy { device, requested: 1, reason, cure: "" }, Busy),
