@@ -176,7 +176,7 @@ pub enum Error {
         /// Its element type.
         into_dtype: DType,
     },
-    /// A tensor does not suit a copy into memory that the caller holds.
+    /// A tensor does not suit a copy into memory that the caller holds, or cannot be cast.
     #[error("{} {role}: {error}", place(path))]
     UnsuitedTensor {
         /// Its number in its structure, counted from 0 in the order in which tensors are paired.
@@ -301,10 +301,13 @@ pub enum Error {
     },
     /// A tensor has a value that the type to which it is to be cast cannot hold.
     #[error(
-        "element {element} of a tensor of shape {shape:?} is {value}, which {to} cannot hold; say Cast::saturating, or copy {from} \
-         without a cast"
+        "{}: element {element} of shape {shape:?} is {value}, which {to} cannot hold; say Cast::saturating, or copy {from} \
+         without a cast",
+        place(path)
     )]
     DoesNotFit {
+        /// Where the tensor is in its structure, as in `.layers["attn.q"][3]`; empty where it is all of it, or this is not known.
+        path: String,
         /// The number of the element, counted from 0 in row-major order.
         element: usize,
         /// Its value.
@@ -544,6 +547,7 @@ impl Error {
         | Self::Unpaired { path, .. }
         | Self::NotShown { path, .. }
         | Self::DestinationMismatch { path, .. }
+        | Self::DoesNotFit { path, .. }
         | Self::UnsuitedTensor { path, .. } = &mut self
             && path.is_empty()
         {

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
 use half::{bf16, f16};
 use late_backend::LateConfig;
 use proptest::prelude::*;
@@ -234,7 +236,7 @@ fn a_value_that_does_not_fit_is_refused_before_anything_is_taken() {
     let (error, back) = failed.into_parts();
     let (element, is) = (2 * 300 + 100, [3, 300]);
     assert!(
-        matches!(&error, Error::DoesNotFit { element: at, value: 300, shape, from: DType::I32, to: DType::U8 } if *at == element && *shape == is),
+        matches!(&error, Error::DoesNotFit { path, element: at, value: 300, shape, from: DType::I32, to: DType::U8 } if path == "[1]" && *at == element && *shape == is),
         "{error}"
     );
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -403,4 +405,56 @@ fn batches_are_cast_ahead_and_their_memory_serves_again() {
     assert!(items.next().is_none());
     assert!(items.stats().reused > 0);
     no_violations(&late);
+}
+
+/// Elements that are repeated are looked at once: this one has more than anybody could look at.
+/// catches: 227-element-of-the-part-told
+#[test]
+fn repeated_elements_are_looked_at_once() {
+    let host = Device::host();
+    let values = Tensor::from_vec(vec![1_i64, 2, 3, 400, 5, 6], &[2, 3]).unwrap();
+    let repeated = values.as_strided(&[2, 4, 3], &[3, 0, 1], 0).unwrap();
+    let failed = copied(&repeated, &host, from_to(DType::I64, DType::U8)).unwrap_err();
+    let first = 4 * 3;
+    assert!(
+        matches!(failed.error(), Error::DoesNotFit { element, value: 400, .. } if *element == first),
+        "{failed:#}"
+    );
+    let endless = Tensor::from(vec![1_u8]).as_strided(&[isize::MAX as usize], &[0], 0).unwrap();
+    let failed = copied(&endless, &host, from_to(DType::U8, DType::I64)).unwrap_err();
+    assert!(matches!(failed.error(), Error::SizeOverflow { .. }), "{failed:#}");
+    let failed =
+        copied(&endless, &host, from_to(DType::U8, DType::I8).policy(CopyPolicy::Never)).unwrap_err();
+    assert!(matches!(failed.error(), Error::NeverCopy { .. }), "{failed:#}");
+}
+
+#[test]
+fn errors_name_the_tensor() {
+    let (_, device) = late();
+    let batch = || {
+        BTreeMap::from([
+            ("images", vec![on(&device, &[1])]),
+            ("labels", vec![Tensor::from(vec![1_i64]), Tensor::from(vec![-1_i64])]),
+        ])
+    };
+    let failed = start_copy(batch(), &device, from_to(DType::I64, DType::U8)).unwrap_err();
+    assert!(
+        failed.error().to_string().starts_with(r#"["labels"][1]: element 0 of shape [1] is -1, which uint8"#),
+        "{failed:#}"
+    );
+    let failed = start_copy(batch(), &Device::host(), from_to(DType::U8, DType::F32)).unwrap_err();
+    assert!(failed.error().to_string().starts_with(r#"["images"][0] to copy: late:"#), "{failed:#}");
+}
+
+#[test]
+fn the_last_cast_of_a_type_counts() {
+    let host = Device::host();
+    let options = from_to(DType::F32, DType::I32).cast(Cast::new(DType::F32, DType::F16));
+    let cast = copied(&Tensor::from(vec![1.0_f32]), &host, options.clone()).unwrap();
+    assert_eq!(cast.dtype(), DType::F16);
+    let kept =
+        copied(&Tensor::from(vec![1.0_f32]), &host, options.cast(Cast::new(DType::F32, DType::F32))).unwrap();
+    assert_eq!(kept.dtype(), DType::F32);
+    let nothing = casting(Cast::new(DType::F32, DType::F32).saturating()).validate().unwrap_err();
+    assert!(nothing.to_string().contains("leave saturating() out"), "{nothing}");
 }

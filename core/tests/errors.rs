@@ -466,7 +466,14 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::DriverExists { name: "" }, InvalidInput),
         (Error::NeverCopy { from: device, to: device }, InvalidInput),
         (
-            Error::DoesNotFit { element: 0, value: 300, shape: vec![1], from: DType::I64, to: DType::U8 },
+            Error::DoesNotFit {
+                path: path(),
+                element: 0,
+                value: 300,
+                shape: vec![1],
+                from: DType::I64,
+                to: DType::U8,
+            },
             InvalidInput,
         ),
         (Error::OutOfMemory { device, kind: "host", requested: 1, free: 0, total: 0 }, OutOfMemory),

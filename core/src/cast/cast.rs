@@ -78,7 +78,7 @@ impl Cast {
 
     /// Whether each value must be looked at before.
     pub(crate) fn may_not_fit(&self) -> bool {
-        self.kind() == Some(Kind::Integers) && !self.saturating
+        self.kind() == Some(Kind::Integers) && !self.saturating && !holds_all(self.to, self.from)
     }
 
     pub(crate) fn scaling(&self) -> Scaling {
@@ -96,6 +96,15 @@ impl Cast {
         }
     }
 
+    fn what_there_is(&self) -> &'static str {
+        match self.from {
+            DType::U8 => "uint8 becomes another integer, float16, bfloat16 or float32",
+            from if is_integer(from) => "integers of 8 to 64 bits become others of these",
+            from if is_float(from) => "float16, bfloat16, float32 and float64 become others of these",
+            _ => "only integers and floating point are cast",
+        }
+    }
+
     /// Fails unless there is such a cast.
     pub(crate) fn check(&self) -> Result<()> {
         let refused = |reason| {
@@ -103,23 +112,33 @@ impl Cast {
             Err(Error::InvalidOption { name: "cast", value, reason })
         };
         match self.kind() {
-            None if self.from == self.to && *self == Self::new(self.from, self.to) => Ok(()),
-            None => refused("the table of transship::Cast has the pairs of types that there are"),
-            Some(kind) if self.scaling.is_some() && kind != Kind::Scaled => {
-                refused("only uint8 is scaled, to float16, bfloat16 or float32")
+            None if self.from != self.to => refused(self.what_there_is()),
+            kind if self.scaling.is_some() && kind != Some(Kind::Scaled) => {
+                refused("only uint8 is scaled, to float16, bfloat16 or float32; leave scaled() out")
             }
-            Some(kind) if self.saturating && kind != Kind::Integers => {
-                refused("only integers saturate; leave saturating() out")
+            kind if self.saturating && kind != Some(Kind::Integers) => {
+                refused("only integers that become integers saturate; leave saturating() out")
             }
-            Some(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 }
 
-/// The cast of `casts` for elements of the type `dtype`, the last of several; `None` if they keep it.
+/// Whether every integer of the type `from` is one of the type `to`.
+fn holds_all(to: DType, from: DType) -> bool {
+    use DType::{I8, I16, I32, I64};
+    let is_signed = |dtype| matches!(dtype, I8 | I16 | I32 | I64);
+    match (is_signed(to), is_signed(from)) {
+        (false, true) => false,
+        (true, false) => to.size() > from.size(),
+        _ => to.size() >= from.size(),
+    }
+}
+
+/// The cast of `casts`, one for a type at most, for elements of the type `dtype`; `None` if they keep it.
 #[inline]
 pub(crate) fn cast_of(casts: &[Cast], dtype: DType) -> Option<Cast> {
-    casts.iter().rev().find(|cast| cast.from == dtype).filter(|cast| cast.to != dtype).copied()
+    casts.iter().find(|cast| cast.from == dtype).filter(|cast| cast.to != dtype).copied()
 }
 
 fn is_float(dtype: DType) -> bool {

@@ -12,6 +12,7 @@ use crate::job::leaves::Leaves;
 use crate::job::locate_leaves::Scan;
 use crate::runtime::foreign;
 use crate::tensor::tensor::Tensor;
+use crate::tree::paths::{TensorPath, for_each_path};
 use crate::tree::tensor_tree::{Stop, TensorTree, Visitor};
 
 /// Takes the storages of all tensors out of `value` and shows them to `scan`. On an error `value` is as it was.
@@ -25,9 +26,26 @@ pub(crate) fn take<S: TensorTree>(
         Ok(()) => Ok(leaves),
         Err(error) => {
             restore(&leaves, value);
-            Err(error)
+            Err(located(error, leaves.len(), value))
         }
     }
+}
+
+/// `error` with the path of tensor number `index`, which it is about, if it has room for one and the structure shows its paths.
+#[cold]
+fn located<S: TensorTree>(error: Error, index: usize, value: &S) -> Error {
+    let (mut left, mut found) = (index, String::new());
+    let look = |path: TensorPath<'_>, _: &Tensor| {
+        match left.checked_sub(1) {
+            Some(less) => left = less,
+            None if found.is_empty() => found = path.to_string(),
+            None => {}
+        }
+        Ok(())
+    };
+    // A type that shows none leaves it open where it was.
+    let _ = foreign::call(|| for_each_path(value, look));
+    error.at(found)
 }
 
 /// Puts all of `leaves` back into the tensors of `value` that they were taken out of, or into those of a clone. Others stay as they

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::job::callers_memory::{SOURCE, unsuited};
 use crate::job::leaf::{HostAddress, Leaf};
 use crate::job::locate_leaves::Scan;
 use crate::runtime::lent_collector::Collecting;
@@ -81,7 +82,10 @@ impl Leaves {
             Ok((payload, special)) => (payload, special.map(Box::new)),
             Err(refused) => {
                 tensor.put_back(storage, offset);
-                return Err(Stop::new(refused));
+                return Err(Stop::new(match refused {
+                    Error::Unsupported { .. } => unsuited(self.list.len(), SOURCE, refused),
+                    other => other,
+                }));
             }
         };
         let host = storage.host_address(offset).map(HostAddress);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::alignment::Alignment;
 use crate::backend::{Runs, StridedPlace};
 use crate::cast::cast::{Cast, cast_of};
-use crate::cast::write::CastScratch;
+use crate::cast::check::check_values;
 use crate::device::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -235,13 +235,18 @@ impl<'a> Scan<'a> {
     ) -> Result<(usize, Option<Special>)> {
         storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
-        let cast = self.cast(storage, offset, layout)?;
+        let cast = self.cast(storage, layout)?;
         let dtype = cast.as_ref().map_or(layout.dtype(), |leaf| leaf.cast.to_dtype());
         let payload = layout.bytes_as(dtype)?;
         let strided = self.strided(storage, offset, layout);
         let is_gathered = strided.as_ref().is_some_and(|strided| strided.is_gathered);
         let bytes = if on_host || is_gathered { payload } else { layout.span() };
         let place = self.place(storage, layout, bytes, cast.is_some())?;
+        if let Some(CastLeaf { cast, .. }) = cast.as_ref().filter(|leaf| leaf.cast.may_not_fit() && bytes > 0)
+        {
+            // What is still being filled cannot be looked at.
+            check_values(cast, storage.host_bytes(offset, layout.span())?, layout)?;
+        }
         // What has no elements needs no copy before this one.
         if let Some(copy) = storage.pending().filter(|_| bytes > 0) {
             self.note_pending(copy, place)?;
@@ -264,37 +269,16 @@ impl<'a> Scan<'a> {
         Ok((payload, special))
     }
 
-    /// How the elements are cast, if the options say so. Fails if they lie on a device, or if a value does not fit.
-    fn cast(&self, storage: &Storage, offset: usize, layout: &Layout) -> Result<Option<CastLeaf>> {
+    /// How the elements are cast, if the options say so. Fails if they lie on a device.
+    fn cast(&self, storage: &Storage, layout: &Layout) -> Result<Option<CastLeaf>> {
         let Some(cast) = cast_of(&self.casts, layout.dtype()) else { return Ok(None) };
-        if let Some(device) = storage.device().filter(|_| layout.numel() > 0) {
-            let what = "cast what lies on a device; copy it to the host without a cast, and cast on the way from there";
-            return Err(Error::Unsupported { device: device.id(), what });
-        }
-        let leaf = CastLeaf { cast, runs: layout.runs() };
-        if cast.may_not_fit() && layout.numel() > 0 {
-            // What is still being filled cannot be looked at.
-            let elements = storage.host_bytes(offset, layout.span())?;
-            // SAFETY: the elements lie within `elements`, as many as the layout says, and nobody writes what is borrowed.
-            let outside = unsafe {
-                CastScratch::new().first_that_does_not_fit(
-                    &cast,
-                    (elements.as_ptr(), &leaf.runs),
-                    layout.numel(),
-                )
-            };
-            if let Some((element, value)) = outside {
-                let shape = layout.shape().to_vec();
-                return Err(Error::DoesNotFit {
-                    element,
-                    value,
-                    shape,
-                    from: cast.from_dtype(),
-                    to: cast.to_dtype(),
-                });
+        match storage.device().filter(|_| layout.numel() > 0) {
+            None => Ok(Some(CastLeaf { cast, runs: layout.runs() })),
+            Some(device) => {
+                let what = "cast what lies on a device; copy it to the host without a cast, and cast on the way from there";
+                Err(Error::Unsupported { device: device.id(), what })
             }
         }
-        Ok(Some(leaf))
     }
 
     /// How the elements lie, if they are not in one run.

@@ -116,7 +116,8 @@ impl CopyOptions {
         self
     }
 
-    /// The least alignment of a packed tensor in bytes, a power of two (default: 16).
+    /// The least alignment of a packed tensor in bytes (default: 16): a power of two, and no more than the
+    /// [buffers of the target](crate::backend::Limits::buffer_alignment) have.
     pub fn packed_alignment(mut self, bytes: usize) -> Self {
         self.alignment = bytes;
         self
@@ -146,7 +147,7 @@ impl CopyOptions {
         self
     }
 
-    /// Lets at most so many bytes be in flight at a time, so that other traffic gets its turn (default: no limit).
+    /// Lets at most so many bytes be in flight at a time, at least 4096, so that other traffic gets its turn (default: no limit).
     pub fn max_bytes_in_flight(mut self, bytes_in_flight: usize) -> Self {
         self.pace = Some(bytes_in_flight);
         self
@@ -189,6 +190,7 @@ impl CopyOptions {
     /// device is [`Error::Unsupported`]: no device converts yet. What is on the target already is copied if it is to be converted.
     /// [`start_copy_into`](crate::start_copy_into) fills tensors of the type that comes out.
     pub fn cast(mut self, cast: Cast) -> Self {
+        self.casts.retain(|known| known.from_dtype() != cast.from_dtype());
         self.casts.push(cast);
         self
     }

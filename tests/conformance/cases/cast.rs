@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use libtest_mimic::Failed;
-use transship::{Cast, CopyOptions, DType, Error, Tensor, start_copy, start_copy_into};
+use transship::{Cast, CopyOptions, DType, Error, ErrorKind, Tensor, start_copy, start_copy_into};
 
 use crate::backends::Need::OwnMemory;
 use crate::bed::Bed;
@@ -116,7 +116,7 @@ fn values_that_do_not_fit(bed: &Bed) -> Result<(), Failed> {
 fn tensors_of_devices_are_refused(bed: &Bed) -> Result<(), Failed> {
     let there = bed.up(vec![bed.tensor(DType::F32, &[9])])?;
     let failed = start_copy(there, &bed.host, casts(bed)).expect_err("no device casts");
-    assert!(matches!(failed.error(), Error::Unsupported { .. }), "{failed}");
+    assert_eq!(failed.error().kind(), ErrorKind::Unsupported, "{failed}");
     let back = failed.into_parts().1.ok_or("nothing came back")?;
     assert_eq!((back[0].dtype(), back[0].device_id()?), (DType::F32, bed.device.id()));
     Ok(())
