@@ -1,18 +1,19 @@
 //! The calls of the driver, as the layer for stream-ordered drivers wants them.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
-use cudarc::driver::sys::{self, CUpointer_attribute_enum as PointerAttribute, CUresult};
+use cudarc::driver::sys::{
+    self, CUmemPool_attribute_enum as PoolAttribute, CUpointer_attribute_enum as PointerAttribute, CUresult,
+};
 use transship_core::backend::stream_ordered::{Api, EventKind, is_code};
 use transship_core::backend::{MemoryKind, StreamPriority};
-use transship_core::{Alignment, DeviceId, Error, Result};
+use transship_core::{Alignment, DeviceId, DeviceMemory, DeviceProperties, Error, Result};
 
 use crate::device::{Cuda, ordinal};
-use crate::driver::version_text;
 use crate::guard::ContextGuard;
 use crate::interop::Adopted;
-use crate::{kernels, pool_properties};
+use crate::{kernels, pool_properties, properties};
 
 // SAFETY: 1. each call is the driver's own of that meaning; handles of CUDA belong to no thread. 2. and 3. so NVIDIA's
 // reference says of events, of allocations, and of `cuMemFreeAsync`.
@@ -51,17 +52,14 @@ unsafe impl Api for Cuda {
         self.guard()
     }
 
+    fn properties(&self) -> Result<DeviceProperties> {
+        properties::read(self.calls(), self.device())
+    }
+
     unsafe fn description(&self) -> Result<String> {
-        let mut name = [0; 256];
-        let mut version = 0;
-        // SAFETY: the name is written to a local of the length given, with a zero behind it; the version to a local.
-        unsafe {
-            self.calls().device_name(name.as_mut_ptr(), name.len() as c_int, self.device())?;
-            self.calls().driver_version(&mut version)?;
-        }
-        // SAFETY: the driver has ended the name with a zero, and the last byte is one in any case.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy();
-        Ok(format!("{name}, driver {}", version_text(version)))
+        let (name, version) =
+            (properties::name(self.calls(), self.device())?, properties::version(self.calls())?);
+        Ok(format!("{name}, driver {version}"))
     }
 
     unsafe fn total_memory(&self) -> Result<usize> {
@@ -84,10 +82,7 @@ unsafe impl Api for Cuda {
     }
 
     unsafe fn can_access(&self, peer: &Self) -> Result<bool> {
-        let mut answer = 0;
-        // SAFETY: both devices exist; the answer is written to a local.
-        unsafe { self.calls().can_access_peer(&mut answer, self.device(), peer.device())? };
-        Ok(answer != 0)
+        properties::can_access(self.calls(), self.device(), peer.device())
     }
 
     unsafe fn enable_access(&self, peer: &Self) -> Result<()> {
@@ -197,11 +192,31 @@ unsafe impl Api for Cuda {
     }
 
     unsafe fn pool_reserved(&self, pool: sys::CUmemoryPool) -> Result<u64> {
-        let attribute = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
-        let mut bytes = 0_u64;
-        // SAFETY: the attribute is a 64-bit number, written to a local; the rest is the caller's promise.
-        unsafe { self.calls().pool_attribute(pool, attribute, (&raw mut bytes).cast())? };
-        Ok(bytes)
+        // SAFETY: the caller's promises.
+        unsafe { self.pool_figure(pool, PoolAttribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) }
+    }
+
+    unsafe fn pool_memory(&self, pool: sys::CUmemoryPool) -> Result<DeviceMemory> {
+        // SAFETY: the caller's promises.
+        let figure = |attribute| unsafe { self.pool_figure(pool, attribute) }.map(Some);
+        let mut memory = DeviceMemory::default();
+        memory.reserved = figure(PoolAttribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        memory.used = figure(PoolAttribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+        memory.peak_reserved = figure(PoolAttribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
+        memory.peak_used = figure(PoolAttribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?;
+        Ok(memory)
+    }
+
+    unsafe fn reset_pool_peaks(&self, pool: sys::CUmemoryPool) -> Result<()> {
+        for peak in
+            [PoolAttribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, PoolAttribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH]
+        {
+            // The only value that the driver takes.
+            let mut none = 0_u64;
+            // SAFETY: the attribute is a 64-bit number, read within the call; the rest is the caller's promise.
+            unsafe { self.calls().pool_set_attribute(pool, peak, (&raw mut none).cast())? };
+        }
+        Ok(())
     }
 
     unsafe fn trim_pool(&self, pool: sys::CUmemoryPool) -> Result<()> {

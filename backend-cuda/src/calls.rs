@@ -160,6 +160,26 @@ impl Calls {
         }
     }
 
+    /// The UUID of a device; `None` if the driver cannot tell it.
+    pub(crate) fn device_uuid(&self, device: sys::CUdevice) -> Option<[u8; 16]> {
+        let device_uuid = library::device_uuid()?;
+        self.counted();
+        let mut uuid = [0; 16];
+        // SAFETY: the result is written to a local of 16 bytes; the driver looks the device up.
+        let answer = unsafe { device_uuid(&mut uuid, device) };
+        (answer == CUresult::CUDA_SUCCESS).then_some(uuid)
+    }
+
+    /// An attribute of a device; `None` if the driver does not know it.
+    pub(crate) fn known_attribute(&self, attribute: c_uint, device: sys::CUdevice) -> Option<c_int> {
+        let device_attribute = library::device_attribute()?;
+        self.counted();
+        let mut value = 0;
+        // SAFETY: the result is written to a local; the driver looks the device and the attribute up.
+        let answer = unsafe { device_attribute(&mut value, attribute, device) };
+        (answer == CUresult::CUDA_SUCCESS).then_some(value)
+    }
+
     /// Microseconds between two timing events; `None` if one of them is not reached.
     ///
     /// # Safety

@@ -53,6 +53,22 @@ impl Cuda {
         Ok(value)
     }
 
+    /// A figure of a pool.
+    ///
+    /// # Safety
+    ///
+    /// The context is current, the pool is one of it, and the attribute a number of 64 bits.
+    pub(crate) unsafe fn pool_figure(
+        &self,
+        pool: sys::CUmemoryPool,
+        attribute: sys::CUmemPool_attribute,
+    ) -> Result<u64> {
+        let mut figure = 0_u64;
+        // SAFETY: written to a local; the rest is the caller's promise.
+        unsafe { self.calls.pool_attribute(pool, attribute, (&raw mut figure).cast())? };
+        Ok(figure)
+    }
+
     /// The error of a call that somebody else made.
     pub(crate) fn error(&self, call: &'static str, result: sys::CUresult) -> Error {
         self.calls.error(call, result)

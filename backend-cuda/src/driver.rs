@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{self, CUresult};
 use transship_core::backend::stream_ordered::{OrderedBackend, is_code};
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
-use transship_core::{DeviceId, Error, Result};
+use transship_core::{DeviceId, DeviceProperties, Error, Result};
 
 use crate::calls::Calls;
 use crate::device::Cuda;
 use crate::library::{self, NAME};
+use crate::properties;
 
 /// The oldest driver that has every function called here.
 const OLDEST_VERSION: i32 = 12_000;
@@ -38,6 +39,16 @@ impl Driver for CudaDriver {
         initialise().and_then(|calls| count(&calls)).unwrap_or(0)
     }
 
+    fn properties(&self, ordinal: usize) -> Result<DeviceProperties> {
+        let (calls, device) = find(ordinal)?;
+        properties::read(&calls, device)
+    }
+
+    fn reaches(&self, ordinal: usize, other: usize) -> Result<bool> {
+        let ((calls, device), (_, peer)) = (find(ordinal)?, find(other)?);
+        properties::can_access(&calls, device, peer)
+    }
+
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         open(ordinal)
     }
@@ -49,11 +60,25 @@ pub(crate) fn version_text(version: i32) -> String {
 }
 
 fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
+    let device = check(ordinal)?;
+    Ok(Arc::new(OrderedBackend::new(Cuda::open(device)?)?))
+}
+
+/// The driver's handle of a device, for questions about it.
+fn find(ordinal: usize) -> Result<(Calls, sys::CUdevice)> {
+    let id = check(ordinal)?;
+    let (calls, mut device) = (Calls::new(id), 0);
+    // SAFETY: the result is written to a local; the driver is initialised.
+    unsafe { calls.device_get(&mut device, crate::device::ordinal(id))? };
+    Ok((calls, device))
+}
+
+/// Fails unless the driver is there and has this device.
+fn check(ordinal: usize) -> Result<DeviceId> {
     let device = DeviceId::new(NAME, ordinal)?;
-    let count = count(&initialise()?)?;
-    match ordinal < count {
-        true => Ok(Arc::new(OrderedBackend::new(Cuda::open(device)?)?)),
-        false => Err(Error::NoSuchDevice { device, count }),
+    match count(&initialise()?)? {
+        count if ordinal >= count => Err(Error::NoSuchDevice { device, count }),
+        _ => Ok(device),
     }
 }
 

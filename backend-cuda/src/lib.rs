@@ -20,6 +20,7 @@ mod interop;
 mod kernels;
 mod library;
 mod pool_properties;
+mod properties;
 mod view;
 
 use transship_core::backend::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};

@@ -1,18 +1,17 @@
 //! The calls of the driver, as the layer for stream-ordered drivers wants them.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
-use hip_sys::hiprt::{self, hipPointer_attribute as PointerAttribute};
+use hip_sys::hiprt::{self, hipMemPoolAttr as PoolAttribute, hipPointer_attribute as PointerAttribute};
 use transship_core::backend::stream_ordered::{Api, EventKind, is_code};
 use transship_core::backend::{MemoryKind, StreamPriority};
-use transship_core::{Alignment, DeviceId, Error, Result};
+use transship_core::{Alignment, DeviceId, DeviceMemory, DeviceProperties, Error, Result};
 
 use crate::calls::{INVALID_VALUE, OUT_OF_MEMORY, PEER_ACCESS_ALREADY_ENABLED};
 use crate::device::{Hip, pointer};
-use crate::driver::version_text;
 use crate::guard::DeviceGuard;
-use crate::{kernels, pool_properties};
+use crate::{kernels, pool_properties, properties};
 
 const NOT_CAPTURED: u32 = hiprt::hipStreamCaptureStatus::hipStreamCaptureStatusNone as u32;
 
@@ -55,17 +54,14 @@ unsafe impl Api for Hip {
         self.guard()
     }
 
+    fn properties(&self) -> Result<DeviceProperties> {
+        properties::read(self.calls(), self.ordinal(), self.device())
+    }
+
     unsafe fn description(&self) -> Result<String> {
-        let mut name = [0; 256];
-        let mut version = 0;
-        // SAFETY: the name is written to a local of the length given, with a zero behind it; the version to a local.
-        unsafe {
-            self.calls().device_name(name.as_mut_ptr(), name.len() as c_int, self.device())?;
-            self.calls().runtime_version(&mut version)?;
-        }
-        // SAFETY: the driver has ended the name with a zero, and the last byte is one in any case.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy();
-        Ok(format!("{name}, HIP {}", version_text(version)))
+        let (name, version) =
+            (properties::name(self.calls(), self.device())?, properties::version(self.calls())?);
+        Ok(format!("{name}, HIP {version}"))
     }
 
     unsafe fn total_memory(&self) -> Result<usize> {
@@ -88,10 +84,7 @@ unsafe impl Api for Hip {
     }
 
     unsafe fn can_access(&self, peer: &Self) -> Result<bool> {
-        let mut answer = 0;
-        // SAFETY: both devices exist; the answer is written to a local.
-        unsafe { self.calls().can_access_peer(&mut answer, self.ordinal(), peer.ordinal())? };
-        Ok(answer != 0)
+        properties::can_access(self.calls(), self.ordinal(), peer.ordinal())
     }
 
     unsafe fn enable_access(&self, peer: &Self) -> Result<()> {
@@ -204,11 +197,29 @@ unsafe impl Api for Hip {
     }
 
     unsafe fn pool_reserved(&self, pool: hiprt::hipMemPool_t) -> Result<u64> {
-        let attribute = hiprt::hipMemPoolAttr::hipMemPoolAttrReservedMemCurrent;
-        let mut bytes = 0_u64;
-        // SAFETY: the attribute is a 64-bit number, written to a local; the rest is the caller's promise.
-        unsafe { self.calls().pool_attribute(pool, attribute, (&raw mut bytes).cast())? };
-        Ok(bytes)
+        // SAFETY: the caller's promises.
+        unsafe { self.pool_figure(pool, PoolAttribute::hipMemPoolAttrReservedMemCurrent) }
+    }
+
+    unsafe fn pool_memory(&self, pool: hiprt::hipMemPool_t) -> Result<DeviceMemory> {
+        // SAFETY: the caller's promises.
+        let figure = |attribute| unsafe { self.pool_figure(pool, attribute) }.map(Some);
+        let mut memory = DeviceMemory::default();
+        memory.reserved = figure(PoolAttribute::hipMemPoolAttrReservedMemCurrent)?;
+        memory.used = figure(PoolAttribute::hipMemPoolAttrUsedMemCurrent)?;
+        memory.peak_reserved = figure(PoolAttribute::hipMemPoolAttrReservedMemHigh)?;
+        memory.peak_used = figure(PoolAttribute::hipMemPoolAttrUsedMemHigh)?;
+        Ok(memory)
+    }
+
+    unsafe fn reset_pool_peaks(&self, pool: hiprt::hipMemPool_t) -> Result<()> {
+        for peak in [PoolAttribute::hipMemPoolAttrReservedMemHigh, PoolAttribute::hipMemPoolAttrUsedMemHigh] {
+            // The only value that the runtime takes.
+            let mut none = 0_u64;
+            // SAFETY: the attribute is a 64-bit number, read within the call; the rest is the caller's promise.
+            unsafe { self.calls().pool_set_attribute(pool, peak, (&raw mut none).cast())? };
+        }
+        Ok(())
     }
 
     unsafe fn trim_pool(&self, pool: hiprt::hipMemPool_t) -> Result<()> {

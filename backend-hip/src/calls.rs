@@ -43,6 +43,9 @@ macro_rules! calls {
             error_string: unsafe extern "C" fn(u32) -> *const c_char,
             /// Since ROCm 5.6.
             stream_device: Option<unsafe extern "C" fn(hiprt::hipStream_t, *mut c_int) -> u32>,
+            /// Since ROCm 5.2; in AMD's header the 16 bytes are a struct.
+            device_uuid: Option<unsafe extern "C" fn(*mut [u8; 16], hiprt::hipDevice_t) -> u32>,
+            device_place: Option<unsafe extern "C" fn(*mut c_char, c_int, c_int) -> u32>,
         }
 
         impl Functions {
@@ -59,6 +62,8 @@ macro_rules! calls {
                         error_name: find(library, "hipGetErrorName")?,
                         error_string: find(library, "hipGetErrorString")?,
                         stream_device: find(library, "hipStreamGetDevice").ok(),
+                        device_uuid: find(library, "hipDeviceGetUuid").ok(),
+                        device_place: find(library, "hipDeviceGetPCIBusId").ok(),
                     })
                 }
             }
@@ -215,6 +220,27 @@ impl Calls {
             }
             failed => Err(self.error(call, failed)),
         }
+    }
+
+    /// The UUID of a device; `None` if the runtime cannot tell it.
+    pub(crate) fn device_uuid(&self, device: hiprt::hipDevice_t) -> Option<[u8; 16]> {
+        let device_uuid = self.functions.device_uuid?;
+        self.count.counted();
+        let mut uuid = [0; 16];
+        // SAFETY: the result is written to a local of 16 bytes; the runtime looks the device up.
+        let code = unsafe { device_uuid(&mut uuid, device) };
+        self.check("hipDeviceGetUuid", code).ok().map(|()| uuid)
+    }
+
+    /// Where a device is plugged in, in the runtime's words; `None` if it cannot tell.
+    pub(crate) fn device_place(&self, ordinal: c_int) -> Option<String> {
+        let device_place = self.functions.device_place?;
+        self.count.counted();
+        let mut text = [0; 64];
+        // SAFETY: the text is written to a local of the length given, with a zero behind it.
+        let code = unsafe { device_place(text.as_mut_ptr(), text.len() as c_int, ordinal) };
+        self.check("hipDeviceGetPCIBusId", code).ok()?;
+        words(text.as_ptr())
     }
 
     /// The ordinal of the device of a stream; `None` where the runtime cannot say it.

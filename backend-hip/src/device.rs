@@ -53,6 +53,22 @@ impl Hip {
         Ok(value)
     }
 
+    /// A figure of a pool.
+    ///
+    /// # Safety
+    ///
+    /// The device is current, the pool is one of it, and the attribute a number of 64 bits.
+    pub(crate) unsafe fn pool_figure(
+        &self,
+        pool: hiprt::hipMemPool_t,
+        attribute: hiprt::hipMemPoolAttr,
+    ) -> Result<u64> {
+        let mut figure = 0_u64;
+        // SAFETY: written to a local; the rest is the caller's promise.
+        unsafe { self.calls.pool_attribute(pool, attribute, (&raw mut figure).cast())? };
+        Ok(figure)
+    }
+
     pub(crate) fn guard(&self) -> Result<DeviceGuard<'_>> {
         DeviceGuard::enter(&self.calls, self.ordinal)
     }

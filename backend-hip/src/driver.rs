@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use transship_core::backend::stream_ordered::{OrderedBackend, is_code};
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
-use transship_core::{DeviceId, Error, Result};
+use transship_core::{DeviceId, DeviceProperties, Error, Result};
 
 use crate::calls::{Calls, Functions, INVALID_DEVICE, NO_DEVICE};
 use crate::device::Hip;
 use crate::library::{self, NAME};
+use crate::properties;
 
 /// The driver of AMD's devices, used through libamdhip64, which is loaded when it is asked for the first time.
 pub struct HipDriver;
@@ -34,8 +35,18 @@ impl Driver for HipDriver {
         library::require().and_then(count).unwrap_or(0)
     }
 
+    fn properties(&self, ordinal: usize) -> Result<DeviceProperties> {
+        let device = find(ordinal)?;
+        properties::read(device.calls(), device.ordinal(), device.device())
+    }
+
+    fn reaches(&self, ordinal: usize, other: usize) -> Result<bool> {
+        let (device, other) = (find(ordinal)?, find(other)?);
+        properties::can_access(device.calls(), device.ordinal(), other.ordinal())
+    }
+
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
-        open(ordinal)
+        Ok(Arc::new(OrderedBackend::new(find(ordinal)?)?))
     }
 }
 
@@ -44,13 +55,13 @@ pub(crate) fn version_text(version: i32) -> String {
     format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
 }
 
-fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
+/// A device that is there. It is not touched: the runtime initialises it with the first call that needs it.
+fn find(ordinal: usize) -> Result<Hip> {
     let device = DeviceId::new(NAME, ordinal)?;
     let functions = library::require()?;
-    let count = count(functions)?;
-    match ordinal < count {
-        true => Ok(Arc::new(OrderedBackend::new(Hip::open(functions, device)?)?)),
-        false => Err(Error::NoSuchDevice { device, count }),
+    match count(functions)? {
+        count if ordinal >= count => Err(Error::NoSuchDevice { device, count }),
+        _ => Hip::open(functions, device),
     }
 }
 

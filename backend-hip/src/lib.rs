@@ -19,6 +19,7 @@ mod interop;
 mod kernels;
 mod library;
 mod pool_properties;
+mod properties;
 mod rtc;
 mod view;
 

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use transship_core::{DeviceId, Result};
+use transship_core::{DeviceId, DeviceProperties, Result};
 use wgpu::{Adapter, AdapterInfo, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
 
 use crate::device::describe;
@@ -81,6 +81,17 @@ pub(crate) fn all() -> &'static [Adapter] {
             adapters => adapters,
         },
     })
+}
+
+/// What an adapter tells of itself. It has no UUID, and not every driver says where it is plugged in.
+pub(crate) fn properties(info: AdapterInfo) -> DeviceProperties {
+    let driver = if info.driver_info.is_empty() { info.driver } else { info.driver_info };
+    let api = format!("{:?}", info.backend);
+    let mut properties = DeviceProperties::new(info.name);
+    properties.driver = Some(if driver.is_empty() { api } else { format!("{api}, {driver}") });
+    properties.pci = info.device_pci_bus_id.parse().ok();
+    properties.host_node = properties.pci.and_then(|pci| pci.host_node());
+    properties
 }
 
 fn reached_through(backends: Backends) -> Vec<Adapter> {

@@ -4,11 +4,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
-    Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Limits,
+    RawMemory, Staging, StreamPriority, Submission,
 };
 use transship_core::{Alignment, DeviceId, Error, Result};
 
+use crate::adapters;
 use crate::context::Context;
 use crate::copy;
 use crate::host_written;
@@ -78,6 +79,20 @@ unsafe impl Backend for WgpuBackend {
 
     fn counters(&self) -> Counters {
         self.context.counters().read(self.context.kept_bytes())
+    }
+
+    fn properties(&self) -> Result<DeviceProperties> {
+        Ok(adapters::properties(self.context.device().adapter_info()))
+    }
+
+    /// wgpu does not say what the device has: free and total memory are `None`. The rest is counted here.
+    fn memory(&self) -> Result<DeviceMemory> {
+        Ok(self.context.counters().memory(self.context.kept_bytes()))
+    }
+
+    fn reset_memory_peaks(&self) -> Result<()> {
+        self.context.counters().reset_peaks();
+        Ok(())
     }
 
     /// wgpu has one queue, and no priorities.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use transship_core::backend::{Backend, BuiltinDriver, Driver};
-use transship_core::{DeviceId, Error, Result};
+use transship_core::{DeviceId, DeviceProperties, Error, Result};
 use wgpu::{Adapter, DeviceDescriptor, DeviceType, ExperimentalFeatures, Features, MemoryHints, Trace};
 
 use crate::adapters::{self, NAME};
@@ -51,16 +51,22 @@ impl Driver for WgpuDriver {
         adapters::all().len()
     }
 
+    fn properties(&self, ordinal: usize) -> Result<DeviceProperties> {
+        Ok(adapters::properties(adapter(ordinal)?.get_info()))
+    }
+
+    /// wgpu has no copies between devices.
+    fn reaches(&self, ordinal: usize, other: usize) -> Result<bool> {
+        adapter(ordinal).and(adapter(other)).map(|_| ordinal == other)
+    }
+
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         open(ordinal)
     }
 }
 
 fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
-    WgpuDriver.is_available()?;
-    let device = DeviceId::new(NAME, ordinal)?;
-    let adapters = adapters::all();
-    let adapter = adapters.get(ordinal).ok_or(Error::NoSuchDevice { device, count: adapters.len() })?;
+    let (device, adapter) = (DeviceId::new(NAME, ordinal)?, adapter(ordinal)?);
     let requested = pollster::block_on(adapter.request_device(&request(adapter)));
     let (gpu, queue) = requested.map_err(|error| Error::Driver {
         device,
@@ -69,6 +75,12 @@ fn open(ordinal: usize) -> Result<Arc<dyn Backend>> {
         message: error.to_string(),
     })?;
     Ok(Arc::new(WgpuBackend::new(device, gpu, queue, false)))
+}
+
+fn adapter(ordinal: usize) -> Result<&'static Adapter> {
+    WgpuDriver.is_available()?;
+    let (device, adapters) = (DeviceId::new(NAME, ordinal)?, adapters::all());
+    adapters.get(ordinal).ok_or(Error::NoSuchDevice { device, count: adapters.len() })
 }
 
 /// The default limits are those of the weakest hardware: 256 MiB a buffer, 128 MiB a binding.

@@ -82,7 +82,7 @@ impl WgpuBuffer {
     ) -> Self {
         let (open, is_lent) = (Mutex::new(view), AtomicBool::new(false));
         let new = Self { buffer, offset: 0, bytes, origin, is_lent, open, context: context.clone() };
-        context.counters().device_allocated(new.size());
+        context.counters().device_allocated(new.size(), context.kept_bytes());
         new
     }
 

@@ -35,7 +35,9 @@ mod transfer;
 mod tree;
 
 pub use crate::alignment::Alignment;
-pub use crate::backend::{MemoryKind, RawMemory, StreamPriority};
+pub use crate::backend::{
+    DeviceMemory, DeviceProperties, DeviceUuid, MemoryKind, PciAddress, RawMemory, StreamPriority,
+};
 pub use crate::cast::cast::Cast;
 pub use crate::copy::broadcast::start_copy_to_all;
 pub use crate::copy::future::PendingCopy;

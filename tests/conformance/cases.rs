@@ -2,6 +2,7 @@
 
 mod awaiting;
 mod cast;
+mod devices;
 mod dtypes;
 mod errors;
 mod fan_out;
@@ -28,6 +29,7 @@ pub(crate) fn all() -> Vec<Case> {
     let subjects = [
         awaiting::cases,
         cast::cases,
+        devices::cases,
         dtypes::cases,
         errors::cases,
         fan_out::cases,

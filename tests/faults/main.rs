@@ -12,6 +12,7 @@ mod budget;
 mod detection;
 mod left;
 mod lost;
+mod questions;
 mod registered;
 #[path = "../support/required.rs"]
 mod required;
@@ -54,6 +55,8 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
         trials.push(trial("cuda::registered".to_owned(), Through::Cuda, registered::run, arguments));
     }
     for through in Through::all() {
+        let run = move |stand_in: &StandIn| questions::run(through, stand_in);
+        trials.push(trial(format!("{}::questions", through.name()), through, run, arguments));
         for direction in Direction::ALL {
             for background in [BackgroundWork::Auto, BackgroundWork::Always] {
                 for fault in Fault::ALL {

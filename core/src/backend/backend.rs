@@ -4,11 +4,11 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::backend::{
-    BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
-    Submission,
+    BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Limits, RawMemory,
+    Staging, StreamPriority, Submission,
 };
 use crate::device_id::DeviceId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// One device, initialised.
 ///
@@ -38,6 +38,33 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// What was asked of the driver so far.
     fn counters(&self) -> Counters;
 
+    /// What the device is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], which is what a backend says that does not implement this, and what the driver says.
+    fn properties(&self) -> Result<DeviceProperties> {
+        Err(Error::Unsupported { device: self.device(), what: "tell its properties" })
+    }
+
+    /// How much memory the device has, and how much of it is held and used. Waits for no device.
+    ///
+    /// # Errors
+    ///
+    /// As [`properties`](Backend::properties).
+    fn memory(&self) -> Result<DeviceMemory> {
+        Err(Error::Unsupported { device: self.device(), what: "tell how much memory it has" })
+    }
+
+    /// The peaks of [`memory`](Backend::memory) are from now on those since this call.
+    ///
+    /// # Errors
+    ///
+    /// As [`properties`](Backend::properties).
+    fn reset_memory_peaks(&self) -> Result<()> {
+        Err(Error::Unsupported { device: self.device(), what: "reset peaks of its memory" })
+    }
+
     /// Creates a stream that does not order itself against any other.
     ///
     /// # Errors
@@ -49,7 +76,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or [`Error::TooLarge`](crate::Error::TooLarge), with the figures.
+    /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
     fn allocate(&self, bytes: usize, stream: &dyn BackendStream) -> Result<Box<dyn Buffer>>;
 
     /// As [`allocate`](Backend::allocate), but the host writes the memory first, where it lies: [`Buffer::window`] until
@@ -69,7 +96,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or [`Error::TooLarge`](crate::Error::TooLarge), with the figures.
+    /// [`Error::OutOfMemory`] or [`Error::TooLarge`], with the figures.
     fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>>;
 
     /// Describes memory that somebody else allocated.
@@ -82,7 +109,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMemory`](crate::Error::InvalidMemory) where the driver knows that the description is wrong.
+    /// [`Error::InvalidMemory`] where the driver knows that the description is wrong.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
 
     /// Submits `ops` in one go, in any order among themselves, behind what was submitted to `stream` before, and

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::backend::Backend;
-use crate::error::Result;
+use crate::backend::{Backend, DeviceProperties};
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
 
 /// A kind of device, found at run time: the plug for a backend.
 ///
@@ -20,17 +21,40 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverUnavailable`](crate::Error::DriverUnavailable) says what is missing.
+    /// [`Error::DriverUnavailable`] says what is missing.
     fn is_available(&self) -> Result<()>;
 
     /// How many devices there are, without initialising one of them; 0 if the driver is not available.
     fn device_count(&self) -> usize;
 
+    /// What a device is, without initialising it. Called with an ordinal that [`device_count`](Driver::device_count) counts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], which is what a driver says that does not implement this, and what the driver says. One property that
+    /// is not known is no error.
+    fn properties(&self, ordinal: usize) -> Result<DeviceProperties> {
+        let device = DeviceId::new(self.name(), ordinal)?;
+        Err(Error::Unsupported { device, what: "tell its properties before it is opened" })
+    }
+
+    /// Whether the device could run [`CopyOp::Between`](crate::backend::CopyOp::Between) from memory of another one of this driver,
+    /// without initialising either of them, and without opening anything to the other. Called with two different ordinals.
+    ///
+    /// # Errors
+    ///
+    /// As [`properties`](Driver::properties).
+    fn reaches(&self, ordinal: usize, other: usize) -> Result<bool> {
+        let _ = other;
+        let device = DeviceId::new(self.name(), ordinal)?;
+        Err(Error::Unsupported { device, what: "tell which devices it reaches before it is opened" })
+    }
+
     /// Initialises one device. May take as long as the driver needs: [`Device::open`](crate::Device::open) calls it on a thread of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::DriverUnavailable`](crate::Error::DriverUnavailable), [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver says.
+    /// [`Error::DriverUnavailable`], [`Error::NoSuchDevice`], or what the driver says.
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>>;
 }
 

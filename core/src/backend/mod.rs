@@ -10,10 +10,13 @@
 pub(crate) mod backend;
 pub(crate) mod copy_op;
 pub(crate) mod counters;
+pub(crate) mod device_memory;
 pub(crate) mod driver;
 pub(crate) mod host;
 pub(crate) mod limits;
 pub(crate) mod memory;
+pub(crate) mod pci_address;
+pub(crate) mod properties;
 pub(crate) mod runs;
 pub(crate) mod stream;
 pub mod stream_ordered;
@@ -21,9 +24,12 @@ pub mod stream_ordered;
 pub use backend::Backend;
 pub use copy_op::{CopyOp, GatherTo, HostSide, Submission};
 pub use counters::{CounterCells, Counters, Moved};
+pub use device_memory::DeviceMemory;
 pub use driver::{BuiltinDriver, Driver};
 pub use limits::Limits;
 pub use memory::{Buffer, Direction, MemoryKind, RawMemory, Staging, WriteWindow};
+pub use pci_address::PciAddress;
+pub use properties::{DeviceProperties, DeviceUuid};
 pub use runs::{RunDim, Runs, StridedPlace};
 pub use stream::{BackendStream, StreamPriority, Ticket, TimeMark};
 

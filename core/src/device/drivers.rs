@@ -198,7 +198,17 @@ fn by_preference() -> Vec<NamedDriver> {
     drivers
 }
 
-pub(crate) fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {
+/// The driver of a device that is there.
+pub(crate) fn find_device(id: DeviceId) -> Result<Arc<dyn Driver>> {
+    let driver = find_driver(id.driver())?;
+    driver.is_available()?;
+    match driver.device_count() {
+        count if id.ordinal() >= count => Err(Error::NoSuchDevice { device: id, count }),
+        _ => Ok(driver),
+    }
+}
+
+fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {
     let drivers = known_drivers();
     let known = drivers.iter().find(|known| known.name == name);
     known.map(|known| known.driver.clone()).ok_or_else(|| Error::UnknownDriver {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Buffer, Direction};
+use crate::backend::{Buffer, DeviceMemory, Direction};
 use crate::device::block_size;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
@@ -34,6 +34,36 @@ impl Device {
             }
         }
         Ok(())
+    }
+
+    /// How much memory the device has, and how much of it this device holds and uses, at this moment. Waits for no device, but asks the
+    /// driver, which may take some 10 us and more where other threads allocate.
+    ///
+    /// ```
+    /// let memory = transship_core::Device::best()?.memory()?;
+    /// if let (Some(free), Some(total)) = (memory.free, memory.total) {
+    ///     println!("{} of {} MiB are free", free >> 20, total >> 20);
+    /// }
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] from a backend that cannot tell, and what the driver says.
+    pub fn memory(&self) -> Result<DeviceMemory> {
+        fork::check()?;
+        self.backend().memory()
+    }
+
+    /// The peaks of [`memory`](Self::memory) are from now on those since this call: what is reserved and used now is where they begin.
+    /// They are the device's, whoever copies to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] from a backend that counts no peaks, as the host, and what the driver says.
+    pub fn reset_memory_peaks(&self) -> Result<()> {
+        fork::check()?;
+        self.backend().reset_memory_peaks()
     }
 
     /// Frees idle staging memory, and gives idle device memory back to the driver; returns how many bytes. May block for

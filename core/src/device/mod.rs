@@ -7,5 +7,6 @@ pub(crate) mod device;
 pub(crate) mod drivers;
 pub(crate) mod memory_budgets;
 pub(crate) mod open;
+pub(crate) mod properties;
 pub(crate) mod stream;
 pub(crate) mod thread_queues;

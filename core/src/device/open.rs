@@ -6,7 +6,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::device::device::{Device, WeakDevice};
 use crate::device::drivers;
-use crate::device::drivers::find_driver;
+use crate::device::drivers::find_device;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::runtime::fork;
@@ -92,12 +92,7 @@ fn open(id: DeviceId) -> Result<Device> {
     if let Some(device) = find_open(id) {
         return Ok(device);
     }
-    let driver = find_driver(id.driver())?;
-    driver.is_available()?;
-    let count = driver.device_count();
-    if id.ordinal() >= count {
-        return Err(Error::NoSuchDevice { device: id, count });
-    }
+    let driver = find_device(id)?;
     let device = Device::from_backend(driver.open(id.ordinal())?)?;
     Ok(keep(device))
 }

@@ -9,6 +9,40 @@ pub(crate) fn bytes() -> Option<usize> {
     *KNOWN.get_or_init(|| machine().into_iter().chain(container()).min())
 }
 
+/// How many bytes of [`bytes`] nobody uses, now; `None` where that is not known. What the system would drop for others at once, such as files
+/// that it has cached, counts as free.
+pub(crate) fn free_bytes() -> Option<u64> {
+    if cfg!(any(not(target_os = "linux"), miri)) {
+        return None;
+    }
+    let available =
+        std::fs::read_to_string("/proc/meminfo").ok().and_then(|all| figure(&all, "MemAvailable:"));
+    let machine = available.map(|kibibytes| kibibytes.saturating_mul(1024));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    machine.into_iter().chain(limit_files(&groups).iter().filter_map(|file| free_below(file))).min()
+}
+
+/// What is left of the limit that a file has.
+fn free_below(limit_file: &str) -> Option<u64> {
+    let read = |file: &str| std::fs::read_to_string(file).ok();
+    let limit: u64 = read(limit_file)?.trim().parse().ok()?;
+    let (folder, name) = limit_file.rsplit_once('/')?;
+    let (usage, cached) = match name {
+        "memory.max" => ("memory.current", "inactive_file"),
+        _ => ("memory.usage_in_bytes", "total_inactive_file"),
+    };
+    let used: u64 = read(&format!("{folder}/{usage}"))?.trim().parse().ok()?;
+    let cached = read(&format!("{folder}/memory.stat")).and_then(|all| figure(&all, cached)).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+/// The number behind a word at the start of a line.
+fn figure(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_whitespace);
+    let mut line = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words))?;
+    line.next()?.parse().ok()
+}
+
 #[cfg(all(unix, not(miri)))]
 fn machine() -> Option<usize> {
     // SAFETY: both ask for a number.
@@ -57,6 +91,7 @@ fn limit_files(groups: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
 
     #[test]
@@ -90,5 +125,30 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     fn the_machine_has_some() {
         assert!(bytes().is_some_and(|bytes| bytes > 64 << 20));
+        assert!(free_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn what_a_group_has_cached_is_free() {
+        let folder = std::env::temp_dir().join(format!("transship-group-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        file("memory.max", "1000\n");
+        file("memory.current", "700\n");
+        let limit = folder.join("memory.max").to_str().unwrap().to_owned();
+        assert_eq!(free_below(&limit), Some(300));
+        file("memory.stat", "anon 500\ninactive_file 150\n");
+        assert_eq!(free_below(&limit), Some(450));
+        file("memory.max", "max\n");
+        assert_eq!(free_below(&limit), None);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn figures_are_found_by_their_whole_name() {
+        let text = "MemTotal:       24684084 kB\nMemAvailable:   24212452 kB\ninactive_file 7\n";
+        assert_eq!(figure(text, "MemAvailable:"), Some(24_212_452));
+        assert_eq!((figure(text, "inactive_file"), figure(text, "file")), (Some(7), None));
     }
 }

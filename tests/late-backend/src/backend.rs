@@ -6,8 +6,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Driver, Limits, MemoryKind, RawMemory,
-    Staging, StreamPriority, Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Driver,
+    Limits, MemoryKind, RawMemory, Staging, StreamPriority, Submission,
 };
 use transship_core::{DeviceId, Error, Result};
 
@@ -35,6 +35,14 @@ impl Driver for LateDriver {
 
     fn device_count(&self) -> usize {
         self.0.config.devices
+    }
+
+    fn properties(&self, ordinal: usize) -> Result<DeviceProperties> {
+        Ok(self.0.properties(ordinal))
+    }
+
+    fn reaches(&self, _: usize, _: usize) -> Result<bool> {
+        Ok(self.0.config.peers)
     }
 
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
@@ -169,6 +177,18 @@ unsafe impl Backend for LateBackend {
 
     fn counters(&self) -> Counters {
         self.instance.lock().counters[self.device]
+    }
+
+    fn properties(&self) -> Result<DeviceProperties> {
+        Ok(self.instance.properties(self.device))
+    }
+
+    fn memory(&self) -> Result<DeviceMemory> {
+        self.instance.memory(self.device)
+    }
+
+    fn reset_memory_peaks(&self) -> Result<()> {
+        self.instance.reset_peaks(self.device)
     }
 
     fn create_stream(&self, _: StreamPriority) -> Result<Arc<dyn BackendStream>> {

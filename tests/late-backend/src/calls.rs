@@ -27,6 +27,8 @@ pub enum Call {
     Wrap,
     /// `Backend::submit`.
     Submit,
+    /// `Backend::memory`, `Backend::reset_memory_peaks`.
+    Memory,
     /// `Backend::trim`. Cannot fail.
     Trim,
     /// `Backend::synchronize`.

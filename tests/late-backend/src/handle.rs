@@ -83,6 +83,7 @@ impl LateHandle {
         self.0.change(|state| {
             state.hoards[ordinal] += bytes;
             state.counters[ordinal].device_bytes += bytes as u64;
+            state.note_most(ordinal);
         });
     }
 

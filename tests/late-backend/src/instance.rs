@@ -1,5 +1,6 @@
 //! The state of one simulated driver, and what makes its streams move.
 
+mod memory;
 mod run;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use transship_core::{DeviceId, Error, Result};
 
 use crate::calls::{Call, Calls, failure};
 use crate::config::LateConfig;
+use crate::instance::memory::Most;
 use crate::memory::{Block, Life};
 use crate::queue::{Op, Queue};
 use crate::stream::LateStream;
@@ -36,6 +38,7 @@ pub(crate) struct State {
     pub(crate) staging: BTreeMap<u64, Occupancy>,
     /// Memory of each device that is held idle.
     pub(crate) hoards: Vec<usize>,
+    most: Vec<Most>,
     pub(crate) violations: Vec<String>,
     pub(crate) stall: Stall,
     retired: Vec<Retired>,
@@ -86,6 +89,7 @@ impl Instance {
             allocations: BTreeMap::new(),
             staging: BTreeMap::new(),
             hoards: vec![0; config.devices],
+            most: vec![Most::default(); config.devices],
             violations: Vec::new(),
             stall: Stall::No,
             retired: Vec::new(),
@@ -159,6 +163,7 @@ impl Instance {
         let step = (self.config.buffer_alignment.bytes() as u64).clamp(256, 1 << 32);
         state.next_address += (bytes as u64).next_multiple_of(step) + step;
         state.counters[device].device_bytes += bytes as u64;
+        state.note_most(device);
         state.allocations.insert(id, Allocation { device, address, block, usable: stream.is_none() });
         if let Some(stream) = stream {
             state.streams[stream].pending.push_back(Op::Allocate(id));

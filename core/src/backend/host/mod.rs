@@ -15,11 +15,12 @@ use crate::backend::host::copy::HostCopyOp;
 use crate::backend::host::foreign_memory::{ForeignMemory, host_range};
 use crate::backend::host::memory::HostMemory;
 use crate::backend::{
-    Backend, BackendStream, Buffer, CopyOp, CounterCells, Counters, Direction, Driver, Limits, Moved,
-    RawMemory, Staging, StreamPriority, Submission, TimeMark, WriteWindow,
+    Backend, BackendStream, Buffer, CopyOp, CounterCells, Counters, DeviceMemory, DeviceProperties,
+    Direction, Driver, Limits, Moved, RawMemory, Staging, StreamPriority, Submission, TimeMark, WriteWindow,
 };
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
+use crate::runtime::host_memory;
 
 /// The driver of the host: one device, always there.
 pub(crate) struct HostDriver;
@@ -41,6 +42,10 @@ impl Driver for HostDriver {
         1
     }
 
+    fn properties(&self, _: usize) -> Result<DeviceProperties> {
+        Ok(properties())
+    }
+
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Backend>> {
         match ordinal {
             0 => Ok(Arc::new(HostBackend::new())),
@@ -58,9 +63,8 @@ pub(crate) struct HostBackend {
 
 impl HostBackend {
     pub(crate) fn new() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            description: format!("host, {threads} thread{}", if threads == 1 { "" } else { "s" }),
+            description: description(),
             limits: Limits {
                 host_writable: true,
                 ..Limits::new(const { Alignment::new(256).unwrap() }, isize::MAX as usize)
@@ -68,6 +72,16 @@ impl HostBackend {
             counters: Arc::default(),
         }
     }
+}
+
+fn description() -> String {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("host, {threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
+fn properties() -> DeviceProperties {
+    let total_memory = host_memory::bytes().map(|bytes| bytes as u64);
+    DeviceProperties { total_memory, ..DeviceProperties::new(description()) }
 }
 
 // SAFETY: promises 1 and 2: copies are done when `submit` returns, and a position is given out behind them;
@@ -90,6 +104,17 @@ unsafe impl Backend for HostBackend {
     /// `events_created` stay 0.
     fn counters(&self) -> Counters {
         self.counters.read()
+    }
+
+    fn properties(&self) -> Result<DeviceProperties> {
+        Ok(properties())
+    }
+
+    /// Of all that the process may use: what tensors have of it is the allocator's business, and `None`.
+    fn memory(&self) -> Result<DeviceMemory> {
+        let total = host_memory::bytes().map(|bytes| bytes as u64);
+        let free = host_memory::free_bytes().map(|free| total.map_or(free, |total| free.min(total)));
+        Ok(DeviceMemory { free, total, ..DeviceMemory::default() })
     }
 
     fn create_stream(&self, _: StreamPriority) -> Result<Arc<dyn BackendStream>> {

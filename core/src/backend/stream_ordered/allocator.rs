@@ -7,7 +7,7 @@ use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::mem_pool::MemPool;
 use crate::backend::stream_ordered::stream::{OrderedStream, StreamState};
-use crate::backend::{StreamPriority, Ticket};
+use crate::backend::{DeviceMemory, StreamPriority, Ticket};
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,9 @@ pub(crate) struct DeviceAllocator<A: Api> {
     /// Waits, on the device, for uses of memory and frees it behind them.
     reclaim: OrderedStream<A>,
     pool: Option<MemPool<A>>,
-    /// Bytes allocated where there is no pool.
+    /// Bytes allocated where there is no pool, and the most that ever were.
     plain_bytes: AtomicU64,
+    most_plain_bytes: AtomicU64,
     total: usize,
     context: Arc<Context<A>>,
 }
@@ -59,6 +60,7 @@ impl<A: Api> DeviceAllocator<A> {
             reclaim: OrderedStream::<A>::create(context, StreamPriority::Normal)?,
             pool: MemPool::create(context)?,
             plain_bytes: AtomicU64::new(0),
+            most_plain_bytes: AtomicU64::new(0),
             total,
             context: context.clone(),
         })
@@ -86,6 +88,41 @@ impl<A: Api> DeviceAllocator<A> {
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let pooled = self.pool.as_ref().and_then(|pool| pool.reserved_bytes().ok());
         pooled.unwrap_or(0) + self.plain_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What the device has, and what of it is held and used.
+    pub(crate) fn memory(&self) -> Result<DeviceMemory> {
+        let held = self.pool.as_ref().map_or_else(|| Ok(self.plain_memory()), MemPool::memory)?;
+        // SAFETY: the device is current.
+        let (free, total) = unsafe { self.context.enter()?.memory_info()? };
+        // A driver may begin to count from nothing at a reset.
+        let at_least = |peak: Option<u64>, now| peak.map(|peak| peak.max(now));
+        Ok(DeviceMemory {
+            free: Some(free as u64),
+            total: Some(total as u64),
+            peak_reserved: at_least(held.peak_reserved, held.reserved.unwrap_or(0)),
+            peak_used: at_least(held.peak_used, held.used.unwrap_or(0)),
+            ..held
+        })
+    }
+
+    /// Lets the peaks of [`memory`](Self::memory) begin anew.
+    pub(crate) fn reset_peaks(&self) -> Result<()> {
+        self.most_plain_bytes.store(0, Ordering::Relaxed);
+        self.pool.as_ref().map_or(Ok(()), MemPool::reset_peaks)
+    }
+
+    /// Without a pool all that is held is used.
+    fn plain_memory(&self) -> DeviceMemory {
+        let now = Some(self.plain_bytes.load(Ordering::Relaxed));
+        let most = Some(self.most_plain_bytes.load(Ordering::Relaxed));
+        DeviceMemory {
+            reserved: now,
+            used: now,
+            peak_reserved: most,
+            peak_used: most,
+            ..DeviceMemory::default()
+        }
     }
 
     /// Allocates memory, usable in stream order on `stream`; `bytes` is not 0.
@@ -132,7 +169,9 @@ impl<A: Api> DeviceAllocator<A> {
     fn allocate_plain(&self, driver: &Current<'_, A>, bytes: usize) -> Result<(u64, Allocation<A>)> {
         // SAFETY: the device is current.
         let address = unsafe { driver.allocate(bytes)? };
-        self.plain_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let bytes = bytes as u64;
+        let now = self.plain_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most_plain_bytes.fetch_max(now, Ordering::Relaxed);
         Ok((address, Allocation::Plain { address }))
     }
 

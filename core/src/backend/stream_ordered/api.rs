@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
 use crate::alignment::Alignment;
-use crate::backend::{MemoryKind, StreamPriority};
+use crate::backend::{DeviceMemory, DeviceProperties, MemoryKind, StreamPriority};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 
@@ -62,6 +62,11 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 
     /// Makes the device current for this thread.
     fn enter(&self) -> Result<Self::Guard<'_>>;
+
+    /// What the device is. It need not be current.
+    fn properties(&self) -> Result<DeviceProperties> {
+        Err(Error::Unsupported { device: self.id(), what: "tell its properties" })
+    }
 
     /// The hardware and the driver in their own words.
     unsafe fn description(&self) -> Result<String>;
@@ -125,6 +130,18 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 
     /// Bytes that the pool holds, idle ones included.
     unsafe fn pool_reserved(&self, pool: Self::Pool) -> Result<u64>;
+
+    /// What the pool holds and what of it is in use, with their peaks. `free` and `total` are left open.
+    unsafe fn pool_memory(&self, pool: Self::Pool) -> Result<DeviceMemory> {
+        // SAFETY: the caller's promises.
+        let reserved = unsafe { self.pool_reserved(pool)? };
+        Ok(DeviceMemory { reserved: Some(reserved), ..DeviceMemory::default() })
+    }
+
+    /// Lets both peaks of the pool begin anew.
+    unsafe fn reset_pool_peaks(&self, _pool: Self::Pool) -> Result<()> {
+        Err(Error::Unsupported { device: self.id(), what: "reset peaks of its memory" })
+    }
 
     /// Makes the pool give its idle memory back.
     unsafe fn trim_pool(&self, pool: Self::Pool) -> Result<()>;

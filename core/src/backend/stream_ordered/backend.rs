@@ -13,8 +13,8 @@ use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::backend::stream_ordered::strided_entry::StridedEntry;
 use crate::backend::stream_ordered::submit;
 use crate::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
-    Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Limits,
+    RawMemory, Staging, StreamPriority, Submission,
 };
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -135,6 +135,18 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
             device_bytes: self.allocator.reserved_bytes(),
             ..self.context().counters().read()
         }
+    }
+
+    fn properties(&self) -> Result<DeviceProperties> {
+        self.context().api().properties()
+    }
+
+    fn memory(&self) -> Result<DeviceMemory> {
+        self.allocator.memory()
+    }
+
+    fn reset_memory_peaks(&self) -> Result<()> {
+        self.allocator.reset_peaks()
     }
 
     fn create_stream(&self, priority: StreamPriority) -> Result<Arc<dyn BackendStream>> {

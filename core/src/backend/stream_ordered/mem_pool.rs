@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::backend::DeviceMemory;
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::Context;
 use crate::error::Result;
@@ -40,6 +41,18 @@ impl<A: Api> MemPool<A> {
     pub(crate) fn reserved_bytes(&self) -> Result<u64> {
         // SAFETY: the device is current, the pool alive.
         unsafe { self.context.enter()?.pool_reserved(self.handle) }
+    }
+
+    /// What it holds and what of it is in use, with their peaks.
+    pub(crate) fn memory(&self) -> Result<DeviceMemory> {
+        // SAFETY: the device is current, the pool alive.
+        unsafe { self.context.enter()?.pool_memory(self.handle) }
+    }
+
+    /// Lets the peaks begin anew.
+    pub(crate) fn reset_peaks(&self) -> Result<()> {
+        // SAFETY: the device is current, the pool alive.
+        unsafe { self.context.enter()?.reset_pool_peaks(self.handle) }
     }
 
     /// Gives idle memory back to the driver.

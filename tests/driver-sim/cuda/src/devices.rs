@@ -9,11 +9,19 @@ use crate::codes;
 
 const VERSION: i32 = 13_000;
 /// Of the device attributes, those whose answer is not 0.
+const PCI_BUS: u32 = 33;
+const PCI_DEVICE: u32 = 34;
 const ASYNC_ENGINES: u32 = 40;
 const UNIFIED_ADDRESSING: u32 = 41;
+const PCI_DOMAIN: u32 = 50;
 const CAPABILITY_MAJOR: u32 = 75;
 const HOST_POINTERS_OF_REGISTERED: u32 = 91;
 const MEMORY_POOLS: u32 = 115;
+const HOST_NODE: u32 = 134;
+
+/// Bits of the number of a slot on a bus, and of that of a bus: devices fill one slot of each bus after the other.
+const BUS_BITS: u32 = 8;
+const SLOT_BITS: u32 = 5;
 
 exports! {
     fn cuInit(_flags: u32) |sim| sim.initialise();
@@ -36,8 +44,8 @@ exports! {
 
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: i32) |sim| {
         sim.check_device(device)?;
-        let mut number = *b"transship-sim- \0";
-        number[15] = device as u8;
+        let mut number = *b"transship-si\0\0\0\0";
+        number[12..].copy_from_slice(&device.to_be_bytes());
         uuid.put(number)
     };
 
@@ -50,6 +58,10 @@ exports! {
             UNIFIED_ADDRESSING | HOST_POINTERS_OF_REGISTERED => 1,
             CAPABILITY_MAJOR => 9,
             MEMORY_POOLS => i32::from(sim.has_pools()),
+            PCI_BUS => (device + 1) & ((1 << BUS_BITS) - 1),
+            PCI_DEVICE => (device + 1) >> BUS_BITS & ((1 << SLOT_BITS) - 1),
+            PCI_DOMAIN => (device + 1) >> (BUS_BITS + SLOT_BITS),
+            HOST_NODE => device % 2,
             _ => 0,
         })
     };

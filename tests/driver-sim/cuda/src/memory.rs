@@ -16,7 +16,9 @@ const POOL_DEVICE: usize = 3;
 /// Of the attributes of pools.
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED: u32 = 5;
+const MOST_RESERVED: u32 = 6;
 const USED: u32 = 7;
+const MOST_USED: u32 = 8;
 
 exports! {
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) |sim| address.take(|| sim.allocate(bytes));
@@ -65,7 +67,9 @@ exports! {
         let figure = match attribute {
             RELEASE_THRESHOLD => PoolFigure::Threshold,
             RESERVED => PoolFigure::Reserved,
+            MOST_RESERVED => PoolFigure::MostReserved,
             USED => PoolFigure::Used,
+            MOST_USED => PoolFigure::MostUsed,
             _ => return Err(Failure::InvalidValue),
         };
         value.put(sim.pool_figure(pool, figure)?)
@@ -73,6 +77,9 @@ exports! {
 
     fn cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u64>) |sim| match attribute {
         RELEASE_THRESHOLD => sim.set_pool_threshold(pool, value.read()?),
+        // They can be set to 0 only.
+        MOST_RESERVED if value.read()? == 0 => sim.reset_pool_figure(pool, PoolFigure::MostReserved),
+        MOST_USED if value.read()? == 0 => sim.reset_pool_figure(pool, PoolFigure::MostUsed),
         _ => Err(Failure::InvalidValue),
     };
 

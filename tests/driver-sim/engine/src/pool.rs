@@ -14,6 +14,8 @@ pub(crate) struct Pool {
     pub(crate) device: usize,
     pub(crate) used: u64,
     reserved: u64,
+    most_used: u64,
+    most_reserved: u64,
     threshold: u64,
     /// Other devices that may use its memory.
     pub(crate) access: BTreeSet<usize>,
@@ -33,6 +35,10 @@ pub enum PoolFigure {
     Reserved,
     /// Bytes in use.
     Used,
+    /// The most that was ever held, since the pool was made or this was reset.
+    MostReserved,
+    /// The most that was ever in use, since then.
+    MostUsed,
 }
 
 impl Sim {
@@ -83,7 +89,22 @@ impl Sim {
             PoolFigure::Threshold => pool.threshold,
             PoolFigure::Reserved => pool.reserved,
             PoolFigure::Used => pool.used,
+            PoolFigure::MostReserved => pool.most_reserved,
+            PoolFigure::MostUsed => pool.most_used,
         })
+    }
+
+    /// Begins to count the most that a pool had, of one kind, from nothing: what it has now counts with the next allocation only.
+    pub fn reset_pool_figure(&mut self, pool: u64, figure: PoolFigure) -> Result<(), Failure> {
+        let pool = self.pool(pool)?;
+        match figure {
+            PoolFigure::MostReserved => pool.most_reserved = 0,
+            PoolFigure::MostUsed => pool.most_used = 0,
+            PoolFigure::Threshold | PoolFigure::Reserved | PoolFigure::Used => {
+                return Err(Failure::InvalidValue);
+            }
+        }
+        Ok(())
     }
 
     /// Sets how many unused bytes a pool keeps.
@@ -121,6 +142,8 @@ impl Sim {
         let used = self.pool(pool)?;
         used.used += bytes as u64;
         used.reserved = used.reserved.max(used.used);
+        used.most_used = used.most_used.max(used.used);
+        used.most_reserved = used.most_reserved.max(used.reserved);
         let kind = Kind::Device { device, pool: Some(pool) };
         let block = Block::new(bytes, kind, context, Life::Ordered, self.call);
         let (number, address) = self.memory.add_device(block, device);
@@ -193,6 +216,8 @@ impl Sim {
             device,
             used: 0,
             reserved: 0,
+            most_used: 0,
+            most_reserved: 0,
             threshold: 0,
             access: BTreeSet::new(),
             default,

@@ -40,6 +40,7 @@ functions! {
     cuDeviceGetCount(*mut c_int);
     cuDeviceGet(*mut c_int, c_int);
     cuDeviceGetName(*mut c_char, c_int, c_int);
+    cuDeviceGetUuid_v2(*mut [u8; 16], c_int);
     cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
     cuDeviceTotalMem_v2(*mut usize, c_int);
     cuDeviceCanAccessPeer(*mut c_int, c_int, c_int);

@@ -11,7 +11,12 @@ use crate::exports::forward;
 const VERSION: c_int = 50_422_803;
 
 /// HIP's numbers of attributes, and CUDA's.
-const ATTRIBUTES: &[(c_uint, c_uint)] = &[(88, 115), (85, 41)];
+const ATTRIBUTES: &[(c_uint, c_uint)] = &[(88, 115), (85, 41), (23, 75), (61, 76)];
+
+/// CUDA's attributes that say where a device is plugged in.
+const PCI_DOMAIN: c_uint = 50;
+const PCI_BUS: c_uint = 33;
+const PCI_DEVICE: c_uint = 34;
 
 forward! {
     fn hipDeviceSynchronize() = cuCtxSynchronize();
@@ -69,6 +74,26 @@ extern "C" fn hipDeviceGetAttribute(value: *mut c_int, attribute: c_uint, ordina
         // SAFETY: the caller passes a place for a number.
         check(unsafe { (cuda()?.cuDeviceGetAttribute)(value, attribute, ordinal) })
     }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> u32 {
+    // SAFETY: the caller passes a place for 16 bytes.
+    answer(cuda().and_then(|cuda| check(unsafe { (cuda.cuDeviceGetUuid_v2)(uuid, device) })))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipDeviceGetPCIBusId(text: *mut c_char, length: c_int, ordinal: c_int) -> u32 {
+    let number = |attribute| {
+        let mut value = 0;
+        // SAFETY: the value is written to a local.
+        check(unsafe { (cuda()?.cuDeviceGetAttribute)(&mut value, attribute, ordinal) }).map(|()| value)
+    };
+    let place = || {
+        let (domain, bus, device) = (number(PCI_DOMAIN)?, number(PCI_BUS)?, number(PCI_DEVICE)?);
+        Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+    };
+    answer(place().and_then(|place| put_text(text, length, &place)))
 }
 
 #[unsafe(no_mangle)]
