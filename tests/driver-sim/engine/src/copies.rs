@@ -192,8 +192,12 @@ impl Sim {
         if bytes == 0 {
             return Ok(());
         }
-        let submitted =
+        let spoilt = std::mem::take(&mut self.spoil).then(|| to.clone());
+        let mut submitted =
             self.submit(stream, Work::Copy { from, to, bytes, done: 0, direction }, Vec::new())?;
+        if let Some(at) = spoilt {
+            submitted = self.submit(stream, Work::Spoil { at }, Vec::new())?;
+        }
         match submitted {
             Some(point) if back == Return::WhenDone => self.finish(point),
             _ => Ok(()),

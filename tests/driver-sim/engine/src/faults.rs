@@ -15,6 +15,8 @@ pub(crate) enum Fault {
     LaunchFailed,
     /// The call succeeds; the context is lost when the work of it would run.
     LateLaunchFailed,
+    /// The call succeeds; the first byte of what it copies comes out another one.
+    Wrong,
     /// Every context of the device is lost, and no new one can be had.
     DeviceLost,
     /// The device never does anything any more.
@@ -134,6 +136,7 @@ impl Fault {
             "unknown" => Self::Unknown,
             "launch-failed" => Self::LaunchFailed,
             "late-launch-failed" => Self::LateLaunchFailed,
+            "wrong" => Self::Wrong,
             "device-lost" => Self::DeviceLost,
             "hang" => Self::Hang,
             _ => return None,

@@ -74,6 +74,12 @@ impl Sim {
                 unsafe { start.write_bytes(*value, *bytes) };
                 Ok(())
             }
+            Work::Spoil { at } => {
+                let byte = self.memory.pointer(at, 1)?;
+                // SAFETY: `pointer` has checked that it is there, and a copy has just written it.
+                unsafe { *byte = !*byte };
+                Ok(())
+            }
             Work::Kernel(launch) => launch.run(&self.memory),
             Work::Record { event } => {
                 if let Some(event) = self.events.get_mut(event) {

@@ -61,6 +61,8 @@ pub struct State {
     pub(crate) call: &'static str,
     /// What the call submits shall fail when it runs.
     pub(crate) fail_late: bool,
+    /// What the call copies shall come out wrong.
+    pub(crate) spoil: bool,
     /// Questions left that are answered with "not ready" before something moves.
     pub(crate) patience: usize,
     pub(crate) serial: u64,
@@ -167,6 +169,7 @@ impl State {
             violations: Vec::new(),
             call: "",
             fail_late: false,
+            spoil: false,
             patience: 0,
             serial: 0,
             work: 0,
@@ -255,11 +258,11 @@ impl Sim {
         &mut self,
         away: impl FnOnce(&'static Shared, MutexGuard<'static, State>) -> MutexGuard<'static, State>,
     ) {
-        let (call, fail_late) = (self.call, self.fail_late);
+        let kept = (self.call, self.fail_late, self.spoil);
         if let Some(guard) = self.guard.take() {
             self.guard = Some(away(self.shared, guard));
         }
-        (self.call, self.fail_late) = (call, fail_late);
+        (self.call, self.fail_late, self.spoil) = kept;
     }
 
     /// Wakes everybody who waits.
@@ -278,7 +281,7 @@ impl Sim {
 
     /// Does what a rule says of this call; why the call fails, if it does.
     fn fault(&mut self, name: &str) -> Option<Failure> {
-        self.fail_late = false;
+        (self.fail_late, self.spoil) = (false, false);
         let state = &mut **self;
         let context = context::current();
         let fault = state.faults.decide(name, context.is_some(), &mut state.random)?;
@@ -295,6 +298,10 @@ impl Sim {
             }
             Fault::LateLaunchFailed => {
                 self.fail_late = true;
+                None
+            }
+            Fault::Wrong => {
+                self.spoil = true;
                 None
             }
             Fault::DeviceLost => {

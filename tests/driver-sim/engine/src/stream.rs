@@ -41,6 +41,10 @@ pub(crate) enum Work {
         bytes: usize,
         value: u8,
     },
+    /// A fault: a byte becomes another one.
+    Spoil {
+        at: Side,
+    },
     Kernel(Launch),
     Host(HostFunction),
     Record {
@@ -104,6 +108,7 @@ impl Work {
         };
         match self {
             Self::Copy { from, to, .. } => [from, to].into_iter().filter_map(block).collect(),
+            Self::Spoil { at } => block(at).into_iter().collect(),
             Self::Fill { to, .. } => block(to).into_iter().collect(),
             Self::Kernel(launch) => launch.sides().filter_map(block).collect(),
             _ => Vec::new(),

@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(memory_has_a_limit, Ends::Well),
         case!(a_lost_context_stays_lost_and_others_go_on, Ends::Well),
         case!(a_late_failure_shows_when_the_work_runs, Ends::Well),
+        case!(a_copy_comes_out_wrong_where_that_is_asked_for, Ends::Well),
         case!(a_lost_device_cannot_be_opened, Ends::Well),
         case!(a_device_that_hangs_answers_not_ready, Ends::Well, "DRIVER_SIM_LEAKS" = "allow"),
         case!(a_call_is_held_up_until_it_may_go_on, Ends::Well),
@@ -107,6 +108,24 @@ fn a_late_failure_shows_when_the_work_runs() {
     bench.up(there, from.0, bench.first);
     let synchronized = call("synchronize", |sim| sim.synchronize_stream(bench.first));
     assert_eq!(synchronized, Err(Failure::LaunchFailed));
+}
+
+fn a_copy_comes_out_wrong_where_that_is_asked_for() {
+    let bench = Bench::new();
+    let (from, to, there) = (bench.pinned(1), bench.pinned(0), bench.allocate());
+    assert_eq!(tell(c"faults copy_up@2=wrong"), 0);
+    let mut came = Vec::new();
+    for _ in 0..3 {
+        bench.up(there, from.0, bench.first);
+        bench.down(to.0, there, bench.first);
+        bench.synchronize(bench.first);
+        came.push((to.bytes()[0], to.bytes()[1..] == [1; BYTES - 1]));
+    }
+    assert_eq!((came, fired()), (vec![(1, true), (!1, true), (1, true)], 1));
+    must("free", |sim| sim.free(there));
+    from.free();
+    to.free();
+    bench.close();
 }
 
 fn a_lost_device_cannot_be_opened() {
