@@ -267,7 +267,8 @@ def switched(text, edits):
 
 def root_of(path):
     """The file that the crate begins with."""
-    return next(folder / "src/lib.rs" for folder in path.parents if (folder / "Cargo.toml").is_file())
+    folder = next(folder for folder in path.parents if (folder / "Cargo.toml").is_file())
+    return next(root for root in (folder / "src/lib.rs", folder / "src/main.rs") if root.is_file())
 
 
 def files_of(mutant):

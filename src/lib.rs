@@ -99,6 +99,9 @@ mod book {
     #[doc = include_str!("../docs/book/measuring.md")]
     struct Measuring;
 
+    #[doc = include_str!("../docs/book/command.md")]
+    struct Command;
+
     #[doc = include_str!("../docs/book/hip.md")]
     struct Hip;
 }
