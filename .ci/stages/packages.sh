@@ -11,9 +11,9 @@ stage_package() {
     local oldest from_files
     oldest=$(tail -n 1 "$scratch/packages")
     from_files=(check --manifest-path "$target/packages/unpacked/Cargo.toml" --target-dir "$target" --workspace --all-features)
-    step cargo "${from_files[@]}" --lib --examples
+    step cargo "${from_files[@]}" --lib --bins --examples
     if ensure_toolchain "$oldest"; then
-        step cargo "+$oldest" "${from_files[@]}" --lib
+        step cargo "+$oldest" "${from_files[@]}" --lib --bins
     else
         not_run "with Rust $oldest, which cannot be installed"
     fi
