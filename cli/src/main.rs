@@ -40,7 +40,7 @@ enum Command {
 /// What `doctor` looks at.
 #[derive(clap::Args)]
 struct Examination {
-    /// Devices that must be there, such as cuda or wgpu:1; only these are copied to [default: all that are there]
+    /// Devices that must be there, such as cuda (which is cuda:0) or wgpu:1; only these are copied to [default: all that are there]
     devices: Vec<DeviceId>,
     /// Print JSON
     #[arg(long)]

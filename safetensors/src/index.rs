@@ -10,7 +10,11 @@ use crate::error::{LoadError, printable};
 use crate::open_file::OpenFile;
 
 /// Longer files are no index. As long as the longest header.
-const MOST_BYTES: u64 = 100_000_000;
+pub(crate) const MOST_BYTES: u64 = 100_000_000;
+/// What an index is before the first model of its folder is complete: a text without a `weight_map`, so that the first files are not taken
+/// for a model.
+pub(crate) const UNFINISHED: &[u8] =
+    br#"{"unfinished": "the first save to this folder has not come to its end; save again"}"#;
 
 /// An index.
 pub(crate) struct Index {
@@ -29,6 +33,10 @@ impl Index {
         let mut text = vec![0; file.bytes as usize];
         let read = file.read_exact_at(&mut text, 0);
         read.map_err(|source| LoadError::Read { path: path.to_owned(), offset: 0, source })?;
+        if text == UNFINISHED {
+            let reason = "the first save to its folder goes on, or has not come to its end: wait for it, or save again";
+            return Err(wrong(reason.to_owned()));
+        }
         let Contents { weight_map } =
             serde_json::from_slice(&text).map_err(|error| wrong(printable(&error.to_string())))?;
         for (tensor, file) in &weight_map.0 {

@@ -319,3 +319,57 @@ fn what_is_loaded_is_saved_as_it_was() {
     assert_eq!(again.files()[0].metadata(), metadata);
     check(&again, &entries, &Device::host());
 }
+
+/// catches: 228-index-written-over
+#[test]
+fn a_single_file_is_not_in_the_way_of_a_model() {
+    let folder = folder(&[]);
+    let (at, model) = (
+        |name: &str| folder.path().join(name),
+        |value: u8| BTreeMap::from([("a", Tensor::from(vec![value]))]),
+    );
+    let model_folder = at("model");
+    save(&model(1), &model_folder, SaveOptions::default().shard_bytes(8)).unwrap();
+    let shard = files_of(&model_folder).into_iter().find(|name| name.ends_with(".safetensors")).unwrap();
+    for (path, why) in [
+        (model_folder.join("model.safetensors.index.json"), "name of an index"),
+        (model_folder.join(&shard), "lies beside model.safetensors.index.json"),
+        (model_folder.join("model.safetensors"), "lies beside model.safetensors.index.json"),
+        (at("new/"), "names no file"),
+        (Path::new("").to_owned(), "names no file"),
+    ] {
+        let refused = save(&model(2), &path, SaveOptions::default()).unwrap_err();
+        assert!(matches!(&refused, SaveError::Path { .. }) && refused.to_string().contains(why), "{refused}");
+    }
+    assert_eq!(files_of(folder.path()), ["model"]);
+    let loaded = load(&model_folder, &Device::host(), options()).unwrap();
+    assert_eq!(loaded.get("a").unwrap().as_slice::<u8>().unwrap(), [1]);
+    save(&model(3), model_folder.join("optimizer.safetensors"), SaveOptions::default()).unwrap();
+
+    fs::write(model_folder.join("model.safetensors"), b"of another program").unwrap();
+    let refused = save(&model(4), &model_folder, SaveOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("has model.safetensors as well"), "{refused}");
+}
+
+#[test]
+fn an_index_that_could_not_be_loaded_is_not_written() {
+    let folder = folder(&[]);
+    let path = folder.path().join("model");
+    let names = ('a'..='z').map(|letter| letter.to_string().repeat(4 << 20));
+    let model: BTreeMap<_, _> = names.map(|name| (name, Tensor::from(vec![1_u8]))).collect();
+    let refused = save(&model, &path, SaveOptions::default().shard_bytes(1)).unwrap_err();
+    assert!(refused.to_string().contains("would need an index of"), "{refused}");
+    assert!(files_of(&path).is_empty());
+}
+
+#[test]
+fn a_folder_without_its_first_model_says_so() {
+    let folder = folder(&[(
+        "model.safetensors.index.json",
+        br#"{"unfinished": "the first save to this folder has not come to its end; save again"}"#.to_vec(),
+    )]);
+    let refused = load(folder.path(), &Device::host(), options()).unwrap_err();
+    assert!(refused.to_string().contains("the first save to its folder"), "{refused}");
+    save(&BTreeMap::from([("a", Tensor::from(vec![1_u8]))]), folder.path(), SaveOptions::default()).unwrap();
+    assert_eq!(load(folder.path(), &Device::host(), options()).unwrap().len(), 1);
+}

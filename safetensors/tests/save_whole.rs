@@ -350,7 +350,7 @@ fn a_folder_that_is_not_for_one_more_model_is_left_alone() {
     let error = save_generation(&folder.path().join("no/such"), true, 1).unwrap_err();
     assert!(matches!(error, SaveError::File { done: "created", .. }), "{error}");
     let error = save_generation(&folder.path().join("no/such.safetensors"), false, 1).unwrap_err();
-    assert!(matches!(error, SaveError::File { done: "created", .. }), "{error}");
+    assert!(matches!(error, SaveError::File { done: "opened", .. }), "{error}");
 }
 
 /// catches: 243-replaces-what-is-no-file

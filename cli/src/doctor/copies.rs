@@ -35,6 +35,11 @@ pub(crate) fn check(examination: &Examination, findings: &mut Vec<Finding>) -> V
         Device::list().into_iter().filter(|id| !id.is_host() && is_wanted(id)).collect();
     let mut copies = Vec::new();
     if devices.is_empty() {
+        findings.push(Finding::new(
+            Level::Note,
+            Check::Copy,
+            "there is no device but the host: nothing was copied",
+        ));
         return copies;
     }
     let sent = numbers((examination.mib as usize) << 20);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::index::Index;
+use crate::index::{Index, MOST_BYTES as MOST_INDEX_BYTES, UNFINISHED};
 use crate::save::error::SaveError;
 use crate::save::folder;
 use crate::save::plan::PlannedFile;
@@ -17,10 +17,6 @@ use crate::sources::{FILE, INDEX};
 
 /// Files have this name, and more, in front of [`FILE`], and the index in front of [`INDEX`].
 const MODEL: &str = "model";
-/// What an index is before the first model is complete: a text without a `weight_map`, so that the first files are not taken for a model.
-const UNFINISHED: &[u8] =
-    br#"{"unfinished": "the first save to this folder has not come to its end; save again"}"#;
-
 pub(crate) struct ModelFolder {
     path: PathBuf,
     index: PathBuf,
@@ -49,9 +45,24 @@ impl ModelFolder {
         (1..=count).map(move |number| format!("{MODEL}-{tag}-{number:05}-of-{count:05}{FILE}"))
     }
 
+    /// The index of these files. Fails if it would be longer than one may be.
+    pub(crate) fn index_of(&self, targets: &[Target]) -> Result<Vec<u8>, SaveError> {
+        let index = index_of(targets);
+        match index.len() as u64 <= MOST_INDEX_BYTES {
+            true => Ok(index),
+            false => Err(SaveError::path(
+                &self.path,
+                format!(
+                    "would need an index of {} bytes, and {MOST_INDEX_BYTES} are allowed; give the tensors shorter names, or save them to several \
+                     folders",
+                    index.len()
+                ),
+            )),
+        }
+    }
+
     /// Puts the files in their places, then the index that names them, and removes what it replaces.
-    pub(crate) fn commit(&self, mut targets: Vec<Target>) -> Result<(), SaveError> {
-        let index = index_of(&targets)?;
+    pub(crate) fn commit(&self, mut targets: Vec<Target>, index: &[u8]) -> Result<(), SaveError> {
         // Until the lock is let go of, no other writer changes the index, or removes what is not named there yet.
         let _locked = folder::lock(&self.path)?;
         self.check()?;
@@ -61,7 +72,7 @@ impl ModelFolder {
         }
         targets.iter_mut().try_for_each(|target| target.temporary.rename())?;
         folder::sync(&self.path)?;
-        self.replace_index(&index)?;
+        self.replace_index(index)?;
         targets.iter_mut().for_each(|target| target.temporary.keep());
         folder::sync(&self.path)?;
         let new: BTreeSet<_> =
@@ -77,6 +88,7 @@ impl ModelFolder {
     fn check(&self) -> Result<(), SaveError> {
         let entries = fs::read_dir(&self.path).map_err(SaveError::file(&self.path, "read"))?;
         let mut file_without_index = None;
+        let (has_index, named) = (self.index.exists(), self.replaced()?);
         for entry in entries {
             let path = entry.map_err(SaveError::file(&self.path, "read"))?.path();
             match name_of(&path) {
@@ -86,11 +98,18 @@ impl ModelFolder {
                     );
                     return Err(SaveError::path(&self.path, found));
                 }
+                Some(name)
+                    if has_index && name.strip_suffix(FILE) == Some(MODEL) && !named.contains(name) =>
+                {
+                    let found =
+                        format!("has {name} as well, which other programs take for the model; move it away");
+                    return Err(SaveError::path(&self.path, found));
+                }
                 Some(name) if name.ends_with(FILE) => file_without_index = Some(name.to_owned()),
                 _ => {}
             }
         }
-        match file_without_index.filter(|_| !self.index.exists()) {
+        match file_without_index.filter(|_| !has_index) {
             None => Ok(()),
             Some(name) => {
                 let found = format!(
@@ -140,7 +159,7 @@ struct IndexMetadata {
     total_size: u64,
 }
 
-fn index_of(targets: &[Target]) -> Result<Vec<u8>, SaveError> {
+fn index_of(targets: &[Target]) -> Vec<u8> {
     let (mut total_size, mut weight_map) = (0, BTreeMap::new());
     for Target { temporary, planned: PlannedFile { tensors, .. } } in targets {
         for tensor in tensors {
@@ -150,5 +169,5 @@ fn index_of(targets: &[Target]) -> Result<Vec<u8>, SaveError> {
     }
     let text = serde_json::to_vec_pretty(&IndexText { metadata: IndexMetadata { total_size }, weight_map });
     // Texts and numbers always have a form.
-    Ok(text.unwrap_or_default())
+    text.unwrap_or_default()
 }

@@ -10,6 +10,7 @@ use crate::save::model_folder::ModelFolder;
 use crate::save::named::{Named, named};
 use crate::save::options::{SaveOptions, Validated};
 use crate::save::plan::{PlannedFile, shards};
+use crate::save::single_file;
 use crate::save::temporary::{Temporary, remove_stale};
 use crate::save::write::{Target, write};
 
@@ -22,12 +23,14 @@ use crate::save::write::{Target, write};
 /// that share memory are written each, views without their gaps. What is still being copied into a tensor is waited for.
 ///
 /// Whatever happens, the path leads to the old model or to the new one, wholly: files are written under other names and synced before they
-/// take their places, the index of several files last. After an error, or when the process ends, the old model is there, unless the
-/// error came when the new one was in its place already and its folder was synced. What a process that has ended left behind goes with the
+/// take their places, the index of several files last. After an error, or when the process ends, the old model is there; only an
+/// error of the very last step, the sync of the folder, comes when the new one is in its place. A new folder has an index that says that it
+/// is unfinished until its first model is there, and stays after an error. What a process that has ended left behind goes with the
 /// next save. A symbolic link to a file is replaced by the new file. A model of several files replaces the
-/// files that the old index names; who reads them meanwhile loads again.
+/// files that the old index names, and files with names like theirs that no index names; who reads them meanwhile loads again.
 ///
-/// Blocks, and may be called on any number of threads.
+/// Blocks, and may be called on any number of threads. Saves to one folder wait for each other by a lock of it (`flock`), and for anybody else
+/// who holds that. Each file is open until the save is done: many small files need as many (`ulimit -n`).
 ///
 /// # Errors
 ///
@@ -47,10 +50,10 @@ pub fn save<S: TensorTree + ?Sized>(
 }
 
 fn to_file(tensors: Vec<Named>, path: &Path, options: &Validated) -> Result<(), SaveError> {
-    if path.symlink_metadata().is_ok_and(|found| !found.is_file() && !found.is_symlink()) {
-        return Err(SaveError::path(path, "is no regular file; name another path"));
-    }
+    single_file::check(path)?;
     let planned = PlannedFile::new(tensors, &options.metadata, path)?;
+    // One that cannot be synced is told before anything takes its place.
+    folder::sync(folder::of(path))?;
     remove_stale(folder::of(path));
     let mut targets = [Target { temporary: Temporary::create(path.to_owned())?, planned }];
     write(&targets, options)?;
@@ -72,6 +75,7 @@ fn to_folder(tensors: Vec<Named>, path: &Path, options: &Validated) -> Result<()
         .zip(names)
         .map(|(planned, name)| Ok(Target { temporary: Temporary::create(path.join(name))?, planned }));
     let targets = targets.collect::<Result<Vec<_>, _>>()?;
+    let index = folder.index_of(&targets)?;
     write(&targets, options)?;
-    folder.commit(targets)
+    folder.commit(targets, &index)
 }
