@@ -82,7 +82,7 @@ pub(crate) struct Scan<'a> {
     reached_by_kernels: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
-    casts: Vec<Cast>,
+    casts: &'a [Cast],
     layouts: FxHashMap<LayoutKey, u32>,
     /// The layout that was numbered last, what it becomes, and its number: neighbours are often alike.
     last_layout: Option<(Layout, Types, u32)>,
@@ -90,7 +90,7 @@ pub(crate) struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     /// A scan for a copy to `target`. Fails if the options ask for a larger alignment than its buffers have.
-    pub(crate) fn new(target: &'a Device, options: &CopyOptions) -> Result<Self> {
+    pub(crate) fn new(target: &'a Device, options: &'a CopyOptions) -> Result<Self> {
         fork::check()?;
         if options.min_alignment() > target.limits().buffer_alignment {
             return Err(Error::InvalidOption {
@@ -119,7 +119,7 @@ impl<'a> Scan<'a> {
             gathers_all: false,
             reached_by_kernels: options.pinned || !target.is_host(),
             last_source: 0,
-            casts: options.casts.clone(),
+            casts: &options.casts,
             layouts: FxHashMap::default(),
             last_layout: None,
         })
@@ -271,7 +271,7 @@ impl<'a> Scan<'a> {
 
     /// How the elements are cast, if the options say so. Fails if they lie on a device.
     fn cast(&self, storage: &Storage, layout: &Layout) -> Result<Option<CastLeaf>> {
-        let Some(cast) = cast_of(&self.casts, layout.dtype()) else { return Ok(None) };
+        let Some(cast) = cast_of(self.casts, layout.dtype()) else { return Ok(None) };
         match storage.device().filter(|_| layout.numel() > 0) {
             None => Ok(Some(CastLeaf { cast, runs: layout.runs() })),
             Some(device) => {

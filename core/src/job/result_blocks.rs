@@ -49,7 +49,10 @@ impl Wanted<'_> {
     /// An idle block. What kernels write serves copies as well: it may have been allocated beforehand (`Device::prepare`).
     fn try_take(&self) -> Option<Block> {
         let try_take = |direction| self.pool.try_take(self.bytes, direction);
-        try_take(self.direction).or_else(|| try_take(Direction::Upload))
+        match self.direction {
+            Direction::Upload => try_take(Direction::Upload),
+            Direction::Download => try_take(Direction::Download).or_else(|| try_take(Direction::Upload)),
+        }
     }
 }
 
