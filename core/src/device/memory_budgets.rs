@@ -37,7 +37,7 @@ impl Device {
     }
 
     /// How much memory the device has, and how much of it this device holds and uses, at this moment. Waits for no device, but asks the
-    /// driver, which may take some 10 us and more where other threads allocate.
+    /// driver, which may wait for other threads that allocate.
     ///
     /// ```
     /// let memory = transship_core::Device::best()?.memory()?;

@@ -19,7 +19,7 @@ impl Device {
     }
 
     /// As [`properties`](Self::properties), of a device that need not be open: nothing is initialised. Drivers are asked on this thread,
-    /// which may take some 10 ms the first time.
+    /// and the first question loads them.
     ///
     /// ```
     /// use transship_core::Device;
