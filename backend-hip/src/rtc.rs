@@ -15,7 +15,7 @@ const SUCCESS: u32 = 0;
 
 /// Compiles `source` for the current device; `None` where there is no compiler, or it fails.
 pub(crate) fn compile(source: &CStr) -> Option<Vec<u8>> {
-    Compiler::load()?.compile(source, &[])
+    Compiler::load()?.compile(source, &[c"-ffp-contract=off"])
 }
 
 struct Compiler {

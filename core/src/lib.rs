@@ -14,6 +14,7 @@ pub mod plan;
 
 mod alignment;
 mod cast;
+mod convert;
 mod copy;
 mod device;
 mod device_id;
@@ -38,7 +39,7 @@ pub use crate::alignment::Alignment;
 pub use crate::backend::{
     DeviceMemory, DeviceProperties, DeviceUuid, MemoryKind, PciAddress, RawMemory, StreamPriority,
 };
-pub use crate::cast::cast::Cast;
+pub use crate::cast::Cast;
 pub use crate::copy::broadcast::start_copy_to_all;
 pub use crate::copy::future::PendingCopy;
 pub use crate::copy::handle::{Cancelled, CopyHandle, TimedWait};

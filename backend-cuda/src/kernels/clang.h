@@ -1,6 +1,7 @@
 // CUDA without its headers, from what clang knows of such devices by itself: see `.ci/ptx`.
 
-#define DEVICE __attribute__((device)) static inline
+#define DEVICE __attribute__((device, always_inline)) static inline
+#define SEPARATE __attribute__((device, noinline)) static
 #define KERNEL(name, Type, parameter)                                                                                \
     DEVICE void name##_by(Type parameter, unsigned block, unsigned blocks, unsigned thread, unsigned threads);       \
     extern "C" __attribute__((global)) void name(Type parameter) {                                                   \

@@ -1,6 +1,7 @@
 // What the kernels ask of their compiler, for hiprtc, which knows blocks and threads by itself.
 
 #define DEVICE __device__ static inline
+#define SEPARATE __device__ __attribute__((noinline)) static
 #define KERNEL(name, Type, parameter)                                                                                \
     DEVICE void name##_by(Type parameter, unsigned block, unsigned blocks, unsigned thread, unsigned threads);       \
     extern "C" __global__ void name(Type parameter) {                                                                \

@@ -2,7 +2,8 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::{Buffer, Staging, StridedPlace};
+use crate::backend::{Buffer, Elements, Staging};
+use crate::cast::Cast;
 
 /// One copy of a contiguous range. There may be more kinds later: a backend is given those alone that it says it can run.
 #[derive(Clone, Copy)]
@@ -43,19 +44,33 @@ pub enum CopyOp<'a> {
         /// How much.
         bytes: usize,
     },
-    /// Out of device memory, without the gaps of a strided tensor. Only for a device whose
+    /// Out of device memory, without the gaps of a strided tensor, and cast. Only for a device whose
     /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
     Gather {
         /// The source: a buffer of the device that runs the copy, or of one that it
         /// [reaches](crate::backend::Backend::reaches).
         from: &'a dyn Buffer,
-        /// Where in `from` the elements lie. At most [`Runs::MOST_DIMS`](crate::backend::Runs::MOST_DIMS) dimensions.
-        place: &'a StridedPlace,
-        /// How many bytes of the elements, taken without gaps, are left out before.
+        /// The elements in `from`. At most [`Runs::MOST_DIMS`](crate::backend::Runs::MOST_DIMS) dimensions.
+        elements: &'a Elements,
+        /// How many bytes of the elements, taken without gaps and cast, are left out before. They may end within an element.
         skip: usize,
         /// The destination, which the bytes fill without gaps.
         to: GatherTo<'a>,
-        /// How many bytes of the elements.
+        /// How many bytes of the elements, cast. They may end within an element.
+        bytes: usize,
+    },
+    /// Host to device, each element cast. Only for a device whose
+    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
+    UploadCast {
+        /// The source: elements side by side, which need not be aligned.
+        from: HostSide<'a>,
+        /// What they become.
+        cast: &'a Cast,
+        /// The destination, a buffer of the device that runs the copy.
+        to: &'a dyn Buffer,
+        /// Where in `to`, in bytes.
+        to_offset: usize,
+        /// How much of it is written: whole elements.
         bytes: usize,
     },
     /// Zeros.
@@ -74,6 +89,7 @@ impl CopyOp<'_> {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Upload { bytes, .. }
+            | Self::UploadCast { bytes, .. }
             | Self::Download { bytes, .. }
             | Self::Between { bytes, .. }
             | Self::Gather { bytes, .. }

@@ -124,6 +124,7 @@ impl Moved {
         self.copies += 1;
         match op {
             CopyOp::Upload { bytes, .. } => self.up += bytes,
+            CopyOp::UploadCast { cast, bytes, .. } => self.up += cast.source_bytes(*bytes),
             CopyOp::Download { bytes, .. } => self.down += bytes,
             CopyOp::Gather { bytes, to: GatherTo::Host(_), .. } => self.down += bytes,
             CopyOp::Between { bytes, .. } | CopyOp::Gather { bytes, .. } => self.between += bytes,

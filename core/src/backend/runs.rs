@@ -23,15 +23,6 @@ pub struct RunDim {
     pub step: usize,
 }
 
-/// A strided tensor in the memory of its buffer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StridedPlace {
-    /// Where the first element lies, in bytes.
-    pub offset: usize,
-    /// How the elements lie from there.
-    pub runs: Runs,
-}
-
 impl Runs {
     /// A device gathers no more dimensions of runs than so many.
     pub const MOST_DIMS: usize = 8;

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
-use crate::cast::cast::{Cast, cast_of};
+use crate::cast::{Cast, cast_of};
 use crate::device::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};

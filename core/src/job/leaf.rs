@@ -2,8 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::{Runs, StridedPlace};
-use crate::cast::cast::Cast;
+use crate::backend::Elements;
 use crate::dtype::DType;
 use crate::tensor::storage::Storage;
 
@@ -22,22 +21,8 @@ pub(crate) struct Leaf {
 
 /// What most leaves are not.
 pub(crate) struct Special {
-    /// Present where the elements do not lie in one run.
-    pub(crate) strided: Option<Strided>,
-    /// Present where they are cast.
-    pub(crate) cast: Option<CastLeaf>,
-}
-
-/// How the elements of a leaf on the host are converted while they are staged.
-pub(crate) struct CastLeaf {
-    pub(crate) cast: Cast,
-    /// How they lie.
-    pub(crate) runs: Runs,
-}
-
-/// How the elements of a leaf lie that are not in one run.
-pub(crate) struct Strided {
-    pub(crate) place: StridedPlace,
+    /// The elements, which do not lie in one run or are cast.
+    pub(crate) elements: Elements,
     /// Whether they are in one run where they are copied to: sources on the host are gathered while they are staged, those on a
     /// device where a kernel gathers them (`Scan::gathers`). Others are copied with the gaps.
     pub(crate) is_gathered: bool,
@@ -54,22 +39,10 @@ unsafe impl Send for HostAddress {}
 unsafe impl Sync for HostAddress {}
 
 impl Leaf {
-    /// Bytes from the first element to behind the last.
-    #[inline]
-    pub(crate) fn span(&self) -> usize {
-        self.strided().map_or(self.payload, |strided| strided.place.runs.span())
-    }
-
-    /// How the elements lie, where they are not in one run.
-    #[inline]
-    pub(crate) fn strided(&self) -> Option<&Strided> {
-        self.special.as_ref()?.strided.as_ref()
-    }
-
     /// The type that the elements get, where that is another one.
     #[inline]
     pub(crate) fn cast_to(&self) -> Option<DType> {
-        Some(self.special.as_ref()?.cast.as_ref()?.cast.to_dtype())
+        Some(self.special.as_ref()?.elements.cast.as_ref()?.to_dtype())
     }
 
     /// Where the first element lies on the host. Memory that a copy was filling may be mapped only after the leaf was taken.
@@ -85,19 +58,22 @@ impl Leaf {
     /// well.
     #[inline]
     pub(crate) fn copied_bytes(&self) -> usize {
-        if self.is_gathered() { self.payload } else { self.span() }
+        match &self.special {
+            Some(special) if !special.is_gathered => special.elements.runs.span(),
+            _ => self.payload,
+        }
     }
 
     /// Whether the elements lie in one run where they are copied to.
     #[inline]
     pub(crate) fn is_gathered(&self) -> bool {
-        self.strided().is_none_or(|strided| strided.is_gathered)
+        self.special.as_ref().is_none_or(|special| special.is_gathered)
     }
 
     /// The elements that a kernel gathers.
     #[inline]
-    pub(crate) fn gathered(&self) -> Option<&StridedPlace> {
-        let strided = self.strided().filter(|strided| strided.is_gathered)?;
-        self.storage.device().map(|_| &strided.place)
+    pub(crate) fn gathered(&self) -> Option<&Elements> {
+        let special = self.special.as_ref().filter(|special| special.is_gathered)?;
+        self.storage.device().map(|_| &special.elements)
     }
 }

@@ -6,15 +6,15 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
-use crate::backend::{Runs, StridedPlace};
-use crate::cast::cast::{Cast, cast_of};
-use crate::cast::check::check_values;
+use crate::backend::{Elements, Runs};
+use crate::cast::{Cast, cast_of};
+use crate::convert::check::check_values;
 use crate::device::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::dependencies::Dependencies;
-use crate::job::leaf::{CastLeaf, Leaf, Special, Strided};
+use crate::job::leaf::{Leaf, Special};
 use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::job::source::{Source, reader};
 use crate::plan::leaf;
@@ -161,7 +161,7 @@ impl<'a> Scan<'a> {
 
     /// Why the elements of a leaf are not copied into one run.
     pub(crate) fn why_not_gathered(&self, leaf: &Leaf) -> &'static str {
-        let dims = leaf.strided().map_or(0, |strided| strided.place.runs.dims().len());
+        let dims = leaf.special.as_ref().map_or(0, |special| special.elements.runs.dims().len());
         let reader = leaf.storage.device().map(|source| reader(source, self.target));
         match reader.is_some_and(|reader| reader.limits().gather_strided.is_some()) {
             false => "copy strided tensors into memory that is there; start_copy keeps their strides",
@@ -235,17 +235,16 @@ impl<'a> Scan<'a> {
     ) -> Result<(usize, Option<Special>)> {
         storage.check_range(offset, layout.span())?;
         let on_host = storage.device().is_none();
-        let cast = self.cast(storage, layout)?;
-        let dtype = cast.as_ref().map_or(layout.dtype(), |leaf| leaf.cast.to_dtype());
+        let cast = cast_of(self.casts, layout.dtype());
+        let dtype = cast.map_or(layout.dtype(), |cast| cast.to_dtype());
         let payload = layout.bytes_as(dtype)?;
-        let strided = self.strided(storage, offset, layout);
-        let is_gathered = strided.as_ref().is_some_and(|strided| strided.is_gathered);
+        let special = self.special(storage, offset, layout, cast)?;
+        let is_gathered = special.as_ref().is_some_and(|special| special.is_gathered);
         let bytes = if on_host || is_gathered { payload } else { layout.span() };
         let place = self.place(storage, layout, bytes, cast.is_some())?;
-        if let Some(CastLeaf { cast, .. }) = cast.as_ref().filter(|leaf| leaf.cast.may_not_fit() && bytes > 0)
-        {
+        if let Some(cast) = cast.filter(|cast| on_host && cast.may_not_fit() && bytes > 0) {
             // What is still being filled cannot be looked at.
-            check_values(cast, storage.host_bytes(offset, layout.span())?, layout)?;
+            check_values(&cast, storage.host_bytes(offset, layout.span())?, layout)?;
         }
         // What has no elements needs no copy before this one.
         if let Some(copy) = storage.pending().filter(|_| bytes > 0) {
@@ -265,33 +264,52 @@ impl<'a> Scan<'a> {
         });
         let skew = storage.device().filter(|_| !is_gathered).map_or(0, |source| self.skew(source, offset));
         self.leaves.push(leaf::Leaf { bytes, alignment: dtype.alignment(), skew, place, range });
-        let special = (strided.is_some() || cast.is_some()).then_some(Special { strided, cast });
         Ok((payload, special))
     }
 
-    /// How the elements are cast, if the options say so. Fails if they lie on a device.
-    fn cast(&self, storage: &Storage, layout: &Layout) -> Result<Option<CastLeaf>> {
-        let Some(cast) = cast_of(self.casts, layout.dtype()) else { return Ok(None) };
-        match storage.device().filter(|_| layout.numel() > 0) {
-            None => Ok(Some(CastLeaf { cast, runs: layout.runs() })),
-            Some(device) => {
-                let what = "cast what lies on a device; copy it to the host without a cast, and cast on the way from there";
-                Err(Error::Unsupported { device: device.id(), what })
-            }
+    /// How the elements lie and what they become, if they are not in one run or are cast. Fails if they lie on a device and cannot be
+    /// cast from there.
+    fn special(
+        &self,
+        storage: &Storage,
+        offset: usize,
+        layout: &Layout,
+        cast: Option<Cast>,
+    ) -> Result<Option<Special>> {
+        if cast.is_none() && layout.is_contiguous() {
+            return Ok(None);
         }
-    }
-
-    /// How the elements lie, if they are not in one run.
-    fn strided(&self, storage: &Storage, offset: usize, layout: &Layout) -> Option<Strided> {
-        let runs = (!layout.is_contiguous()).then(|| layout.runs())?;
+        let runs = layout.runs();
         let is_gathered = match storage.device() {
             None => true,
-            Some(_) if self.is_unreached(storage) => false,
+            Some(_) if cast.is_some() && layout.numel() == 0 => true,
             Some(source) => {
-                (self.gathers_all || layout.nbytes() < runs.span()) && self.gathers(source, &runs)
+                let gathers = !self.is_unreached(storage) && self.gathers(source, &runs);
+                if let Some(cast) = cast
+                    && (cast.may_not_fit() || !gathers)
+                {
+                    let what = self.why_not_cast(&cast, storage, &runs);
+                    return Err(Error::Unsupported { device: source.id(), what });
+                }
+                gathers && (cast.is_some() || self.gathers_all || layout.nbytes() < runs.span())
             }
         };
-        Some(Strided { place: StridedPlace { offset, runs }, is_gathered })
+        Ok(Some(Special { elements: Elements { offset, runs, cast }, is_gathered }))
+    }
+
+    /// Why elements that lie on a device are not cast from there.
+    fn why_not_cast(&self, cast: &Cast, storage: &Storage, runs: &Runs) -> &'static str {
+        if cast.may_not_fit() {
+            "look at integers that may not fit; say saturating(), or copy them to the host without the cast, and cast on the way from there"
+        } else if self.is_unreached(storage) {
+            "cast what the program has allocated on another device; copy it within that device first (CopyPolicy::Always)"
+        } else if runs.dims().len() > Runs::MOST_DIMS {
+            "cast tensors of more than 8 dimensions; call contiguous() first"
+        } else if !self.reached_by_kernels {
+            "cast into memory that is not pinned; leave pinned_staging on"
+        } else {
+            "cast what lies on it; copy it to the host without the cast, and cast on the way from there"
+        }
     }
 
     /// Whether kernels of the device that reads the memory may not reach it: the program has allocated it on another device, and may

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::alignment::Alignment;
 use crate::backend::Limits;
-use crate::cast::cast::Cast;
+use crate::cast::Cast;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::plan::rules::DEFAULT_ALIGNMENT;

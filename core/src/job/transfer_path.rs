@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::backend::BackendStream;
+use crate::cast::Cast;
 use crate::device::block_size::{
     FULL_RING, SMALLEST_SEGMENT, budget, is_cut, largest_block, power_within, staging_block,
 };
@@ -66,6 +67,8 @@ pub(crate) struct TransferPath {
     filled_by_many: bool,
     /// They take so long that large runs are written through the caches, unless many copies run (`HostCopy::past_caches`).
     is_long: bool,
+    /// The target casts what gets larger by that (`transfer/widen.rs`).
+    pub(crate) widens: bool,
     /// What makes many small copies out of device memory, and leaves gaps out.
     pub(crate) kernels: Kernels,
 }
@@ -183,6 +186,10 @@ impl TransferPath {
         };
         let on_callers_stream = callers.is_some();
         let filled_by_many = is_cut && matches!(kind, PathKind::Staged);
+        let widens = matches!(kind, PathKind::Staged)
+            && options.pinned
+            && options.casts.iter().any(Cast::widens)
+            && target.limits().gather_strided.is_some();
         Ok(Self {
             source,
             from,
@@ -192,6 +199,7 @@ impl TransferPath {
             segment,
             staged_segment,
             filled_by_many,
+            widens,
             is_long: span > LONG_SPAN,
             kernels,
         })

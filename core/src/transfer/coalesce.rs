@@ -2,6 +2,7 @@
 
 use crate::alignment::Alignment;
 use crate::device::check_limits::FEWEST_GATHERED;
+use crate::error::{Error, Result};
 use crate::job::chunk_memory::Destination;
 use crate::job::job::Job;
 use crate::job::kernels::{Kernels, LARGEST_COPIED, part_of_block};
@@ -196,7 +197,7 @@ impl CopyRange {
     /// A range for each of the runs that this one gathers from `leaf`.
     fn in_runs(self, leaf: &Leaf, skip: usize) -> impl Iterator<Item = Self> {
         let (first, mut to_offset) = (leaf.offset, self.to_offset);
-        let places = leaf.gathered().map(|place| place.runs.places(skip..skip + self.bytes));
+        let places = leaf.gathered().map(|elements| elements.runs.places(skip..skip + self.bytes));
         places.into_iter().flatten().map(move |(offset, bytes)| {
             let range = Self { begin: Begin::At(first + offset), to_offset, bytes, ..self };
             to_offset += bytes;
@@ -286,17 +287,22 @@ fn split_ranges(
     }
 }
 
-/// The same copies, of ranges alone, for memory that no kernel reaches: each run of a strided tensor is a copy of its own.
-pub(crate) fn without_kernels(job: &Job, ranges: Vec<CopyRange>) -> Vec<CopyRange> {
+/// The same copies, of ranges alone, for memory that no kernel reaches: each run of a strided tensor is a copy of its own. Fails if
+/// elements are cast.
+pub(crate) fn without_kernels(job: &Job, ranges: Vec<CopyRange>) -> Result<Vec<CopyRange>> {
     if !ranges.iter().any(CopyRange::is_gathered) {
-        return ranges;
+        return Ok(ranges);
     }
     let mut all = Vec::new();
     for range in ranges {
         match (range.begin, job.leaves.get(range.leaf as usize)) {
+            (Begin::Behind(_), Some(leaf)) if leaf.cast_to().is_some() => {
+                let what = "cast into memory that is not pinned, and none can be pinned now; leave it more of the staging budget";
+                return Err(Error::Unsupported { device: leaf.storage.device_id(), what });
+            }
             (Begin::Behind(skip), Some(leaf)) => all.extend(range.in_runs(leaf, skip)),
             _ => all.push(range),
         }
     }
-    all
+    Ok(all)
 }

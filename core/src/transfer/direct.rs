@@ -22,7 +22,7 @@ impl<'a> SegmentCopy<'a> {
             BlockSource::Now(_) => self.grow_table(bytes),
         };
         let (gathered, single) = match self.destinations.pageable {
-            true => (None, coalesce::without_kernels(self.job, ranges)),
+            true => (None, coalesce::without_kernels(self.job, ranges)?),
             false => coalesce::split(ranges, self.path.kernels, table),
         };
         self.count_gathered(gathered.as_ref().map_or(0, |(ranges, _)| ranges.len()), &single);

@@ -20,3 +20,4 @@ pub(crate) mod staged_upload;
 pub(crate) mod submission_resources;
 pub(crate) mod take_blocks;
 pub(crate) mod via_host;
+pub(crate) mod widen;

@@ -3,11 +3,13 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::backend::Direction;
-use crate::cast::write::CastScratch;
+use crate::backend::{Direction, Elements};
+use crate::cast::Cast;
+use crate::convert::write::CastScratch;
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
-use crate::job::leaf::{CastLeaf, Leaf, Special};
+use crate::job::leaf::{Leaf, Special};
+use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
@@ -17,6 +19,7 @@ use crate::transfer::cut_segments::{Piece, pieces};
 use crate::transfer::filled::{FilledSegment, Outlet};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::take_blocks::{BlockSource, Now};
+use crate::transfer::widen::widened;
 
 impl<'a> SegmentCopy<'a> {
     /// Writes the segment directly into the destination.
@@ -39,7 +42,7 @@ impl<'a> SegmentCopy<'a> {
                 // SAFETY: `at` checks that the window has room. Nobody else reads or writes there: the storage is
                 // `NotReady` until the copy is done (`Storage::check_ready`), earlier uses by devices are over
                 // (`order_behind_uses`), and later ones come after `Job::close`.
-                unsafe { read(leaf, &piece, to, &writer, &mut scratch) }?;
+                unsafe { read(leaf, &piece, None, to, &writer, &mut scratch) }?;
                 written += piece.bytes;
             }
             self.job.completion.metrics.count_written(written);
@@ -107,13 +110,14 @@ impl<'a> SegmentCopy<'a> {
         let window = block.staging().window().ok_or_else(|| block.why_no_access())?;
         let writer = self.path.writer(self.segment.bytes(), block);
         let mut scratch = None;
+        let into = Some((self.path, block)).filter(|(path, _)| path.widens);
         for (piece, leaf) in pieces(self.job, self.path, self.segment) {
             let offset = piece.linear - self.segment.start;
             let Some(to) = window.at(offset, piece.bytes) else { return Err(Error::NotReady) };
             match other {
                 // SAFETY: `at` checks that the window has room. The callers own the block until they give it to their outlet,
                 // after this function has dropped `writer`.
-                None => unsafe { read(leaf, &piece, to, &writer, &mut scratch) }?,
+                None => unsafe { read(leaf, &piece, into, to, &writer, &mut scratch) }?,
                 Some(other) => {
                     let from = other.staging().contents().ok_or_else(|| other.why_no_access())?;
                     // SAFETY: `at` checks that the window has room, and the caller owns the block (`via_host`). `other` is
@@ -126,7 +130,8 @@ impl<'a> SegmentCopy<'a> {
     }
 }
 
-/// Copies a piece of a leaf on the host to `to`.
+/// Copies a piece of a leaf on the host to `to`: what it becomes, or its elements as they are if they are cast out of the block that the
+/// piece goes `into`.
 ///
 /// # Safety
 ///
@@ -135,6 +140,7 @@ impl<'a> SegmentCopy<'a> {
 unsafe fn read(
     leaf: &Leaf,
     piece: &Piece,
+    into: Option<(&TransferPath, &Block)>,
     to: NonNull<u8>,
     writer: &HostCopy,
     scratch: &mut Option<CastScratch>,
@@ -145,8 +151,11 @@ unsafe fn read(
         // `Scan::look_at`), which the job holds. No copy writes there any more (`order_behind_predecessors`). The caller promises
         // the destination. It is other memory than the source, since nobody else uses it.
         None => unsafe { writer.copy(first.as_ptr().add(piece.leaf_offset), to.as_ptr(), piece.bytes) },
-        // SAFETY: as for `writer.copy`.
-        Some(special) => unsafe { read_special(special, first, piece, to, writer, scratch) },
+        Some(special) => {
+            let narrow = into.and_then(|(path, block)| widened(path, block, piece, leaf));
+            // SAFETY: as for `writer.copy`.
+            unsafe { read_special(special, narrow, first, piece, to, writer, scratch) }
+        }
     }
     Ok(())
 }
@@ -157,6 +166,7 @@ unsafe fn read(
 #[inline(never)]
 unsafe fn read_special(
     special: &Special,
+    narrow: Option<&Cast>,
     first: NonNull<u8>,
     piece: &Piece,
     to: NonNull<u8>,
@@ -164,20 +174,21 @@ unsafe fn read_special(
     scratch: &mut Option<CastScratch>,
 ) {
     let (first, to) = (first.as_ptr().cast_const(), to.as_ptr());
-    match special {
+    let Elements { runs, cast, .. } = &special.elements;
+    match (cast, narrow) {
+        // SAFETY: passed on. The runs are those of the leaf, whose span lies within its storage (`Scan::look_at`). The piece consists of
+        // whole elements (`widened`), which have fewer bytes when they are not cast.
+        (_, Some(cast)) => unsafe {
+            let [skip, bytes] = [piece.leaf_offset, piece.bytes].map(|bytes| cast.source_bytes(bytes));
+            gather(runs, first, skip, to, bytes, writer);
+        },
         // SAFETY: passed on. The runs are those of the leaf, whose span lies within its storage (`Scan::look_at`), and it has as many
         // bytes when it is cast as the plan says. Options were checked before anything was taken (`CopyOptions::validate`).
-        Special { cast: Some(CastLeaf { cast, runs }), .. } => unsafe {
+        (Some(cast), None) => unsafe {
             let scratch = scratch.get_or_insert_with(CastScratch::new);
             scratch.write(cast, (first, runs), piece.leaf_offset, to, piece.bytes, writer);
         },
         // SAFETY: as above.
-        Special { strided: Some(strided), .. } => unsafe {
-            gather(&strided.place.runs, first, piece.leaf_offset, to, piece.bytes, writer);
-        },
-        // SAFETY: passed on: the elements lie in one run.
-        Special { strided: None, cast: None } => unsafe {
-            writer.copy(first.add(piece.leaf_offset), to, piece.bytes);
-        },
+        (None, None) => unsafe { gather(runs, first, piece.leaf_offset, to, piece.bytes, writer) },
     }
 }

@@ -99,7 +99,7 @@ impl SegmentCopy<'_> {
         self.job.completion.metrics.count_staged(self.segment.bytes(), block.staging().is_pinned());
         let (gathered, single) = match block.is_pooled() {
             true => coalesce::split(ranges, self.path.kernels, table),
-            false => (None, coalesce::without_kernels(self.job, ranges)),
+            false => (None, coalesce::without_kernels(self.job, ranges)?),
         };
         self.count_gathered(gathered.as_ref().map_or(0, |(ranges, _)| ranges.len()), &single);
         let mut last = None;
@@ -175,9 +175,9 @@ impl CopyRange {
         }
     }
 
-    /// The copy out of `leaf` that leaves gaps out; `None` if that has none.
+    /// The copy out of `leaf` by a kernel; `None` if none gathers it.
     pub(crate) fn gather<'k>(&self, leaf: &'k Leaf, skip: usize, to: GatherTo<'k>) -> Option<CopyOp<'k>> {
-        let (from, place) = (leaf.storage.buffer(), leaf.gathered()?);
-        Some(CopyOp::Gather { from, place, skip, to, bytes: self.bytes })
+        let (from, elements) = (leaf.storage.buffer(), leaf.gathered()?);
+        Some(CopyOp::Gather { from, elements, skip, to, bytes: self.bytes })
     }
 }

@@ -3,12 +3,15 @@
 use smallvec::SmallVec;
 
 use crate::backend::CopyOp;
+use crate::cast::Cast;
 use crate::error::Result;
 use crate::job::job::Job;
-use crate::transfer::cut_segments::{Segment, chunk_pieces};
+use crate::staging::block::Block;
+use crate::transfer::cut_segments::{Segment, chunk_pieces, pieces};
 use crate::transfer::filled::{FilledSegment, SharedSegment};
 use crate::transfer::segment_context::SegmentCopy;
 use crate::transfer::submission_resources::SubmissionResources;
+use crate::transfer::widen::widened;
 
 /// Copies blocks up that [`carry`](crate::transfer::carry_segment::carry) has filled for this job: one submission for each path.
 pub(crate) fn copy_up(job: &Job, mut filled: SmallVec<[FilledSegment; 1]>) -> Result<()> {
@@ -51,28 +54,38 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
     let transfer = SegmentCopy::of(job, last)?;
     let mut pieces = SmallVec::<[BlockPiece; 2]>::new();
     for (block, segment) in segments.iter().enumerate() {
+        let widened = widened_pieces(&transfer, segment, keep.staged(block));
         for piece in chunk_pieces(job, transfer.path, segment) {
             let Some(to) = transfer.destinations.chunks.get(piece.chunk) else { continue };
             let bytes = to.room_for(piece.chunk_offset, piece.bytes);
             if bytes == 0 {
                 continue;
             }
-            keep.storages.push(to.storage.clone());
             let to_offset = to.offset + piece.chunk_offset;
-            pieces.push(BlockPiece { block, offset: piece.linear - segment.start, to_offset, bytes });
+            let offset = piece.linear - segment.start;
+            let whole = BlockPiece { block, offset, to_offset, bytes, cast: None };
+            whole.cut_out(&widened, |piece| {
+                keep.storages.push(to.storage.clone());
+                keep.casts.extend(piece.cast);
+                pieces.push(piece);
+            });
         }
+    }
+    if !keep.casts.is_empty() {
+        job.completion.metrics.count_gathered(keep.casts.len());
     }
     // SAFETY: `chunk_pieces` cuts the pieces out of chunks. The plan has sized these, or they lie in memory of the caller that
     // has room for them (`Preallocated::check`, `Destination::room_for`). Each piece lies within its segment, which the block has
-    // room for (`FilledSegment`). A block of another device is one that this device reads (`Job::can_share_with`).
+    // room for (`FilledSegment`). What is cast out of a block has fewer bytes there than as it comes out (`widened`). A block of another device is one that this device reads (`Job::can_share_with`).
     let submission = unsafe {
         transfer.submit(&transfer.path.queue, keep, |keep| {
-            let uploads = pieces.iter().zip(&keep.storages).filter_map(|(from, storage)| {
-                Some(CopyOp::Upload {
-                    from: keep.staged(from.block)?.host_side(from.offset),
-                    to: storage.buffer(),
-                    to_offset: from.to_offset,
-                    bytes: from.bytes,
+            let mut casts = keep.casts.iter();
+            let uploads = pieces.iter().zip(&keep.storages).filter_map(|(piece, storage)| {
+                let &BlockPiece { block, offset, to_offset, bytes, cast } = piece;
+                let (from, to) = (keep.staged(block)?.host_side(offset), storage.buffer());
+                Some(match cast {
+                    None => CopyOp::Upload { from, to, to_offset, bytes },
+                    Some(_) => CopyOp::UploadCast { from, cast: casts.next()?, to, to_offset, bytes },
                 })
             });
             uploads.collect()
@@ -81,10 +94,60 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
     submission.map(|_| ())
 }
 
-/// A part of a chunk: in which block it lies, and where.
+/// The pieces of a segment that are cast out of `block`, in order.
+fn widened_pieces(
+    transfer: &SegmentCopy<'_>,
+    segment: &Segment,
+    block: Option<&Block>,
+) -> Vec<(usize, usize, Cast)> {
+    let Some(block) = block.filter(|_| transfer.path.widens) else { return Vec::new() };
+    let pieces = pieces(transfer.job, transfer.path, segment);
+    let widened = pieces.filter_map(|(piece, leaf)| {
+        let cast = widened(transfer.path, block, &piece, leaf)?;
+        Some((piece.linear - segment.start, piece.bytes, *cast))
+    });
+    widened.collect()
+}
+
+/// A part of a chunk: in which block it lies, and where, and what its elements become.
+#[derive(Clone, Copy)]
 struct BlockPiece {
     block: usize,
     offset: usize,
     to_offset: usize,
     bytes: usize,
+    cast: Option<Cast>,
+}
+
+impl BlockPiece {
+    /// Gives `add` its parts: those of `widened`, each by its place in the block and its size, and what lies around them.
+    fn cut_out(self, widened: &[(usize, usize, Cast)], mut add: impl FnMut(Self)) {
+        let (mut rest, end) = (self, self.offset + self.bytes);
+        for &(offset, bytes, cast) in widened {
+            if offset < rest.offset || offset >= end {
+                continue;
+            }
+            let (before, behind) = rest.split_at(offset - rest.offset);
+            let (part, behind) = behind.split_at(bytes);
+            if before.bytes > 0 {
+                add(before);
+            }
+            add(Self { cast: Some(cast), ..part });
+            rest = behind;
+        }
+        if rest.bytes > 0 {
+            add(rest);
+        }
+    }
+
+    fn split_at(self, bytes: usize) -> (Self, Self) {
+        let bytes = bytes.min(self.bytes);
+        let behind = Self {
+            offset: self.offset + bytes,
+            to_offset: self.to_offset + bytes,
+            bytes: self.bytes - bytes,
+            ..self
+        };
+        (Self { bytes, ..self }, behind)
+    }
 }

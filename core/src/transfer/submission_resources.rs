@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::backend::Staging;
+use crate::cast::Cast;
 use crate::in_flight::retained::Retained;
 use crate::job::leaf::Leaf;
 use crate::job::leaves::Leaves;
@@ -21,6 +22,8 @@ pub(crate) struct SubmissionResources {
     pub(crate) table: Option<Block>,
     /// What the copies read, all sources of their job at once.
     pub(crate) sources: Option<Arc<Leaves>>,
+    /// What becomes of elements that are cast out of a block.
+    pub(crate) casts: Vec<Cast>,
     /// What they write.
     pub(crate) storages: Storages,
 }

@@ -2,9 +2,12 @@
 
 use half::{bf16, f16};
 use libtest_mimic::Failed;
-use transship::{Cast, CopyOptions, DType, Error, ErrorKind, Tensor, start_copy, start_copy_into};
+use transship::{
+    Cast, CopyOptions, CopyPolicy, DType, Error, ErrorKind, Tensor, start_copy, start_copy_into,
+    start_copy_to_all,
+};
 
-use crate::backends::Need::OwnMemory;
+use crate::backends::Need::{OwnMemory, SecondDevice};
 use crate::bed::Bed;
 use crate::suite::{Case, case};
 
@@ -15,7 +18,14 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(pieces_in_flight_that_cut_elements),
         case!(into_memory_that_is_there),
         case!(values_that_do_not_fit),
-        case!(tensors_of_devices_are_refused).needs(OwnMemory),
+        case!(tensors_of_devices).needs(OwnMemory),
+        case!(strided_tensors_of_devices).needs(OwnMemory),
+        case!(devices_cast_as_the_host_does).needs(OwnMemory),
+        case!(large_tensors_of_devices).needs(OwnMemory),
+        case!(out_of_a_device_into_memory_that_is_there).needs(OwnMemory),
+        case!(to_another_device_and_to_all).needs(SecondDevice),
+        case!(integers_of_devices_that_may_not_fit).needs(OwnMemory),
+        case!(images_become_floats_on_the_way_up),
     ]
 }
 
@@ -113,11 +123,260 @@ fn values_that_do_not_fit(bed: &Bed) -> Result<(), Failed> {
     bed.still_works()
 }
 
-fn tensors_of_devices_are_refused(bed: &Bed) -> Result<(), Failed> {
+/// One of the causes has these words.
+fn assert_says(failed: &(dyn std::error::Error + 'static), words: &str) {
+    let causes = std::iter::successors(Some(failed), |failed| failed.source());
+    let causes: Vec<_> = causes.map(ToString::to_string).collect();
+    assert!(causes.iter().any(|cause| cause.contains(words)), "{causes:?}");
+}
+
+/// Whether the device casts what lies on it. Where it does not, that is refused.
+fn device_casts(bed: &Bed) -> Result<bool, Failed> {
+    if bed.device.limits().gather_strided.is_some() {
+        return Ok(true);
+    }
     let there = bed.up(vec![bed.tensor(DType::F32, &[9])])?;
-    let failed = start_copy(there, &bed.host, casts(bed)).expect_err("no device casts");
+    let failed = start_copy(there, &bed.host, casts(bed)).expect_err("this device has no kernel for it");
     assert_eq!(failed.error().kind(), ErrorKind::Unsupported, "{failed}");
+    assert_says(&failed, "copy it to the host without the cast");
     let back = failed.into_parts().1.ok_or("nothing came back")?;
     assert_eq!((back[0].dtype(), back[0].device_id()?), (DType::F32, bed.device.id()));
+    Ok(false)
+}
+
+/// Down to the host where they lie on a device, and with these contents.
+fn assert_contents(bed: &Bed, tensors: Vec<Tensor>, expected: &[Vec<u8>]) -> Result<(), Failed> {
+    assert_eq!(tensors.len(), expected.len());
+    for (index, (tensor, expected)) in bed.down(tensors)?.iter().zip(expected).enumerate() {
+        assert!(tensor.is_contiguous());
+        assert!(tensor.to_bytes()? == *expected, "{index}: {} of shape {:?}", tensor.dtype(), tensor.shape());
+    }
+    Ok(())
+}
+
+fn tensors_of_devices(bed: &Bed) -> Result<(), Failed> {
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    let batch = batch(bed);
+    let made: Vec<_> = batch.iter().map(expected).collect();
+    let there = bed.up(batch)?;
+    for options in [casts(bed), casts(bed).packing(false), casts(bed).max_bytes_in_flight(4099)] {
+        for target in [&bed.host, &bed.device] {
+            let (cast, report) = bed.copy(there.clone(), target, options.clone())?;
+            assert!(report.gathered > 0, "{report}");
+            assert_contents(bed, cast, &made)?;
+        }
+    }
+    let refused =
+        start_copy(there, &bed.host, casts(bed).pinned_staging(false)).expect_err("no kernel reaches it");
+    assert_says(&refused, "leave pinned_staging on");
+    Ok(())
+}
+
+/// Views of one tensor on the device: gaps, rows of odd sizes, elements that are repeated, and begin anywhere.
+fn strided_tensors_of_devices(bed: &Bed) -> Result<(), Failed> {
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    let whole = [0, 1, 2, 3].map(|kind| tensor(bed, kind + 5, &[13, 36], |index| index as f64 - 200.0));
+    let views = |whole: &[Tensor]| -> Result<Vec<Tensor>, Error> {
+        let mut views = Vec::new();
+        for tensor in whole {
+            let tensor = tensor.reshape(&[13, 36])?;
+            views.push(tensor.slice(1, 4..32, 1)?);
+            views.push(tensor.slice(1, 3..34, 1)?);
+            views.push(tensor.slice(1, 1..36, 5)?.slice(0, 2..13, 3)?);
+            views.push(tensor.transpose(0, 1)?);
+            views.push(tensor.as_strided(&[7, 30], &[0, 1], 200)?);
+            views.push(tensor.as_strided(&[3, 2, 4], &[40, 0, 8], 6)?);
+        }
+        Ok(views)
+    };
+    let whole: Vec<_> = whole.into_iter().map(|tensor| tensor.contiguous()).collect::<Result<_, _>>()?;
+    let made: Vec<_> = views(&whole)?.iter().map(expected).collect();
+    let there = views(&bed.up(whole)?)?;
+    for options in [casts(bed), casts(bed).max_bytes_in_flight(4101)] {
+        for target in [&bed.host, &bed.device] {
+            let (cast, _) = bed.copy(there.clone(), target, options.clone())?;
+            assert_contents(bed, cast, &made)?;
+        }
+    }
+    Ok(())
+}
+
+/// All pairs of types, with all elements of 16 bits, and bits at random for larger ones.
+fn devices_cast_as_the_host_does(bed: &Bed) -> Result<(), Failed> {
+    use DType::{BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    let (floats, integers) = (&[F16, BF16, F32, F64][..], &[U8, U16, U32, U64, I8, I16, I32, I64][..]);
+    let pairs = |types: &'static [DType]| types.iter().flat_map(|from| types.iter().map(|to| (*from, *to)));
+    let casts = pairs(floats).map(|(from, to)| Cast::new(from, to));
+    let casts = casts.chain(pairs(integers).map(|(from, to)| Cast::new(from, to).saturating()));
+    let casts = casts.chain([F16, BF16, F32].map(|to| Cast::new(U8, to).scaled(1.7, -0.3)));
+    let casts = casts.chain([F16, BF16, F32].map(|to| Cast::new(U8, to)));
+    for cast in casts.filter(|cast| cast.from_dtype() != cast.to_dtype()) {
+        let elements = bits(bed, cast.from_dtype())?;
+        let options = CopyOptions::default().cast(cast);
+        let on_host = start_copy(elements.clone(), &bed.host, options.clone())?.wait()?.to_bytes()?;
+        let there = bed.up(elements.clone())?;
+        let cast_there = start_copy(there, &bed.host, options)?.wait()?.to_bytes()?;
+        let size = cast.to_dtype().size();
+        if let Some(index) = (0..on_host.len()).find(|index| on_host[*index] != cast_there[*index]) {
+            let (element, of) = (index / size, |bytes: &[u8]| bytes[index / size * size..][..size].to_vec());
+            let source = cast.from_dtype().size();
+            let from = elements.to_bytes()?[element * source..][..source].to_vec();
+            return Err(
+                format!("{cast:?}: {from:x?} is {:x?}, not {:x?}", of(&cast_there), of(&on_host)).into()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Elements of a type: each that there is of 16 bits or fewer; of others the borders of casts, and some at random.
+fn bits(bed: &Bed, dtype: DType) -> Result<Tensor, Error> {
+    let all = |count: u32| (0..count).collect::<Vec<_>>();
+    let bytes: Vec<u8> = match dtype.size() {
+        1 => all(256).iter().map(|bits| *bits as u8).collect(),
+        2 => all(1 << 16).iter().flat_map(|bits| (*bits as u16).to_ne_bytes()).collect(),
+        size => {
+            let mut bytes = Vec::new();
+            // Each power of two and what lies beside it, of both signs: ties, the least and the largest of each type.
+            for shift in 0..8 * size {
+                for beside in -3_i64..=3 {
+                    for sign in [0, 1_u64 << (8 * size - 1)] {
+                        let bits = (1_u64 << shift).wrapping_add_signed(beside) ^ sign;
+                        bytes.extend_from_slice(&bits.to_le_bytes()[..size]);
+                    }
+                }
+            }
+            for half in 0..1_u64 << 16 {
+                // Each number of 16 bits, and a tie between it and the next one, nearly and exactly.
+                let (single, double) =
+                    (bf16::from_bits(half as u16).to_f32(), f64::from(bf16::from_bits(half as u16).to_f32()));
+                match size {
+                    4 => bytes.extend_from_slice(
+                        &(single.to_bits() ^ [0x8000, 0x7fff, 0x8001, 0x1000][half as usize % 4])
+                            .to_le_bytes(),
+                    ),
+                    _ => bytes.extend_from_slice(
+                        &(double.to_bits()
+                            ^ [1 << 44, (1 << 44) - 1, (1 << 44) + 1, 1 << 28][half as usize % 4])
+                            .to_le_bytes(),
+                    ),
+                }
+            }
+            bytes.extend(bed.bytes(size << 14).to_bytes()?);
+            bytes
+        }
+    };
+    let count = bytes.len() / dtype.size();
+    Tensor::from_owner(bytes, dtype, &[count])
+}
+
+/// In parts, and with launches of their own; into ordinary memory as well.
+fn large_tensors_of_devices(bed: &Bed) -> Result<(), Failed> {
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    let large = vec![
+        tensor(bed, 5, &[3, 250_001], |index| (index % 1999) as f64),
+        tensor(bed, 8, &[2, 150_001], |_| 0.0),
+        tensor(bed, 10, &[31, 4001], |index| (index % 999) as f64),
+        tensor(bed, 0, &[31, 4001], |index| (index % 999) as f64),
+    ];
+    let made: Vec<_> = large.iter().map(expected).collect();
+    let there = bed.up(large)?;
+    for options in [casts(bed), casts(bed).max_bytes_in_flight(100_003)] {
+        for target in [&bed.host, &bed.device] {
+            let (cast, _) = bed.copy(there.clone(), target, options.clone())?;
+            assert_contents(bed, cast, &made)?;
+        }
+    }
+    Ok(())
+}
+
+fn out_of_a_device_into_memory_that_is_there(bed: &Bed) -> Result<(), Failed> {
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    for target in [&bed.host, &bed.device] {
+        let mut held = start_copy(batch(bed), target, casts(bed).policy(CopyPolicy::Always))?.wait()?;
+        for _ in 0..2 {
+            let value = batch(bed);
+            let made: Vec<_> = value.iter().map(expected).collect();
+            held = start_copy_into(bed.up(value)?, held, casts(bed))?.wait()?;
+            assert_contents(bed, held.clone(), &made)?;
+        }
+    }
+    Ok(())
+}
+
+fn to_another_device_and_to_all(bed: &Bed) -> Result<(), Failed> {
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    let second = bed.second()?;
+    let batch = batch(bed);
+    let made: Vec<_> = batch.iter().map(expected).collect();
+    let there = bed.up(batch.clone())?;
+    let (cast, _) = bed.copy(there.clone(), second, casts(bed))?;
+    assert_contents(bed, cast, &made)?;
+    for value in [there, batch] {
+        let targets = [bed.device.clone(), second.clone()];
+        for copy in start_copy_to_all(value, &targets, casts(bed))? {
+            assert_contents(bed, copy.wait()?, &made)?;
+        }
+    }
+    Ok(())
+}
+
+fn integers_of_devices_that_may_not_fit(bed: &Bed) -> Result<(), Failed> {
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    let there = bed.up(vec![Tensor::from(vec![1_i64, 2, 3])])?;
+    let narrow = Cast::new(DType::I64, DType::I8);
+    let refused =
+        start_copy(there, &bed.host, CopyOptions::default().cast(narrow)).expect_err("not looked at");
+    assert_says(&refused, "say saturating()");
+    let there = refused.into_value().ok_or("nothing came back")?;
+    let widen = CopyOptions::default().cast(Cast::new(DType::I64, DType::I8).saturating());
+    assert_eq!(start_copy(there, &bed.host, widen)?.wait()?[0].to_vec::<i8>()?, [1, 2, 3]);
+    let there = bed.up(vec![Tensor::from(vec![-7_i16, 2])])?;
+    let widen = CopyOptions::default().cast(Cast::new(DType::I16, DType::I64));
+    assert_eq!(start_copy(there, &bed.host, widen)?.wait()?[0].to_vec::<i64>()?, [-7, 2]);
+    Ok(())
+}
+
+/// Where the device casts, they go up as they are; beside tensors that do not, large and small, strided, and in pieces that cut them.
+fn images_become_floats_on_the_way_up(bed: &Bed) -> Result<(), Failed> {
+    let batch = || {
+        let image = bed.tensor(DType::U8, &[500, 3, 301]);
+        let rows = image.slice(2, 0..300, 1).expect("300 of 301");
+        let small = bed.tensor(DType::U8, &[99]);
+        vec![bed.tensor(DType::I16, &[77]), image, small, rows, bed.tensor(DType::I16, &[200_001])]
+    };
+    let options = [
+        casts(bed),
+        casts(bed).packing(false),
+        casts(bed).max_bytes_in_flight(1_000_002),
+        bed.options().cast(Cast::new(DType::U8, DType::U16)),
+    ];
+    for (index, options) in options.into_iter().enumerate() {
+        let value = batch();
+        let made = value.iter().map(|tensor| match tensor.dtype() {
+            DType::U8 if index == 3 => bytes(tensor.to_vec::<u8>(), |value| u16::from(value).to_ne_bytes()),
+            _ => expected(tensor),
+        });
+        let made: Vec<_> = made.collect();
+        let (there, report) = bed.copy(value, &bed.device, options)?;
+        let goes_up = bed.device.limits().gather_strided.is_some();
+        assert_eq!(report.gathered > 0, goes_up, "{report}");
+        assert_contents(bed, there, &made)?;
+    }
     Ok(())
 }

@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .flag("-fsanitize=alignment")
         .flag("-fsanitize-undefined-trap-on-error")
         .flag("-fno-strict-aliasing")
+        .flag("-ffp-contract=off")
         .warnings(false)
         .try_compile("kernels")?;
     Ok(())

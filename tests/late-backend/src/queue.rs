@@ -1,8 +1,11 @@
 //! What a stream has still to do.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
+
+use transship_core::Cast;
 
 use crate::sync::Instant;
 
@@ -28,6 +31,8 @@ pub(crate) enum Op {
     Allocate(u64),
     /// Copies `bytes` bytes; zeros if there is no source.
     Copy { from: Option<End>, to: End, bytes: usize },
+    /// Casts whole elements, and copies those bytes of them.
+    Cast { from: End, to: End, cast: Cast, elements: usize, bytes: Range<usize> },
     /// Reads the table of a kernel, whose copies come behind it.
     Table { block: u64, start: HostPointer, bytes: usize, mark: u8 },
     /// Holds the stream until another one has come so far.
@@ -64,6 +69,7 @@ impl Op {
         };
         let blocks = match self {
             Self::Copy { from, to, .. } => [from.as_ref().and_then(block), block(to)],
+            Self::Cast { from, to, .. } => [block(from), block(to)],
             Self::Table { block, .. } => [Some(*block), None],
             _ => [None, None],
         };

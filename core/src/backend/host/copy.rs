@@ -27,8 +27,8 @@ impl HostCopyOp {
                 (Some(readable(from, from_offset)), writable(to, to_offset), bytes)
             }
             CopyOp::Clear { to, to_offset, bytes } => (None, writable(to, to_offset), bytes),
-            // Sources on the host are gathered by core.
-            CopyOp::Gather { .. } => {
+            // Sources on the host are gathered and cast by core.
+            CopyOp::Gather { .. } | CopyOp::UploadCast { .. } => {
                 return Err(Error::Unsupported { device: DeviceId::HOST, what: "gather as a device does" });
             }
         };

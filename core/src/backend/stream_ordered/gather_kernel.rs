@@ -1,6 +1,7 @@
 //! The kernels that copy out of device memory.
 
 use std::ffi::CStr;
+use std::iter;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::places::places;
 use crate::backend::stream_ordered::stream::StreamState;
 use crate::backend::stream_ordered::strided_entry::StridedEntry;
-use crate::backend::{CopyOp, Moved, Staging};
+use crate::backend::{CopyOp, Elements, Moved, Runs, Staging};
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
 
@@ -177,7 +178,7 @@ impl<A: Api> Gather<A> {
         Ok(())
     }
 
-    /// Submits a [`CopyOp::Gather`] as a launch of its own, which needs no table.
+    /// Submits a [`CopyOp::Gather`] or [`CopyOp::UploadCast`] as a launch of its own, which needs no table.
     ///
     /// # Safety
     ///
@@ -196,8 +197,13 @@ impl<A: Api> Gather<A> {
         let device = self.context.id();
         let (from, to) = places(&self.context, op)?;
         let entry = match *op {
-            CopyOp::Gather { place, skip, bytes, .. } => {
-                StridedEntry::new(from, to, &place.runs, skip, bytes)
+            CopyOp::Gather { elements, skip, bytes, .. } => {
+                StridedEntry::new(from, to, elements, skip, bytes)
+            }
+            CopyOp::UploadCast { cast, bytes, .. } => {
+                let runs = Runs::new(cast.source_bytes(bytes), iter::empty());
+                let elements = Elements { offset: 0, runs, cast: Some(*cast) };
+                StridedEntry::new(from, to, &elements, 0, bytes)
             }
             _ => None,
         };

@@ -7,7 +7,7 @@ use crate::backend::stream_ordered::context::Context;
 use crate::backend::{Buffer, CopyOp, GatherTo, HostSide};
 use crate::error::{Error, Result};
 
-/// Where a copy out of device memory begins, and where it goes.
+/// Where a copy that a kernel can make begins, and where it goes.
 pub(crate) fn places<A: Api>(context: &Context<A>, op: &CopyOp<'_>) -> Result<(u64, u64)> {
     match *op {
         CopyOp::Download { from, from_offset, to, .. } => {
@@ -17,15 +17,19 @@ pub(crate) fn places<A: Api>(context: &Context<A>, op: &CopyOp<'_>) -> Result<(u
         CopyOp::Between { from, from_offset, to, to_offset, .. } => {
             Ok((address(context, from, from_offset)?, address(context, to, to_offset)?))
         }
-        CopyOp::Gather { from, place, to, .. } => {
+        CopyOp::Gather { from, elements, to, .. } => {
             let to = match to {
                 GatherTo::Host(to) => destination(context, &to)?.as_ptr().expose_provenance() as u64,
                 GatherTo::Device(to, to_offset) => address(context, to, to_offset)?,
             };
-            Ok((address(context, from, place.offset)?, to))
+            Ok((address(context, from, elements.offset)?, to))
+        }
+        CopyOp::UploadCast { from, to, to_offset, .. } => {
+            let from = source(context, &from)?.as_ptr().expose_provenance() as u64;
+            Ok((from, address(context, to, to_offset)?))
         }
         CopyOp::Upload { .. } | CopyOp::Clear { .. } => {
-            Err(unsupported(context, "gather what lies in no device memory"))
+            Err(unsupported(context, "have a kernel make such a copy"))
         }
     }
 }

@@ -99,9 +99,9 @@ unsafe fn submit_all<A: Api>(
         // SAFETY: the caller's promises hold for each of the operations.
         unsafe {
             match op {
-                CopyOp::Gather { .. } => match gather {
+                CopyOp::Gather { .. } | CopyOp::UploadCast { .. } => match gather {
                     Some(gather) => gather.submit_one(driver, op, state)?,
-                    None => return Err(unsupported(context, "gather what is strided")),
+                    None => return Err(unsupported(context, "gather what is strided, or cast")),
                 },
                 _ => submit_one(driver, context, op, state.handle())?,
             }
@@ -149,6 +149,8 @@ unsafe fn submit_one<A: Api>(
             // SAFETY: as above.
             unsafe { driver.clear(to, bytes, stream) }
         }
-        CopyOp::Gather { .. } => Err(unsupported(context, "gather without a kernel")),
+        CopyOp::Gather { .. } | CopyOp::UploadCast { .. } => {
+            Err(unsupported(context, "gather or cast without a kernel"))
+        }
     }
 }

@@ -1,6 +1,7 @@
 // The kernels on the host: blocks and threads one after the other. `name_on_host` runs a whole launch.
 
 #define DEVICE static inline
+#define SEPARATE static
 #define KERNEL(name, Type, parameter)                                                                        \
     static void name##_by(Type parameter, unsigned block, unsigned blocks, unsigned threads);                \
     extern "C" void name##_on_host(Type parameter, unsigned blocks, unsigned threads) {                      \

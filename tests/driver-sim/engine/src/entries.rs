@@ -37,6 +37,22 @@ pub(crate) struct Strided {
     rank: u32,
     sizes: [u64; 8],
     steps: [u64; 8],
+    cast: Cast,
+}
+
+/// `Cast`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Cast {
+    bytes: u64,
+    from_type: u32,
+    to_type: u32,
+    to_width: u32,
+    cut: u32,
+    together: u32,
+    bytewise: u32,
+    scale: f32,
+    bias: f32,
 }
 
 // SAFETY: integers.
@@ -50,7 +66,7 @@ unsafe impl Entry for Range {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: integers and floating point.
 unsafe impl Entry for Strided {
     /// It may read all that lies between the first item of the tensor and the last.
     fn touches(&self) -> [Touch; 2] {
@@ -59,10 +75,11 @@ unsafe impl Entry for Strided {
             last.saturating_add(size.saturating_sub(1).saturating_mul(*step))
         });
         let bytes = |items: u64| items.saturating_mul(u64::from(self.width));
+        let written = if self.cast.to_width > 0 { self.cast.bytes } else { bytes(self.count) };
         let read = if self.count == 0 { 0 } else { last.saturating_add(bytes(self.run)) };
         [
             Touch { address: self.from, bytes: read as usize },
-            Touch { address: self.to, bytes: bytes(self.count) as usize },
+            Touch { address: self.to, bytes: written as usize },
         ]
     }
 

@@ -4,9 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use transship_core::Cast;
 use transship_core::Result;
 use transship_core::backend::{
-    Buffer, CopyOp, Counters, Direction, GatherTo, HostSide, MemoryKind, Runs, Staging, StridedPlace,
+    Buffer, CopyOp, Counters, Direction, Elements, GatherTo, HostSide, MemoryKind, Runs, Staging,
 };
 
 use crate::backend::LateBackend;
@@ -18,9 +19,12 @@ impl LateBackend {
     /// Checks a copy against the contract of `submit`, and adds what it needs to run later.
     pub(super) fn capture(&self, op: &CopyOp<'_>, captured: &mut Vec<Op>) -> Result<()> {
         let checked = match *op {
-            CopyOp::Gather { from, place, skip, to, bytes } => {
-                self.check_gather(from, place, skip, to, bytes, captured)
+            CopyOp::Gather { from, elements, skip, to, bytes } => {
+                self.check_gather(from, elements, skip, to, bytes, captured)
             }
+            CopyOp::UploadCast { from, cast, to, to_offset, bytes } => self
+                .check_upload_cast(from, cast, self.device_end(to, to_offset, bytes, false), bytes)
+                .map(|op| captured.push(op)),
             _ => self.check_copy(op).map(|op| captured.push(op)),
         };
         checked.map_err(|what| self.instance.violation(self.device, what))
@@ -53,13 +57,14 @@ impl LateBackend {
     fn check_gather(
         &self,
         from: &dyn Buffer,
-        StridedPlace { offset: from_offset, runs }: &StridedPlace,
+        elements: &Elements,
         skip: usize,
         to: GatherTo<'_>,
         bytes: usize,
         captured: &mut Vec<Op>,
     ) -> Result<(), String> {
         self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        let Elements { offset: from_offset, runs, cast } = elements;
         if runs.dims().len() > Runs::MOST_DIMS {
             return Err(format!("{} dimensions to gather", runs.dims().len()));
         }
@@ -67,23 +72,53 @@ impl LateBackend {
             return Err("a kernel that writes to memory that is not staging".to_owned());
         }
         inside(*from_offset, runs.span(), from.bytes())?;
-        let payload = runs.dims().iter().map(|dim| dim.count).product::<usize>() * runs.bytes();
-        inside(skip, bytes, payload)?;
+        inside(skip, bytes, elements.bytes())?;
         let peers = self.instance.config.peers && matches!(to, GatherTo::Device(..));
-        let mut done = 0;
-        for (offset, bytes) in runs.places(skip..skip + bytes) {
-            let from = Some(self.device_end(from, from_offset + offset, bytes, peers)?);
-            let to = match to {
-                GatherTo::Host(HostSide::Staging(block, at)) => {
-                    self.host(HostSide::Staging(block, at + done), bytes, true)?
-                }
-                GatherTo::Host(side) => self.host(side, bytes, true)?,
-                GatherTo::Device(buffer, at) => self.device_end(buffer, at + done, bytes, false)?,
-            };
-            captured.push(Op::Copy { from, to, bytes });
-            done += bytes;
+        let destination = |done: usize, bytes: usize| match to {
+            GatherTo::Host(HostSide::Staging(block, at)) => {
+                self.host(HostSide::Staging(block, at + done), bytes, true)
+            }
+            GatherTo::Host(side) => self.host(side, bytes, true),
+            GatherTo::Device(buffer, at) => self.device_end(buffer, at + done, bytes, false),
+        };
+        let Some(cast) = cast else {
+            let mut done = 0;
+            for (offset, bytes) in runs.places(skip..skip + bytes) {
+                let from = Some(self.device_end(from, from_offset + offset, bytes, peers)?);
+                captured.push(Op::Copy { from, to: destination(done, bytes)?, bytes });
+                done += bytes;
+            }
+            return Ok(());
+        };
+        let (size, to_size) = (cast.from_dtype().size(), cast.to_dtype().size());
+        let (mut first, last) = (skip / to_size, (skip + bytes).div_ceil(to_size));
+        for (offset, read) in runs.places(first * size..last * size) {
+            let elements = read / size;
+            let made = first * to_size..(first + elements) * to_size;
+            let kept = made.start.max(skip)..made.end.min(skip + bytes);
+            let from = self.device_end(from, from_offset + offset, read, peers)?;
+            let to = destination(kept.start - skip, kept.len())?;
+            let bytes = kept.start - made.start..kept.end - made.start;
+            captured.push(Op::Cast { from, to, cast: *cast, elements, bytes });
+            first += elements;
         }
         Ok(())
+    }
+
+    fn check_upload_cast(
+        &self,
+        from: HostSide<'_>,
+        cast: &Cast,
+        to: Result<End, String>,
+        bytes: usize,
+    ) -> Result<Op, String> {
+        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        let (size, to_size) = (cast.from_dtype().size(), cast.to_dtype().size());
+        if !bytes.is_multiple_of(to_size) {
+            return Err(format!("{bytes} bytes of elements of {to_size} bytes"));
+        }
+        let from = self.host(from, bytes / to_size * size, false)?;
+        Ok(Op::Cast { from, to: to?, cast: *cast, elements: bytes / to_size, bytes: 0..bytes })
     }
 
     /// Writes the table of a kernel for `ops`, and keeps what it needs to see that nobody else does.
@@ -214,7 +249,7 @@ pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>], copies: usize) 
     let mut moved = 0;
     for op in ops {
         let counter = match op {
-            CopyOp::Upload { .. } => Some(&mut counters.bytes_up),
+            CopyOp::Upload { .. } | CopyOp::UploadCast { .. } => Some(&mut counters.bytes_up),
             CopyOp::Download { .. } => Some(&mut counters.bytes_down),
             CopyOp::Gather { to: GatherTo::Host(_), .. } => Some(&mut counters.bytes_down),
             CopyOp::Between { .. } | CopyOp::Gather { .. } => Some(&mut counters.bytes_between),

@@ -1,9 +1,10 @@
 //! Running operations, one at a time, and only when somebody looks.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use transship_core::Result;
+use transship_core::{Cast, Result};
 
 use crate::instance::{Instance, Stall, State};
 use crate::queue::{End, Op};
@@ -100,6 +101,9 @@ impl State {
                 }
             }
             Some(Op::Copy { from, to, bytes }) => self.copy(from, to, bytes),
+            Some(Op::Cast { from, to, cast, elements, bytes }) => {
+                self.cast(from, to, &cast, elements, bytes);
+            }
             Some(Op::Table { block, start, bytes, mark }) => self.read_table(block, start.0, bytes, mark),
             Some(Op::Mark(time)) => drop(time.set(Instant::now())),
             Some(Op::Reach(position)) => self.streams[stream].reached = position,
@@ -116,6 +120,25 @@ impl State {
             Ok((Some(from), to)) => unsafe { to.copy_from(from, bytes) },
             // SAFETY: as above.
             Ok((None, to)) => unsafe { to.write_bytes(0, bytes) },
+            Err(violation) => self.violations.push(violation),
+        }
+    }
+
+    /// Casts elements and copies those bytes of them, unless one of the ends is gone.
+    fn cast(&mut self, from: End, to: End, cast: &Cast, elements: usize, bytes: Range<usize>) {
+        let (read, made) = (elements * cast.from_dtype().size(), elements * cast.to_dtype().size());
+        let from = self.find("from", from, read);
+        match from.and_then(|from| Ok((from, self.find("to", to, bytes.len())?))) {
+            Ok((from, to)) => {
+                let mut converted = vec![0; made];
+                // SAFETY: as in `copy`; nobody writes there meanwhile.
+                let elements = unsafe { std::slice::from_raw_parts(from.as_ptr(), read) };
+                if let Err(refused) = cast.convert(elements, &mut converted) {
+                    return self.violations.push(refused.to_string());
+                }
+                // SAFETY: as in `copy`.
+                unsafe { to.copy_from(NonNull::from(&converted[bytes.clone()]).cast(), bytes.len()) };
+            }
             Err(violation) => self.violations.push(violation),
         }
     }

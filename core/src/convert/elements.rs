@@ -4,7 +4,7 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::cast::cast::{Cast, Kind, Scaling};
+use crate::cast::{Cast, Kind, Scaling};
 use crate::dtype::DType;
 
 /// Converts the elements of `from` into those of `to`, which are as many, by `cast`, which there is ([`Cast::check`]). Both slices are

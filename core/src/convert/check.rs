@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use crate::backend::Runs;
-use crate::cast::cast::Cast;
-use crate::cast::write::CastScratch;
+use crate::cast::Cast;
+use crate::convert::write::CastScratch;
 use crate::error::{Error, Result};
 use crate::tensor::layout::Layout;
 

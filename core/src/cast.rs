@@ -81,6 +81,16 @@ impl Cast {
         self.kind() == Some(Kind::Integers) && !self.saturating && !holds_all(self.to, self.from)
     }
 
+    /// Whether elements have more bytes when they are cast.
+    pub(crate) fn widens(&self) -> bool {
+        self.to.size() > self.from.size()
+    }
+
+    /// How many bytes of elements become so many.
+    pub(crate) fn source_bytes(&self, bytes: usize) -> usize {
+        bytes / self.to.size() * self.from.size()
+    }
+
     pub(crate) fn scaling(&self) -> Scaling {
         self.scaling.unwrap_or(Scaling { scale: 1.0, bias: 0.0 })
     }

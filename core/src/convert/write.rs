@@ -1,11 +1,12 @@
 //! Writes elements that are cast on the way, and looks at them before.
 
-use std::slice;
+use std::{iter, slice};
 
 use crate::backend::Runs;
-use crate::cast::cast::Cast;
-use crate::cast::convert::{convert, first_that_does_not_fit};
+use crate::cast::Cast;
+use crate::convert::elements::{convert, first_that_does_not_fit};
 use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::tensor::non_temporal::HostCopy;
 use crate::tensor::strided_copy::gather;
 
@@ -22,6 +23,36 @@ struct Room([u8; ELEMENTS * 8]);
 pub(crate) struct CastScratch {
     from: Room,
     to: Room,
+}
+
+impl Cast {
+    /// Converts elements outside of any copy, as copies do: `from` has the bytes of as many elements as `to` has room for. Integers that
+    /// do not fit become the nearest that does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] for a pair of types that no cast is for, and for other sizes.
+    pub fn convert(&self, from: &[u8], to: &mut [u8]) -> Result<()> {
+        self.check()?;
+        let is_whole = to.len().is_multiple_of(self.to_dtype().size());
+        if self.from_dtype() == self.to_dtype() || !is_whole || self.source_bytes(to.len()) != from.len() {
+            let value = format!(
+                "{} bytes of {} into {} of {}",
+                from.len(),
+                self.from_dtype(),
+                to.len(),
+                self.to_dtype()
+            );
+            let reason = "elements of another type, as many as there are";
+            return Err(Error::InvalidOption { name: "convert", value, reason });
+        }
+        let (writer, runs) = (HostCopy::ordinary(), Runs::new(from.len(), iter::empty()));
+        // SAFETY: the elements are those of `from`, and `to` has room for as many, which is looked at above. Slices are borrowed.
+        unsafe {
+            CastScratch::new().write(self, (from.as_ptr(), &runs), 0, to.as_mut_ptr(), to.len(), &writer)
+        };
+        Ok(())
+    }
 }
 
 impl CastScratch {
