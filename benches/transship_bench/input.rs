@@ -139,6 +139,25 @@ pub(crate) fn narrowed(tensor: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_vec(narrowed, tensor.shape())?)
 }
 
+/// So many images of so many bytes, each expected as `cast` makes it.
+pub(crate) fn images(
+    seed: u64,
+    count: usize,
+    pixels: usize,
+    cast: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<Vec<Input<Vec<Tensor>>>> {
+    let images = (0..count).map(|index| tensor(DType::U8, pixels, seed, index)).collect::<Result<_>>()?;
+    let mut input = Input::new(seed, images)?;
+    input.expected = input.leaves.iter().map(cast).collect::<Result<_>>()?;
+    Ok(vec![input])
+}
+
+/// A tensor of `uint8` as one of `float32`.
+pub(crate) fn scaled(tensor: &Tensor, scale: f32, bias: f32) -> Result<Tensor> {
+    let scaled = tensor.as_slice::<u8>()?.iter().map(|pixel| f32::from(*pixel) * scale + bias).collect();
+    Ok(Tensor::from_vec(scaled, tensor.shape())?)
+}
+
 /// A matrix of random bytes.
 pub(crate) fn matrix(seed: u64, dtype: DType, rows: usize, columns: usize) -> Result<Tensor> {
     Ok(tensor(dtype, rows * columns * dtype.size(), seed, 0)?.reshape(&[rows, columns])?)

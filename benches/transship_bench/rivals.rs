@@ -10,7 +10,6 @@ mod wgpu;
 use transship::{Device, Tensor};
 
 use crate::Result;
-use crate::input;
 use crate::measure::{Contender, Method};
 use crate::rivals::prepared::Preparation;
 use crate::table::{Kind, Line, Outcome};
@@ -36,9 +35,13 @@ pub(crate) fn up_gathered<S: 'static>(device: &Device, bytes: usize) -> Result<V
     Ok(up(device, bytes)?.into_iter().map(|rival| prepared::first(prepared::GATHERED, rival)).collect())
 }
 
-/// The same for tensors of `float32` that arrive as `bfloat16`: cast on the host first. `bytes`: as many as arrive.
-pub(crate) fn up_cast<S: 'static>(device: &Device, bytes: usize) -> Result<Vec<Contender<S>>> {
-    let preparation = || Preparation { done: "cast by this thread", are: "cast", prepare: input::narrowed };
+/// The same for tensors that `cast` makes others of, on the host and first. `bytes`: as many as arrive.
+pub(crate) fn up_cast<S: 'static>(
+    device: &Device,
+    bytes: usize,
+    cast: fn(&Tensor) -> Result<Tensor>,
+) -> Result<Vec<Contender<S>>> {
+    let preparation = || Preparation { done: "cast by this thread", are: "cast", prepare: cast };
     Ok(up(device, bytes)?.into_iter().map(|rival| prepared::first(preparation(), rival)).collect())
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use transship::{Cast, DType, Tensor};
+use transship::{Cast, CopyOptions, CopyPolicy, DType, Device, Error, Tensor, start_copy};
 
 use super::Work;
 use crate::Result;
@@ -13,41 +13,125 @@ use crate::ours::Target;
 use crate::rivals;
 use crate::table::{Kind, Row};
 
-pub(super) const ROWS: &[Work] = &[Work {
-    name: "up-cast-1x1GiB",
-    title: "1 GiB of float32 up as bfloat16",
-    needs: Needs::Nothing,
-    run: up,
-}];
+pub(super) const ROWS: &[Work] = &[
+    Work { name: "up-cast-1x1GiB", title: "1 GiB of float32 up as bfloat16", needs: Needs::Nothing, run: up },
+    Work {
+        name: "up-cast-images",
+        title: "8 images of 6.2 MB of uint8 up as float32, with scale and bias",
+        needs: Needs::Device,
+        run: images,
+    },
+    Work {
+        name: "down-cast-1x1GiB",
+        title: "1 GiB of float32 down as bfloat16",
+        needs: Needs::Device,
+        run: down,
+    },
+    Work {
+        name: "within-cast-1x1GiB",
+        title: "1 GiB of float32 as bfloat16 within the device",
+        needs: Needs::Device,
+        run: within,
+    },
+];
+
+const SCALE: f32 = 1.0 / 255.0;
+const BIAS: f32 = -0.5;
 
 fn up(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     let bytes = bed.bytes(1 << 30);
-    let as_it_is = Target::new(bed, &bed.device);
-    let mut target = as_it_is.clone();
-    target.options = target.options.cast(Cast::new(DType::F32, DType::BF16));
-    let uncast = Uncast { method: as_it_is.method(), leaves: Vec::new() };
-    let mut contenders =
-        vec![target.contender(), Contender::new(Kind::Ours, "start_copy without a cast", uncast)];
-    contenders.extend(rivals::up_cast(&bed.device, bytes / 2)?);
+    let mut contenders = with_and_without(&Target::new(bed, &bed.device), Cast::new(DType::F32, DType::BF16));
+    contenders.extend(rivals::up_cast(&bed.device, bytes / 2, input::narrowed)?);
     let mut row = Row::new(work.name, work.title, 1, bytes);
     row.lines = series(bed.effort(2.0), contenders, |seed| input::to_be_narrowed(seed, bytes))?;
     Ok(vec![row])
 }
 
-/// Copies tensors as they are, where others cast them.
+fn images(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
+    let (count, pixels) = (8, bed.bytes(3 * 1080 * 1920));
+    let cast = Cast::new(DType::U8, DType::F32).scaled(SCALE, BIAS);
+    let mut contenders = with_and_without(&Target::new(bed, &bed.device), cast);
+    let scaled = |image: &Tensor| input::scaled(image, SCALE, BIAS);
+    contenders.extend(rivals::up_cast(&bed.device, 4 * count * pixels, scaled)?);
+    contenders.extend(limits(rivals::up(&bed.device, count * pixels)?, |image| Ok(image.clone())));
+    let mut row = Row::new(work.name, work.title, count, count * pixels);
+    row.lines = series(bed.effort(1.5), contenders, |seed| {
+        input::images(seed, count, pixels, |image| input::scaled(image, SCALE, BIAS))
+    })?;
+    Ok(vec![row])
+}
+
+fn down(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
+    let bytes = bed.bytes(1 << 30);
+    let target = Target::new(bed, &Device::host());
+    let mut contenders = with_and_without(&target, Cast::new(DType::F32, DType::BF16));
+    let half = |tensor: &Tensor| tensor.narrow(0, 0, tensor.numel() / 2);
+    contenders.extend(limits(rivals::down(&bed.device, bytes / 2)?, half));
+    from_device(bed, work, bytes, contenders)
+}
+
+fn within(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
+    let mut target = Target::new(bed, &bed.device);
+    target.options = target.options.policy(CopyPolicy::Always);
+    let contenders = with_and_without(&target, Cast::new(DType::F32, DType::BF16));
+    from_device(bed, work, bed.bytes(1 << 30), contenders)
+}
+
+fn from_device(
+    bed: &Bed,
+    work: &Work,
+    bytes: usize,
+    contenders: Vec<Contender<Vec<Tensor>>>,
+) -> Result<Vec<Row>> {
+    let mut row = Row::new(work.name, work.title, 1, bytes);
+    row.lines = series(bed.effort(2.0), contenders, |seed| {
+        let inputs = input::to_be_narrowed(seed, bytes)?;
+        inputs.into_iter().map(|input| input.on(&bed.device, &bed.options(&bed.device))).collect()
+    })?;
+    Ok(vec![row])
+}
+
+fn with_and_without(target: &Target, cast: Cast) -> Vec<Contender<Vec<Tensor>>> {
+    let mut casting = target.clone();
+    casting.options = casting.options.cast(cast);
+    let uncast = Uncast { method: target.method(), part: |tensor| Ok(tensor.clone()), leaves: Vec::new() };
+    vec![casting.contender(), Contender::new(Kind::Ours, "start_copy without a cast", uncast)]
+}
+
+/// The limits among `rivals`, each for a part of each tensor, as it is.
+fn limits(rivals: Vec<Contender<Vec<Tensor>>>, part: Part) -> impl Iterator<Item = Contender<Vec<Tensor>>> {
+    let limits = rivals.into_iter().filter(|rival| rival.kind() == Kind::Limit);
+    limits.map(move |limit| {
+        limit.map(|_, way, method| {
+            (format!("{way}, not cast"), Box::new(Uncast { method, part, leaves: Vec::new() }) as _)
+        })
+    })
+}
+
+type Part = fn(&Tensor) -> transship::Result<Tensor>;
+
+/// Copies tensors as they are, or parts of them, where others cast them.
 struct Uncast {
     method: Box<dyn Method<Vec<Tensor>>>,
+    part: Part,
     /// Of the last run.
     leaves: Vec<Tensor>,
 }
 
 impl Method<Vec<Tensor>> for Uncast {
     fn run(&mut self, input: &Input<Vec<Tensor>>) -> Result<Duration> {
-        self.leaves.clone_from(&input.leaves);
-        self.method.run(input)
+        self.leaves = input.leaves.iter().map(self.part).collect::<transship::Result<_>>()?;
+        let uncast = Input {
+            data: input.data,
+            value: self.leaves.clone(),
+            leaves: self.leaves.clone(),
+            expected: Vec::new(),
+        };
+        self.method.run(&uncast)
     }
 
     fn is_right(&mut self, _: &[Tensor]) -> Result<bool> {
-        self.method.is_right(&self.leaves)
+        let leaves = start_copy(self.leaves.clone(), &Device::host(), CopyOptions::default());
+        self.method.is_right(&leaves.map_err(Error::from)?.wait().map_err(Error::from)?)
     }
 }

@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use crate::backend::stream_ordered::allocator::DeviceAllocator;
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
+use crate::backend::stream_ordered::cast_entry::CastEntry;
 use crate::backend::stream_ordered::context::Context;
 use crate::backend::stream_ordered::gather_kernel::{Gather, GatherEntry};
 use crate::backend::stream_ordered::pinned::PinnedStaging;
 use crate::backend::stream_ordered::stream::OrderedStream;
-use crate::backend::stream_ordered::strided_entry::StridedEntry;
 use crate::backend::stream_ordered::submit;
 use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Limits,
@@ -51,7 +51,7 @@ impl<A: Api> OrderedBackend<A> {
         let gather = Gather::load(&context, allocator.state())?;
         let limits = Limits {
             gather: gather.as_ref().map(|_| GatherEntry::BYTES),
-            gather_strided: gather.as_ref().map(|_| StridedEntry::BYTES),
+            gather_strided: gather.as_ref().map(|_| CastEntry::BYTES),
             ..Limits::new(A::BUFFER_ALIGNMENT, allocator.total())
         };
         // SAFETY: the device is current.

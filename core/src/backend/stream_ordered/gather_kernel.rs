@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
+use crate::backend::stream_ordered::cast_entry::CastEntry;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::places::places;
 use crate::backend::stream_ordered::stream::StreamState;
@@ -50,6 +51,10 @@ pub(crate) struct Gather<A: Api> {
     strided: A::Kernel,
     /// Gathers from one tensor.
     one: A::Kernel,
+    /// Casts what a table says.
+    cast: A::Kernel,
+    /// Casts out of one tensor.
+    cast_one: A::Kernel,
     context: Arc<Context<A>>,
 }
 
@@ -66,31 +71,41 @@ impl<A: Api> Gather<A> {
         let Some(module) = (unsafe { driver.load_kernels()? }) else { return Ok(None) };
         // SAFETY: as above; the module is loaded.
         let found = |name: &CStr| unsafe { driver.kernel(module, name) };
-        let kernels = found(c"transship_gather").and_then(|ranges| {
-            Ok((ranges, found(c"transship_gather_strided")?, found(c"transship_gather_one")?))
-        });
-        let (ranges, strided, one) = kernels.inspect_err(|_| {
+        let kernels = || -> Result<Self> {
+            Ok(Self {
+                module,
+                ranges: found(c"transship_gather")?,
+                strided: found(c"transship_gather_strided")?,
+                one: found(c"transship_gather_one")?,
+                cast: found(c"transship_cast")?,
+                cast_one: found(c"transship_cast_one")?,
+                context: context.clone(),
+            })
+        };
+        let gather = kernels().inspect_err(|_| {
             // SAFETY: as above; nobody uses a kernel of it.
             let _ = unsafe { driver.unload_kernels(module) };
         })?;
-        let gather = Self { module, ranges, strided, one, context: context.clone() };
         gather.run_once(&driver, state).map(|ran| ran.then_some(gather))
     }
 
     /// Runs each kernel once, on a table of nothing; `false` if there is no memory for that.
     fn run_once(&self, driver: &Current<'_, A>, state: &StreamState<A>) -> Result<bool> {
-        const BYTES: usize = GatherEntry::BYTES + StridedEntry::BYTES;
+        /// The largest entry.
+        const BYTES: usize = CastEntry::BYTES;
         // SAFETY: the device is current.
         let Some(table) = (unsafe { driver.allocate_host(BYTES)? }) else { return Ok(false) };
-        // SAFETY: the table has room for both entries, which copy nothing; the stream is alive and of this device; the table is
-        // freed behind the launches, or not at all.
+        // SAFETY: the table has room for an entry of any kind; zeros are one that copies nothing. The stream is alive and of this
+        // device; the table is freed behind the launches, or not at all.
         let freed = unsafe {
-            let strided = table.add(GatherEntry::BYTES);
-            table.cast::<GatherEntry>().write(GatherEntry::default());
-            strided.cast::<StridedEntry>().write(StridedEntry::default());
-            let launched = self.launch(driver, self.ranges, table, 1, state);
-            let launched = launched.and_then(|()| self.launch(driver, self.strided, strided, 1, state));
-            let launched = launched.and_then(|()| self.launch_one(driver, StridedEntry::default(), state));
+            table.write_bytes(0, BYTES);
+            let tables = [self.ranges, self.strided, self.cast];
+            let launched =
+                tables.into_iter().try_for_each(|kernel| self.launch(driver, kernel, table, 1, state));
+            let launched =
+                launched.and_then(|()| self.launch_one(driver, self.one, StridedEntry::default(), 0, state));
+            let launched = launched
+                .and_then(|()| self.launch_one(driver, self.cast_one, CastEntry::default(), 0, state));
             let ran = launched.and_then(|()| driver.synchronize_stream(state.handle()));
             ran.and_then(|()| driver.free_host(table))
         };
@@ -116,21 +131,28 @@ impl<A: Api> Gather<A> {
         let device = self.context.id();
         // Those that gather stand behind all others.
         let ranges = ops.partition_point(|op| !matches!(op, CopyOp::Gather { .. }));
-        let (ranges, strided) = ops.split_at(ranges);
-        let bytes = ranges.len() * GatherEntry::BYTES + strided.len() * StridedEntry::BYTES;
-        let window = table.window().and_then(|window| window.at(0, bytes));
-        let start = window.ok_or(Error::Unsupported { device, what: "use a table that is too small" })?;
-        // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for the entries of both kinds; it is
+        let (ranges, gathers) = ops.split_at(ranges);
+        let casts = gathers.iter().filter(|op| is_cast(op)).count();
+        let strided = gathers.len() - casts;
+        let sizes =
+            [ranges.len() * GatherEntry::BYTES, strided * StridedEntry::BYTES, casts * CastEntry::BYTES];
+        let window = table.window().and_then(|window| window.at(0, sizes.iter().sum()));
+        let first = window.ok_or(Error::Unsupported { device, what: "use a table that is too small" })?;
+        // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for the entries of all kinds; it is
         // the caller's until the position is reached.
-        let behind = unsafe {
-            self.write_ranges(ranges, start.cast(), moved)?;
-            start.add(ranges.len() * GatherEntry::BYTES)
-        };
-        // SAFETY: as above.
-        unsafe { self.write_strided(strided, behind.cast(), moved)? };
-        let launches = [(self.ranges, start, ranges.len()), (self.strided, behind, strided.len())];
+        let (second, third) = unsafe { (first.add(sizes[0]), first.add(sizes[0] + sizes[1])) };
+        let strided_ops = gathers.iter().filter(|op| !is_cast(op));
+        let cast_ops = gathers.iter().filter(|op| is_cast(op));
+        // SAFETY: as above: there is room for each.
+        unsafe {
+            write_entries(ranges.iter(), first.cast(), moved, |op| self.range_entry(op))?;
+            write_entries(strided_ops, second.cast(), moved, |op| self.strided_entry(op))?;
+            write_entries(cast_ops, third.cast(), moved, |op| self.cast_entry(op))?;
+        }
+        let launches =
+            [(self.ranges, first, ranges.len()), (self.strided, second, strided), (self.cast, third, casts)];
         let launches = launches.into_iter().filter(|(_, _, entries)| *entries > 0);
-        // Counted as soon as something is submitted: the stream is drained if the second launch fails.
+        // Counted as soon as something is submitted: the stream is drained if a later launch fails.
         moved.as_copies(launches.clone().count());
         for (kernel, table, entries) in launches {
             let entries = u32::try_from(entries);
@@ -138,42 +160,6 @@ impl<A: Api> Gather<A> {
                 entries.map_err(|_| Error::Unsupported { device, what: "make so many copies at once" })?;
             // SAFETY: the ranges are the caller's promise; the table has been written.
             unsafe { self.launch(driver, kernel, table, entries, state)? };
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    ///
-    /// There is room for as many entries.
-    unsafe fn write_ranges(
-        &self,
-        ops: &[CopyOp<'_>],
-        start: NonNull<GatherEntry>,
-        moved: &mut Moved,
-    ) -> Result<()> {
-        for (index, op) in ops.iter().enumerate() {
-            let (from, to) = places(&self.context, op)?;
-            // SAFETY: the caller's promise.
-            unsafe { start.add(index).write(GatherEntry { from, to, bytes: op.bytes() as u64 }) };
-            moved.count(op);
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    ///
-    /// There is room for as many entries.
-    unsafe fn write_strided(
-        &self,
-        ops: &[CopyOp<'_>],
-        start: NonNull<StridedEntry>,
-        moved: &mut Moved,
-    ) -> Result<()> {
-        for (index, op) in ops.iter().enumerate() {
-            let entry = self.strided_entry(op)?;
-            // SAFETY: the caller's promise.
-            unsafe { start.add(index).write(entry) };
-            moved.count(op);
         }
         Ok(())
     }
@@ -189,41 +175,68 @@ impl<A: Api> Gather<A> {
         op: &CopyOp<'_>,
         state: &StreamState<A>,
     ) -> Result<()> {
-        // SAFETY: the caller's promises.
-        unsafe { self.launch_one(driver, self.strided_entry(op)?, state) }
+        if is_cast(op) {
+            let entry = self.cast_entry(op)?;
+            // SAFETY: the caller's promises; the kernel takes such an entry.
+            return unsafe { self.launch_one(driver, self.cast_one, entry, entry.elements.count, state) };
+        }
+        let entry = self.strided_entry(op)?;
+        // SAFETY: as above.
+        unsafe { self.launch_one(driver, self.one, entry, entry.count, state) }
+    }
+
+    fn range_entry(&self, op: &CopyOp<'_>) -> Result<GatherEntry> {
+        let (from, to) = places(&self.context, op)?;
+        Ok(GatherEntry { from, to, bytes: op.bytes() as u64 })
     }
 
     fn strided_entry(&self, op: &CopyOp<'_>) -> Result<StridedEntry> {
-        let device = self.context.id();
         let (from, to) = places(&self.context, op)?;
         let entry = match *op {
             CopyOp::Gather { elements, skip, bytes, .. } => {
-                StridedEntry::new(from, to, elements, skip, bytes)
-            }
-            CopyOp::UploadCast { cast, bytes, .. } => {
-                let runs = Runs::new(cast.source_bytes(bytes), iter::empty());
-                let elements = Elements { offset: 0, runs, cast: Some(*cast) };
-                StridedEntry::new(from, to, &elements, 0, bytes)
+                StridedEntry::new(from, to, &elements.runs, skip, bytes)
             }
             _ => None,
         };
-        entry.ok_or(Error::Unsupported { device, what: "gather so many dimensions" })
+        entry.ok_or_else(|| self.too_many_dimensions())
+    }
+
+    fn cast_entry(&self, op: &CopyOp<'_>) -> Result<CastEntry> {
+        let ends = places(&self.context, op)?;
+        let entry = match *op {
+            CopyOp::Gather { elements: Elements { runs, cast: Some(cast), .. }, skip, bytes, .. } => {
+                CastEntry::new(ends, cast, runs, skip, bytes)
+            }
+            CopyOp::UploadCast { cast, bytes, .. } => {
+                let runs = Runs::new(cast.source_bytes(bytes), iter::empty());
+                CastEntry::new(ends, cast, &runs, 0, bytes)
+            }
+            _ => None,
+        };
+        entry.ok_or_else(|| self.too_many_dimensions())
+    }
+
+    fn too_many_dimensions(&self) -> Error {
+        Error::Unsupported { device: self.context.id(), what: "gather so many dimensions" }
     }
 
     /// # Safety
     ///
-    /// The device is current; what the entry reads and writes is valid until the stream has come by.
-    unsafe fn launch_one(
+    /// The device is current; the kernel takes such an entry, and what that reads and writes is valid until the stream has come by.
+    unsafe fn launch_one<E>(
         &self,
         driver: &Current<'_, A>,
-        mut entry: StridedEntry,
+        kernel: A::Kernel,
+        mut entry: E,
+        items: u64,
         state: &StreamState<A>,
     ) -> Result<()> {
-        let items = u64::from(THREADS) * ITEMS_PER_THREAD;
-        let blocks = u32::try_from(entry.count.div_ceil(items)).unwrap_or(MOST_BLOCKS).clamp(1, MOST_BLOCKS);
+        let items_of_block = u64::from(THREADS) * ITEMS_PER_THREAD;
+        let blocks =
+            u32::try_from(items.div_ceil(items_of_block)).unwrap_or(MOST_BLOCKS).clamp(1, MOST_BLOCKS);
         let mut arguments = [(&raw mut entry).cast()];
-        // SAFETY: the caller's promises; the kernel takes such an entry.
-        unsafe { driver.launch(self.one, blocks, THREADS, &mut arguments, state.handle()) }
+        // SAFETY: the caller's promises.
+        unsafe { driver.launch(kernel, blocks, THREADS, &mut arguments, state.handle()) }
     }
 
     /// # Safety
@@ -239,9 +252,37 @@ impl<A: Api> Gather<A> {
     ) -> Result<()> {
         let mut table = table.as_ptr().expose_provenance() as u64;
         let mut arguments = [(&raw mut table).cast()];
-        // SAFETY: the caller's promises; both kernels take one argument of 64 bits.
+        // SAFETY: the caller's promises; kernels that read a table take one argument of 64 bits.
         unsafe { driver.launch(kernel, entries, THREADS, &mut arguments, state.handle()) }
     }
+}
+
+/// Whether elements become others.
+fn is_cast(op: &CopyOp<'_>) -> bool {
+    match op {
+        CopyOp::Gather { elements, .. } => elements.cast.is_some(),
+        op => matches!(op, CopyOp::UploadCast { .. }),
+    }
+}
+
+/// Writes an entry for each of `ops`, and counts them.
+///
+/// # Safety
+///
+/// There is room for as many entries.
+unsafe fn write_entries<'a, 'k: 'a, E>(
+    ops: impl Iterator<Item = &'a CopyOp<'k>>,
+    start: NonNull<E>,
+    moved: &mut Moved,
+    entry: impl Fn(&CopyOp<'k>) -> Result<E>,
+) -> Result<()> {
+    for (index, op) in ops.enumerate() {
+        let entry = entry(op)?;
+        // SAFETY: the caller's promise.
+        unsafe { start.add(index).write(entry) };
+        moved.count(op);
+    }
+    Ok(())
 }
 
 impl<A: Api> Drop for Gather<A> {

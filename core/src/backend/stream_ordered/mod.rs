@@ -12,6 +12,7 @@ pub(crate) mod api;
 pub(crate) mod backend;
 pub(crate) mod buffer;
 pub(crate) mod call_counter;
+pub(crate) mod cast_entry;
 pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod event_ring;

@@ -37,13 +37,13 @@ pub(crate) struct Strided {
     rank: u32,
     sizes: [u64; 8],
     steps: [u64; 8],
-    cast: Cast,
 }
 
 /// `Cast`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cast {
+    elements: Strided,
     bytes: u64,
     from_type: u32,
     to_type: u32,
@@ -66,7 +66,7 @@ unsafe impl Entry for Range {
     }
 }
 
-// SAFETY: integers and floating point.
+// SAFETY: as above.
 unsafe impl Entry for Strided {
     /// It may read all that lies between the first item of the tensor and the last.
     fn touches(&self) -> [Touch; 2] {
@@ -75,15 +75,26 @@ unsafe impl Entry for Strided {
             last.saturating_add(size.saturating_sub(1).saturating_mul(*step))
         });
         let bytes = |items: u64| items.saturating_mul(u64::from(self.width));
-        let written = if self.cast.to_width > 0 { self.cast.bytes } else { bytes(self.count) };
         let read = if self.count == 0 { 0 } else { last.saturating_add(bytes(self.run)) };
         [
             Touch { address: self.from, bytes: read as usize },
-            Touch { address: self.to, bytes: written as usize },
+            Touch { address: self.to, bytes: bytes(self.count) as usize },
         ]
     }
 
     fn at(&self, from: usize, to: usize) -> Self {
         Self { from: from as u64, to: to as u64, ..*self }
+    }
+}
+
+// SAFETY: integers and floating point.
+unsafe impl Entry for Cast {
+    fn touches(&self) -> [Touch; 2] {
+        let [read, _] = self.elements.touches();
+        [read, Touch { address: self.elements.to, bytes: self.bytes as usize }]
+    }
+
+    fn at(&self, from: usize, to: usize) -> Self {
+        Self { elements: self.elements.at(from, to), ..*self }
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels, found under the names of those that are loaded. Those of transship are compiled for the host, from the text that
 //! devices run (`build.rs`).
 
-use crate::entries::{Entry, Range, Strided};
+use crate::entries::{Cast, Entry, Range, Strided};
 use crate::memory::{Memory, Side};
 
 /// A kernel that can be launched.
@@ -20,6 +20,7 @@ pub(crate) enum Parameter {
     Pointer,
     Word,
     Strided,
+    Cast,
 }
 
 /// What it is given.
@@ -28,6 +29,7 @@ pub(crate) enum Argument {
     Pointer(Side),
     Word(u32),
     Strided(Box<Strided>),
+    Cast(Box<Cast>),
 }
 
 /// Memory that a kernel touches.
@@ -57,7 +59,7 @@ pub struct Grid {
     pub threads: u64,
 }
 
-static KERNELS: [Kernel; 4] = [
+static KERNELS: [Kernel; 6] = [
     Kernel {
         name: "add_one",
         parameters: &[Parameter::Pointer, Parameter::Pointer, Parameter::Word],
@@ -91,12 +93,37 @@ static KERNELS: [Kernel; 4] = [
     Kernel {
         name: "transship_gather_one",
         parameters: &[Parameter::Strided],
-        touches: |launch, _| Ok(touches(&[entry(launch)?])),
+        touches: |launch, _| Ok(touches(&[launch.strided()?])),
         run: |launch, memory| {
             let Grid { blocks, threads } = launch.grid;
-            for entry in launch.on_host(&[entry(launch)?], memory)? {
+            for entry in launch.on_host(&[launch.strided()?], memory)? {
                 // SAFETY: `on_host` has checked what it touches.
                 unsafe { transship_gather_one_on_host(entry, blocks as u32, threads as u32) };
+            }
+            Ok(())
+        },
+    },
+    Kernel {
+        name: "transship_cast",
+        parameters: &[Parameter::Pointer],
+        touches: |launch, memory| Ok(touches(&table::<Cast>(launch, memory)?)),
+        run: |launch, memory| {
+            let (entries, Grid { blocks, threads }) = (table::<Cast>(launch, memory)?, launch.grid);
+            let table = launch.on_host(&entries, memory)?;
+            // SAFETY: the table has an entry for each block, and `on_host` has checked what they touch.
+            unsafe { transship_cast_on_host(table.as_ptr(), blocks as u32, threads as u32) };
+            Ok(())
+        },
+    },
+    Kernel {
+        name: "transship_cast_one",
+        parameters: &[Parameter::Cast],
+        touches: |launch, _| Ok(touches(&[launch.cast()?])),
+        run: |launch, memory| {
+            let Grid { blocks, threads } = launch.grid;
+            for entry in launch.on_host(&[launch.cast()?], memory)? {
+                // SAFETY: `on_host` has checked what it touches.
+                unsafe { transship_cast_one_on_host(entry, blocks as u32, threads as u32) };
             }
             Ok(())
         },
@@ -107,6 +134,8 @@ unsafe extern "C" {
     fn transship_gather_on_host(table: *const Range, blocks: u32, threads: u32);
     fn transship_gather_strided_on_host(table: *const Strided, blocks: u32, threads: u32);
     fn transship_gather_one_on_host(entry: Strided, blocks: u32, threads: u32);
+    fn transship_cast_on_host(table: *const Cast, blocks: u32, threads: u32);
+    fn transship_cast_one_on_host(entry: Cast, blocks: u32, threads: u32);
 }
 
 /// The kernel of this name.
@@ -142,10 +171,24 @@ impl Launch {
             .collect())
     }
 
+    fn strided(&self) -> Result<Strided, String> {
+        match &self.arguments[..] {
+            [Argument::Strided(entry)] => Ok(**entry),
+            _ => Err("wrong arguments".to_owned()),
+        }
+    }
+
+    fn cast(&self) -> Result<Cast, String> {
+        match &self.arguments[..] {
+            [Argument::Cast(entry)] => Ok(**entry),
+            _ => Err("wrong arguments".to_owned()),
+        }
+    }
+
     pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
         let arguments = self.arguments.iter().filter_map(|argument| match argument {
             Argument::Pointer(side) => Some(side),
-            Argument::Word(_) | Argument::Strided(_) => None,
+            Argument::Word(_) | Argument::Strided(_) | Argument::Cast(_) => None,
         });
         arguments.chain(&self.sides)
     }
@@ -180,11 +223,4 @@ fn table<E: Entry>(launch: &Launch, memory: &Memory) -> Result<Vec<E>, String> {
     let table = memory.pointer(table, count * size_of::<E>())?.cast::<E>();
     // SAFETY: `pointer` has checked that so many entries are there; they need not be aligned, and any bytes are one.
     Ok((0..count).map(|index| unsafe { table.add(index).read_unaligned() }).collect())
-}
-
-fn entry(launch: &Launch) -> Result<Strided, String> {
-    match &launch.arguments[..] {
-        [Argument::Strided(entry)] => Ok(**entry),
-        _ => Err("wrong arguments".to_owned()),
-    }
 }

@@ -1,6 +1,6 @@
 //! Launching kernels.
 
-use crate::entries::Strided;
+use crate::entries::{Cast, Entry, Strided};
 use crate::failure::Failure;
 use crate::kernels::{self, Argument, Grid, Launch, Parameter, Touch};
 use crate::memory::Side;
@@ -29,9 +29,10 @@ impl Sim {
                     Argument::Pointer(self.mapped_side(address, 1, context)?)
                 }
                 Parameter::Strided => {
-                    let bytes = read::<{ size_of::<Strided>() }>(&argument, index);
-                    // SAFETY: any bytes are an entry (`Entry`).
-                    Argument::Strided(Box::new(unsafe { bytes.as_ptr().cast::<Strided>().read_unaligned() }))
+                    Argument::Strided(Box::new(entry(read::<{ size_of::<Strided>() }>(&argument, index))))
+                }
+                Parameter::Cast => {
+                    Argument::Cast(Box::new(entry(read::<{ size_of::<Cast>() }>(&argument, index))))
                 }
             });
         }
@@ -60,6 +61,13 @@ impl Sim {
             false => self.device_side(address, bytes, context),
         }
     }
+}
+
+/// The entry that these bytes are.
+fn entry<E: Entry, const BYTES: usize>(bytes: [u8; BYTES]) -> E {
+    const { assert!(BYTES == size_of::<E>()) };
+    // SAFETY: there are as many bytes as an entry has, and any bytes are one (`Entry`).
+    unsafe { bytes.as_ptr().cast::<E>().read_unaligned() }
 }
 
 fn read<const BYTES: usize>(argument: &impl Fn(usize, &mut [u8]), index: usize) -> [u8; BYTES] {

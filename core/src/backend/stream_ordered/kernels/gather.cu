@@ -60,19 +60,6 @@ KERNEL(transship_gather, const Range*, table) {
     EACH_THREAD { copy_range(range, thread, threads); }
 }
 
-// `CastEntry` of core: what elements become. `to_width` is 0 if they stay what they are.
-struct Cast {
-    u64 bytes;
-    u32 from_type;
-    u32 to_type;
-    u32 to_width;
-    u32 cut;
-    u32 together;
-    u32 bytewise;
-    float scale;
-    float bias;
-};
-
 // `StridedEntry` of core: items of `width` bytes, `run` of them side by side, runs at `steps` bytes from each other. Dimensions
 // are outermost first.
 struct Strided {
@@ -85,14 +72,13 @@ struct Strided {
     u32 rank;
     u64 sizes[8];
     u64 steps[8];
-    Cast cast;
 };
 
-// Where an item of the tensor lies.
-DEVICE u64 place_of(const Strided& entry, u64 item, u32 width) {
-    u64 rest = item / entry.run;
-    u64 place = entry.from + (item - rest * entry.run) * width;
-    for (u32 dim = entry.rank; dim-- > 0;) {
+// Where an item of the tensor lies. What does not change between items is in registers.
+DEVICE u64 place_of(const Strided& entry, u64 from, u64 run, u32 rank, u64 item, u32 width) {
+    u64 rest = item / run;
+    u64 place = from + (item - rest * run) * width;
+    for (u32 dim = rank; dim-- > 0;) {
         const u64 outer = rest / entry.sizes[dim];
         place += (rest - outer * entry.sizes[dim]) * entry.steps[dim];
         rest = outer;
@@ -102,14 +88,67 @@ DEVICE u64 place_of(const Strided& entry, u64 item, u32 width) {
 
 template <typename T>
 DEVICE void gather_as(const Strided& entry, u64 thread, u64 threads) {
-    const u64 first = entry.first, count = entry.count;
+    const u64 from = entry.from, first = entry.first, count = entry.count, run = entry.run;
+    const u32 rank = entry.rank;
     T* to = reinterpret_cast<T*>(entry.to);
     for (u64 i = thread; i < count; i += threads) {
-        to[i] = *reinterpret_cast<const T*>(place_of(entry, first + i, sizeof(T)));
+        to[i] = *reinterpret_cast<const T*>(place_of(entry, from, run, rank, first + i, sizeof(T)));
     }
 }
 
+DEVICE void gather(const Strided& entry, u64 thread, u64 threads) {
+    switch (entry.width) {
+        case 16: return gather_as<Quad>(entry, thread, threads);
+        case 8: return gather_as<u64>(entry, thread, threads);
+        case 4: return gather_as<u32>(entry, thread, threads);
+        case 2: return gather_as<unsigned short>(entry, thread, threads);
+        default: return gather_as<unsigned char>(entry, thread, threads);
+    }
+}
+
+// Each thread of a block reads a word of its entry, or some.
+template <typename Entry>
+DEVICE void read_entry(Entry& entry, const Entry& from, u32 thread, u32 threads) {
+    for (u32 i = thread; i < sizeof(Entry) / sizeof(u64); i += threads) {
+        reinterpret_cast<Word*>(&entry)[i] = reinterpret_cast<const Word*>(&from)[i];
+    }
+}
+
+// Gathers small parts of many tensors: a block of threads for each entry of the table.
+KERNEL(transship_gather_strided, const Strided*, table) {
+    SHARED Strided entry;
+    EACH_THREAD { read_entry(entry, table[block], thread, threads); }
+    BARRIER;
+    EACH_THREAD { gather(entry, thread, threads); }
+}
+
+// Gathers a large part of one tensor, by all blocks.
+KERNEL(transship_gather_one, Strided, part) {
+    SHARED Strided entry;
+    EACH_THREAD {
+        if (thread == 0) {
+            entry = part;
+        }
+    }
+    BARRIER;
+    EACH_THREAD { gather(entry, u64(block) * threads + thread, u64(blocks) * threads); }
+}
+
 // Casts. An element is a number of up to 64 bits: those of its type, behind zeros.
+
+// `CastEntry` of core: elements, and what they become.
+struct Cast {
+    Strided elements;
+    u64 bytes;
+    u32 from_type;
+    u32 to_type;
+    u32 to_width;
+    u32 cut;
+    u32 together;
+    u32 bytewise;
+    float scale;
+    float bias;
+};
 
 // Types by their numbers: unsigned integers of 8 to 64 bits, signed ones, and floating point.
 enum Type { U8, U64 = 3, I8 = 4, I64 = 7, F16, BF16, F32, F64 };
@@ -213,8 +252,7 @@ DEVICE u64 cast_integer(u64 bits, u32 from, u32 width, u32 to, u32 to_width) {
     return to_bits == 64 ? u64(clamped) : u64(clamped) & ((u64(1) << to_bits) - 1);
 }
 
-DEVICE u64 cast_element(u64 bits, const Strided& entry) {
-    const Cast& cast = entry.cast;
+DEVICE u64 cast_element(u64 bits, const Cast& cast) {
     if (cast.from_type >= F16) {
         return cast_float(bits, cast.from_type, cast.to_type);
     }
@@ -223,7 +261,7 @@ DEVICE u64 cast_element(u64 bits, const Strided& entry) {
         const float product = float(u32(bits)) * cast.scale;
         return float_of_f32(bits_as<u32>(product + cast.bias), cast.to_type);
     }
-    return cast_integer(bits, cast.from_type, entry.width, cast.to_type, cast.to_width);
+    return cast_integer(bits, cast.from_type, cast.elements.width, cast.to_type, cast.to_width);
 }
 
 DEVICE u64 load(u64 place, u32 width, bool bytewise) {
@@ -252,10 +290,10 @@ DEVICE void store(u64 place, u32 width, u64 bits) {
 }
 
 // Stores the bytes of an element that belong to the copy; the element would begin `at` bytes behind where the copy is to begin.
-DEVICE void store_bytes(const Strided& entry, i64 at, u64 bits) {
-    for (u32 i = 0; i < entry.cast.to_width; ++i) {
-        if (at + i >= 0 && at + i < i64(entry.cast.bytes)) {
-            reinterpret_cast<unsigned char*>(entry.to)[at + i] = (unsigned char)(bits >> (8 * i));
+DEVICE void store_bytes(const Cast& cast, i64 at, u64 bits) {
+    for (u32 i = 0; i < cast.to_width; ++i) {
+        if (at + i >= 0 && at + i < i64(cast.bytes)) {
+            reinterpret_cast<unsigned char*>(cast.elements.to)[at + i] = (unsigned char)(bits >> (8 * i));
         }
     }
 }
@@ -312,68 +350,54 @@ DEVICE void store_four(u64 place, u32 width, Four four) {
 }
 
 // Divisions take long, and what lies in one run needs none.
-DEVICE u64 cast_place(const Strided& entry, u64 item) {
-    return entry.rank == 0 ? entry.from + item * entry.width : place_of(entry, item, entry.width);
+DEVICE u64 element_place(const Strided& entry, u64 from, u64 run, u32 rank, u64 element, u32 width) {
+    return rank == 0 ? from + element * width : place_of(entry, from, run, rank, element, width);
 }
 
 // Casts four elements at a time, and one where not all ends are aligned for that, and at the end.
-SEPARATE void cast_all(const Strided& entry, u64 thread, u64 threads) {
-    const u64 fours = entry.cast.together == 4 ? entry.count / 4 : 0, alone = entry.count - 4 * fours;
-    const u32 width = entry.width, to_width = entry.cast.to_width;
-    const bool bytewise = entry.cast.bytewise;
-    for (u64 turn = thread; turn < fours + alone; turn += threads) {
+SEPARATE void cast_all(const Cast& cast, u64 thread, u64 threads) {
+    const Strided& elements = cast.elements;
+    const u64 first = elements.from, skipped = elements.first, run = elements.run, count = elements.count;
+    const u32 width = elements.width, rank = elements.rank, to_width = cast.to_width;
+    const bool bytewise = cast.bytewise;
+    const u64 fours = cast.together == 4 ? count / 4 : 0;
+    for (u64 turn = thread; turn < count - 3 * fours; turn += threads) {
         const bool together = turn < fours;
         const u64 element = together ? 4 * turn : 3 * fours + turn;
-        const u64 from = cast_place(entry, entry.first + element), to = entry.to + element * to_width;
+        const u64 from = element_place(elements, first, run, rank, skipped + element, width);
+        const u64 to = elements.to + element * to_width;
         Four four = together ? load_four(from, width) : Four{load(from, width, bytewise), 0, 0, 0};
         // The arithmetic is there once: code that is loaded when a device is opened.
         for (u32 i = 0; i < (together ? 4 : 1); ++i) {
-            const u64 bits = cast_element(four.a, entry);
+            const u64 bits = cast_element(four.a, cast);
             four = {four.b, four.c, four.d, bits};
         }
         if (together) {
             store_four(to, to_width, four);
         } else if (bytewise) {
-            store_bytes(entry, i64(element * to_width) - entry.cast.cut, four.d);
+            store_bytes(cast, i64(element * to_width) - cast.cut, four.d);
         } else {
             store(to, to_width, four.d);
         }
     }
 }
 
-DEVICE void gather(const Strided& entry, u64 thread, u64 threads) {
-    if (entry.cast.to_width > 0) {
-        return cast_all(entry, thread, threads);
-    }
-    switch (entry.width) {
-        case 16: return gather_as<Quad>(entry, thread, threads);
-        case 8: return gather_as<u64>(entry, thread, threads);
-        case 4: return gather_as<u32>(entry, thread, threads);
-        case 2: return gather_as<unsigned short>(entry, thread, threads);
-        default: return gather_as<unsigned char>(entry, thread, threads);
-    }
-}
-
-// Gathers small parts of many tensors: a block of threads for each entry of the table.
-KERNEL(transship_gather_strided, const Strided*, table) {
-    SHARED Strided entry;
-    EACH_THREAD {
-        for (u32 i = thread; i < sizeof(Strided) / sizeof(u64); i += threads) {
-            reinterpret_cast<Word*>(&entry)[i] = reinterpret_cast<const Word*>(&table[block])[i];
-        }
-    }
+// Casts small parts of many tensors: a block of threads for each entry of the table.
+KERNEL(transship_cast, const Cast*, table) {
+    SHARED Cast entry;
+    EACH_THREAD { read_entry(entry, table[block], thread, threads); }
     BARRIER;
-    EACH_THREAD { gather(entry, thread, threads); }
+    EACH_THREAD { cast_all(entry, thread, threads); }
 }
 
-// Gathers a large part of one tensor, by all blocks.
-KERNEL(transship_gather_one, Strided, part) {
-    SHARED Strided entry;
+// Casts a large part of one tensor, by all blocks.
+KERNEL(transship_cast_one, Cast, part) {
+    SHARED Cast entry;
     EACH_THREAD {
         if (thread == 0) {
             entry = part;
         }
     }
     BARRIER;
-    EACH_THREAD { gather(entry, u64(block) * threads + thread, u64(blocks) * threads); }
+    EACH_THREAD { cast_all(entry, u64(block) * threads + thread, u64(blocks) * threads); }
 }
