@@ -6,18 +6,26 @@ everything=(--locked --workspace --all-features)
 # It finds stand-ins where drivers are looked for.
 simulated=(cargo run --locked --quiet -p driver-sim --)
 
-# The sweeps of one driver in `faults`.
-hip_faults=(hip::{Up,Down,Between,ToBoth,Opened}::)
+# What `faults` has for each driver.
+faults=({cuda,hip}::{Up::,Down::,Between::,ToBoth::,Opened::,lost::,questions,registered})
 
-# The only place where the commands of the README run, in a build without counters.
+# The only place where the commands of the README run, in a build without counters. Crates of others are built once for this and
+# for other stages. Cargo tells those of the clone and those of the tree apart by the program that runs the compiler.
 stage_newcomer() {
     [[ -z $(git status --porcelain) ]] || echo "note: changes that are not committed are not in the clone"
     step git clone --quiet . "$scratch/newcomer"
-    local commands command
+    local commands command compiler=$target/newcomer/rustc
+    mkdir -p "${compiler%/*}"
+    printf '#!/bin/sh\nexec "$@"\n' >"$compiler"
+    chmod +x "$compiler"
     commands=$(cd "$scratch/newcomer" && readme_commands)
     (($(wc -l <<<"$commands") == 2)) || fail "README.md promises two commands, but gives:"$'\n'"$commands"
     while IFS= read -r command; do
-        (cd "$scratch/newcomer" && unset CARGO_TARGET_DIR && step bash -euo pipefail -c "$command" </dev/null)
+        (
+            cd "$scratch/newcomer"
+            export CARGO_TARGET_DIR=$target RUSTC_WORKSPACE_WRAPPER=$compiler
+            step bash -euo pipefail -c "$command" </dev/null
+        )
     done <<<"$commands"
 }
 
@@ -41,7 +49,7 @@ test_and_count() {
 count_lines() (
     export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/instrumented LLVM_PROFILE_FILE=$target/coverage/%p-%2m.profraw
     local programs=$target/coverage/programs library
-    build "$programs" --tests
+    build "$programs" test --no-run --tests
     for library in {core,backend-cuda,backend-hip,backend-wgpu,tests/driver-sim/engine}/src/lib.rs; do
         step "$(program "$programs" "$library")"
     done
@@ -50,12 +58,23 @@ count_lines() (
     step "$(program "$programs" tests/conformance/main.rs)" hip::
     step "$(program "$programs" tests/faults/main.rs)"
     local -x TRANSSHIP_REQUIRE=cuda-sim,cuda-sim:1,hip-sim,hip-sim:1,wgpu
-    # But for the one statement that is about time: counting is slow. `cuda-sim` and `hip-sim` have it. And but for the faults of one
-    # driver: what those of two leave behind on purpose is more than a process may have mapped.
+    # But for the one statement that is about time: counting is slow. `cuda-sim` and `hip-sim` have it.
     step "${simulated[@]}" cargo test "${everything[@]}" --bins --test '*' -- \
-        --skip nothing_waits_for_a_stalled_stream "${hip_faults[@]/#/--skip=}"
-    step "${simulated[@]}" "$(program "$programs" tests/faults/main.rs)" hip::
+        --skip nothing_waits_for_a_stalled_stream "${faults[@]/#/--skip=}"
+    try_faults "$(program "$programs" tests/faults/main.rs)"
 )
+
+# In a process for each driver: what the faults of two leave behind on purpose is more than a process may have mapped. Both at
+# once: each waits half of its time.
+try_faults() {
+    local program=$1 other status=0
+    step "${simulated[@]}" "$program" hip:: >"$scratch/hip_faults" 2>&1 &
+    other=$!
+    step "${simulated[@]}" "$program" cuda:: || status=$?
+    wait "$other" || status=$?
+    cat "$scratch/hip_faults"
+    return "$status"
+}
 
 # How many lines of the libraries have run in `test`.
 stage_coverage() {
@@ -79,13 +98,15 @@ plain() {
 }
 
 build_plain() {
-    build "$target/plain-programs"
+    rm -f "$target/plain-programs"
+    build "$target/plain-programs" test --no-run --test conformance --test soak --test device --test runtimes
+    build "$target/plain-programs" build --examples
 }
 
-# Builds tests, and examples unless only tests are asked for, and lists them.
+# Builds what cargo is asked for, and adds the programs to a list.
 build() {
-    step cargo test "${everything[@]}" --no-run "${@:2}"
-    cargo test "${everything[@]}" --no-run "${@:2}" --message-format=json 2>/dev/null | python3 .ci/programs >"$1"
+    step cargo "${@:2}" "${everything[@]}"
+    cargo "${@:2}" "${everything[@]}" --message-format=json 2>/dev/null | python3 .ci/programs >>"$1"
 }
 
 program() {

@@ -67,10 +67,15 @@ pub(crate) fn assert_same(before: &[Contents], after: &[Contents]) {
     assert_eq!(before.len(), after.len(), "tensors before and after");
     for (index, (before, after)) in before.iter().zip(after).enumerate() {
         assert_eq!((before.dtype, &before.shape), (after.dtype, &after.shape), "tensor {index}");
-        let differs = before.bytes.iter().zip(&after.bytes).position(|(one, other)| one != other);
-        if let Some(byte) = differs {
-            let (was, is) = (before.bytes[byte], after.bytes[byte]);
-            panic!("byte {byte} of {} of tensor {index} was {was:#x} and is {is:#x}", before.bytes.len());
+        if before.bytes != after.bytes {
+            let (was, is) = (&before.bytes, &after.bytes);
+            let byte = was.iter().zip(is).position(|(was, is)| was != is).expect("as many bytes");
+            panic!(
+                "byte {byte} of {} of tensor {index} was {:#x} and is {:#x}",
+                was.len(),
+                was[byte],
+                is[byte]
+            );
         }
     }
 }

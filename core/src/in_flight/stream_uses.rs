@@ -429,7 +429,7 @@ mod tests {
         let end = Arc::downgrade(&working);
         drop(working);
         let mut longest = 0;
-        for _ in 0..2000 {
+        for _ in 0..200 {
             drop(uses.hand_to(&Handed::new(&stream(true))));
             let stream = stream(true);
             let position = stream.record().unwrap();

@@ -143,17 +143,18 @@ mod tests {
     thread_local! {
         static ROOM: Scratch<usize> = const { Scratch::new() };
         static OTHER: Scratch<usize> = const { Scratch::new() };
+        static LARGE: Scratch<[u8; 4096]> = const { Scratch::new() };
     }
 
-    fn list(room: &'static LocalKey<Scratch<usize>>, count: usize) -> ScratchVec<usize> {
+    fn list<T: Copy>(room: &'static LocalKey<Scratch<T>>, count: usize, item: T) -> ScratchVec<T> {
         let mut list = ScratchVec::new(room);
-        (0..count).for_each(|item| list.push(item));
+        (0..count).for_each(|_| list.push(item));
         list
     }
 
     #[test]
     fn the_next_list_lies_where_the_last_one_lay() {
-        let first = list(&ROOM, 10_000);
+        let first = list(&ROOM, 10_000, 0);
         let place = first.as_ptr();
         drop(first);
         let second = ScratchVec::new(&ROOM);
@@ -164,18 +165,18 @@ mod tests {
 
     #[test]
     fn one_long_list_does_not_keep_its_memory_for_short_ones() {
-        drop(list(&ROOM, 100_000));
-        drop(list(&ROOM, 5));
+        drop(list(&ROOM, 10_000, 0));
+        drop(list(&ROOM, 5, 0));
         assert_eq!(ScratchVec::new(&ROOM).capacity(), LEAST_KEPT);
-        let too_many = MOST_KEPT / size_of::<usize>() + 1;
-        drop(list(&ROOM, too_many));
-        assert_eq!(ROOM.with(|room| room.memory.take().capacity()), 0);
-        assert_eq!(ScratchVec::new(&ROOM).capacity(), too_many, "its memory comes at once");
+        let too_many = MOST_KEPT / 4096 + 1;
+        drop(list(&LARGE, too_many, [0; 4096]));
+        assert_eq!(LARGE.with(|room| room.memory.take().capacity()), 0);
+        assert_eq!(ScratchVec::new(&LARGE).capacity(), too_many, "its memory comes at once");
     }
 
     #[test]
     fn a_thread_that_makes_no_lists_keeps_none() {
-        let here = list(&OTHER, 10);
+        let here = list(&OTHER, 10, 0);
         let there = thread::spawn(move || {
             drop(here);
             OTHER.with(|room| room.memory.take().capacity())
