@@ -6,14 +6,18 @@ use std::ptr::NonNull;
 use cudarc::driver::sys::{
     self, CUmemPool_attribute_enum as PoolAttribute, CUpointer_attribute_enum as PointerAttribute, CUresult,
 };
-use transship_core::backend::stream_ordered::{Api, EventKind, is_code};
-use transship_core::backend::{MemoryKind, StreamPriority};
+use transship_core::backend::stream_ordered::{Api, EventKind, Refusal, is_code};
+use transship_core::backend::{HostAccess, MemoryKind, StreamPriority};
 use transship_core::{Alignment, DeviceId, DeviceMemory, DeviceProperties, Error, Result};
 
 use crate::device::{Cuda, ordinal};
 use crate::guard::ContextGuard;
 use crate::interop::Adopted;
 use crate::{kernels, pool_properties, properties};
+
+/// Since CUDA 11.1.
+const READ_ONLY_HOST_REGISTER_SUPPORTED: u32 =
+    sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED as u32;
 
 // SAFETY: 1. each call is the driver's own of that meaning; handles of CUDA belong to no thread. 2. and 3. so NVIDIA's
 // reference says of events, of allocations, and of `cuMemFreeAsync`.
@@ -31,6 +35,7 @@ unsafe impl Api for Cuda {
         Some(alignment) => alignment,
         None => Alignment::ONE,
     };
+    const REGISTERS_OWN_PAGES: bool = true;
 
     fn id(&self) -> DeviceId {
         self.calls().device()
@@ -46,6 +51,22 @@ unsafe impl Api for Cuda {
 
     fn is_out_of_memory(&self, error: &Error) -> bool {
         is_code(error, CUresult::CUDA_ERROR_OUT_OF_MEMORY as i64)
+    }
+
+    fn refusal(&self, error: &Error) -> Option<Refusal> {
+        const NOT_LOCKABLE: [CUresult; 4] = [
+            CUresult::CUDA_ERROR_INVALID_VALUE,
+            CUresult::CUDA_ERROR_OPERATING_SYSTEM,
+            CUresult::CUDA_ERROR_NOT_PERMITTED,
+            CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        ];
+        match error {
+            _ if self.is_out_of_memory(error) => Some(Refusal::OutOfMemory),
+            _ if is_code(error, CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED as i64) => {
+                Some(Refusal::IsRegistered)
+            }
+            _ => NOT_LOCKABLE.iter().any(|code| is_code(error, *code as i64)).then_some(Refusal::NotLockable),
+        }
     }
 
     fn enter(&self) -> Result<ContextGuard<'_>> {
@@ -272,20 +293,29 @@ unsafe impl Api for Cuda {
         unsafe { self.calls().free_host(start.as_ptr().cast()) }
     }
 
-    unsafe fn register_host(&self, start: NonNull<u8>, bytes: usize) -> Result<bool> {
+    /// Memory that is only read may be mapped read-only, where the device knows how to lock that.
+    unsafe fn register_host(&self, start: NonNull<u8>, bytes: usize, access: HostAccess) -> Result<()> {
+        let locks_read_only = match access {
+            HostAccess::Read => {
+                self.calls().known_attribute(READ_ONLY_HOST_REGISTER_SUPPORTED, self.device())
+            }
+            HostAccess::ReadWrite => None,
+        };
+        let flags = match locks_read_only {
+            Some(1..) => sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_READ_ONLY,
+            _ => sys::CU_MEMHOSTREGISTER_PORTABLE,
+        };
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().register_host(start.as_ptr().cast(), bytes, flags) }
+    }
+
+    unsafe fn kernels_reach_registered(&self, _: NonNull<u8>) -> Result<bool> {
         let attribute =
             sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
         let mut same_addresses = 0;
         // SAFETY: the device exists; the result is written to a local.
         unsafe { self.calls().device_attribute(&mut same_addresses, attribute, self.device())? };
-        if same_addresses == 0 {
-            return Ok(false);
-        }
-        // SAFETY: the caller's promises.
-        unsafe {
-            self.calls().register_host(start.as_ptr().cast(), bytes, sys::CU_MEMHOSTREGISTER_PORTABLE)?;
-        }
-        Ok(true)
+        Ok(same_addresses != 0)
     }
 
     unsafe fn unregister_host(&self, start: NonNull<u8>) -> Result<()> {

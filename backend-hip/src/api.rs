@@ -4,11 +4,14 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
 use hip_sys::hiprt::{self, hipMemPoolAttr as PoolAttribute, hipPointer_attribute as PointerAttribute};
-use transship_core::backend::stream_ordered::{Api, EventKind, is_code};
-use transship_core::backend::{MemoryKind, StreamPriority};
+use transship_core::backend::stream_ordered::{Api, EventKind, Refusal, is_code};
+use transship_core::backend::{HostAccess, MemoryKind, StreamPriority};
 use transship_core::{Alignment, DeviceId, DeviceMemory, DeviceProperties, Error, Result};
 
-use crate::calls::{INVALID_VALUE, OUT_OF_MEMORY, PEER_ACCESS_ALREADY_ENABLED};
+use crate::calls::{
+    HOST_MEMORY_ALREADY_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY,
+    PEER_ACCESS_ALREADY_ENABLED,
+};
 use crate::device::{Hip, pointer};
 use crate::guard::DeviceGuard;
 use crate::{kernels, pool_properties, properties};
@@ -33,6 +36,8 @@ unsafe impl Api for Hip {
         Some(alignment) => alignment,
         None => Alignment::ONE,
     };
+    /// The driver's own memory is coherent by its flags.
+    const REGISTERS_OWN_PAGES: bool = false;
 
     fn id(&self) -> DeviceId {
         self.calls().device()
@@ -48,6 +53,16 @@ unsafe impl Api for Hip {
 
     fn is_out_of_memory(&self, error: &Error) -> bool {
         is_code(error, i64::from(OUT_OF_MEMORY))
+    }
+
+    fn refusal(&self, error: &Error) -> Option<Refusal> {
+        let is = |code: u32| is_code(error, i64::from(code));
+        match error {
+            _ if is(OUT_OF_MEMORY) => Some(Refusal::OutOfMemory),
+            _ if is(HOST_MEMORY_ALREADY_REGISTERED) => Some(Refusal::IsRegistered),
+            _ if is(INVALID_VALUE) || is(OPERATING_SYSTEM) || is(NOT_SUPPORTED) => Some(Refusal::NotLockable),
+            _ => None,
+        }
     }
 
     fn enter(&self) -> Result<DeviceGuard<'_>> {
@@ -275,6 +290,24 @@ unsafe impl Api for Hip {
     unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()> {
         // SAFETY: the caller's promises.
         unsafe { self.calls().free_host(start.as_ptr().cast()) }
+    }
+
+    /// Coherent, and read by every device. There is no flag for memory that is only read: its number is another one's.
+    unsafe fn register_host(&self, start: NonNull<u8>, bytes: usize, _: HostAccess) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().register_host(start.as_ptr().cast(), bytes, hiprt::hipHostRegisterPortable) }
+    }
+
+    unsafe fn kernels_reach_registered(&self, start: NonNull<u8>) -> Result<bool> {
+        let address = start.addr().get() as u64;
+        let on_device =
+            self.pointer_attribute(PointerAttribute::HIP_POINTER_ATTRIBUTE_DEVICE_POINTER, address)?;
+        Ok(on_device == address)
+    }
+
+    unsafe fn unregister_host(&self, start: NonNull<u8>) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().unregister_host(start.as_ptr().cast()) }
     }
 
     /// The numbers of memory types changed with ROCm 6: what has an address on the host is told by that.

@@ -20,6 +20,10 @@ pub(crate) const OUT_OF_MEMORY: u32 = hiprt::hipError_t::hipErrorOutOfMemory as 
 pub(crate) const NO_DEVICE: u32 = hiprt::hipError_t::hipErrorNoDevice as u32;
 pub(crate) const INVALID_DEVICE: u32 = hiprt::hipError_t::hipErrorInvalidDevice as u32;
 pub(crate) const NOT_READY: u32 = hiprt::hipError_t::hipErrorNotReady as u32;
+pub(crate) const OPERATING_SYSTEM: u32 = hiprt::hipError_t::hipErrorOperatingSystem as u32;
+pub(crate) const NOT_SUPPORTED: u32 = hiprt::hipError_t::hipErrorNotSupported as u32;
+pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 =
+    hiprt::hipError_t::hipErrorHostMemoryAlreadyRegistered as u32;
 pub(crate) const PEER_ACCESS_ALREADY_ENABLED: u32 =
     hiprt::hipError_t::hipErrorPeerAccessAlreadyEnabled as u32;
 
@@ -118,6 +122,8 @@ calls! {
     memory_info = hipMemGetInfo(free: *mut usize, total: *mut usize);
     allocate_host = hipHostMalloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
     free_host = hipHostFree(address: *mut c_void);
+    register_host = hipHostRegister(address: *mut c_void, bytes: usize, flags: c_uint);
+    unregister_host = hipHostUnregister(address: *mut c_void);
     pointer_attribute = hipPointerGetAttribute(
         value: *mut c_void, attribute: hiprt::hipPointer_attribute, address: hiprt::hipDeviceptr_t);
 

@@ -45,6 +45,15 @@ pub(crate) fn up_cast<S: 'static>(
     Ok(up(device, bytes)?.into_iter().map(|rival| prepared::first(preparation(), rival)).collect())
 }
 
+/// The same for large tensors, page-locked where they lie as well.
+pub(crate) fn up_registered<S: 'static>(device: &Device, bytes: usize) -> Result<Vec<Contender<S>>> {
+    match device.id().driver() {
+        #[cfg(feature = "cuda")]
+        "cuda" => cuda::up_registered(device.id().ordinal(), bytes),
+        _ => up(device, bytes),
+    }
+}
+
 /// Tensors on `device`, each with memory of its own, to the host.
 pub(crate) fn down<S: 'static>(device: &Device, bytes: usize) -> Result<Vec<Contender<S>>> {
     match device.id().driver() {

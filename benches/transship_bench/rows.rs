@@ -8,6 +8,7 @@ mod down;
 mod full_queue;
 mod heavy_tail;
 mod host_cost;
+mod registered;
 mod rest;
 mod steady;
 mod strided;
@@ -35,12 +36,13 @@ fn all() -> impl Iterator<Item = &'static Work> {
     let full_queue = full_queue::ROWS;
     #[cfg(not(feature = "cuda"))]
     let full_queue: &[Work] = &[];
-    let modules: [&[Work]; 15] = [
+    let modules: [&[Work]; 16] = [
         up::ROWS,
         down::ROWS,
         strided::ROWS,
         heavy_tail::ROWS,
         cast::ROWS,
+        registered::ROWS,
         two_ways::ROWS,
         devices::ROWS,
         host_cost::ROWS,

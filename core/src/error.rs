@@ -8,9 +8,14 @@ use crate::dtype::{DType, ParseDTypeError};
 
 mod copy_error;
 mod kind;
+mod refused;
 
 pub use copy_error::CopyError;
 pub use kind::ErrorKind;
+pub use refused::Refused;
+
+/// The kind of memory of the program that is page-locked where it lies, in errors.
+pub(crate) const PAGE_LOCKED: &str = "page-locked";
 
 /// `Result` with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -240,6 +245,20 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Memory of the program cannot be page-locked where it lies.
+    #[error("{} at {address:#x} cannot be page-locked for {device}: {reason}; {cure}", count(*bytes, "byte"))]
+    NotLockable {
+        /// The device that asked for it.
+        device: DeviceId,
+        /// Where the memory lies.
+        address: u64,
+        /// Its size.
+        bytes: usize,
+        /// What is in the way.
+        reason: String,
+        /// What to do, as in `take tensors out of the one that is registered`.
+        cure: &'static str,
+    },
     /// A text does not name a device.
     #[error("{text:?} does not name a device; write a driver and a number such as cuda:0, or host")]
     InvalidDeviceId {
@@ -329,14 +348,15 @@ pub enum Error {
     },
     /// Memory ran out; it may be there later.
     #[error(
-        "{device} is out of {kind} memory: {} asked for{}; free some and try again",
+        "{device} is out of {kind} memory: {} asked for{}; free some and try again{}",
         count(*requested, "byte"),
-        of_total(*free, *total)
+        of_total(*free, *total),
+        if *kind == PAGE_LOCKED { ", or raise the limit of locked memory (ulimit -l)" } else { "" }
     )]
     OutOfMemory {
         /// The device asked.
         device: DeviceId,
-        /// `device`, `pinned`, `staging` or `host`.
+        /// `device`, `pinned`, `staging`, `host`, or `page-locked` for memory of the program.
         kind: &'static str,
         /// Bytes asked for.
         requested: usize,
@@ -510,6 +530,7 @@ impl Error {
             | Self::DestinationMismatch { .. }
             | Self::InvalidOption { .. }
             | Self::InvalidMemory { .. }
+            | Self::NotLockable { .. }
             | Self::InvalidDeviceId { .. }
             | Self::InvalidDType { .. }
             | Self::DriverExists { .. }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hooked::Hooked;
 use late_backend::{Call, LateConfig, LateHandle};
-use support::{eventually, in_time, late, on, two, with};
+use support::{eventually, in_time, late, no_violations, on, two, with};
 use transship_core::backend::{Backend, Driver, MemoryKind, RawMemory, StreamPriority};
 use transship_core::{
     Alignment, BackgroundWork, CopyError, CopyOptions, CopyPolicy, DType, Device, DeviceId, Error, ErrorKind,
@@ -457,6 +457,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::CopyFailed(Arc::new(Error::DeviceLost { device, reason: text() })), DeviceLost),
         (Error::InvalidOption { name: "", value: text(), reason }, InvalidInput),
         (Error::InvalidMemory { address: 0, bytes: 0, reason: text() }, InvalidInput),
+        (Error::NotLockable { device, address: 0, bytes: 1, reason: text(), cure: "" }, InvalidInput),
         (Error::InvalidDeviceId { text: text() }, InvalidInput),
         (Error::InvalidDType { text: text() }, InvalidInput),
         (Error::UnknownDriver { name: text(), known: text() }, Unsupported),
@@ -491,6 +492,26 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::Panicked { message: text() }, Bug),
         (Error::NoThread { reason: text() }, Busy),
     ]
+}
+
+#[test]
+fn memory_that_is_not_locked_says_what_helps() {
+    let device = DeviceId::HOST;
+    let out_of = |kind| Error::OutOfMemory { device, kind, requested: 1, free: 0, total: 0 };
+    says(&out_of("page-locked"), "OutOfMemory", &["page-locked memory", "1 byte", "ulimit -l"]);
+    assert!(!out_of("pinned").to_string().contains("ulimit"));
+
+    let (late, device) = late();
+    let mut memory = Vec::with_capacity(1 << 18);
+    memory.resize(100_000, 0_u8);
+    let start = memory.as_ptr();
+    let _held = device.register_vec(memory, &[100_000]).unwrap();
+    // SAFETY: the memory is held for as long, and nobody writes to it.
+    let again = unsafe { device.register_raw(start, 1, Box::new(())) };
+    let address = format!("{:#x}", start.addr());
+    let words = ["1 byte", &address, "late:0", "registered already", "Registered::tensor", "with_capacity"];
+    says(again.unwrap_err().error(), "NotLockable", &words);
+    no_violations(&late);
 }
 
 #[test]

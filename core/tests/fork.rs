@@ -106,6 +106,9 @@ fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
             let (there, held, filled) = (up(batch(2), &device), up(batch(1), &device), on(&busy, &[1]));
             let mut pinned = Tensor::empty_pinned(&[8], DType::U8, &device).unwrap();
             pinned.as_mut_bytes().unwrap().fill(5);
+            let mut memory = Vec::with_capacity(128 << 10); // pages of its own behind it
+            memory.resize(8, 6_u8);
+            let registered = device.register_vec(memory, &[8]).unwrap();
             let stream = device.create_stream(StreamPriority::Normal).unwrap();
             there[0].record_stream(&stream).unwrap();
             let finished = start_copy(batch(4), &device, options()).unwrap();
@@ -124,6 +127,11 @@ fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
             let code = in_child(|| {
                 assert_eq!(host.as_slice::<u8>().unwrap(), [1, 2, 3]);
                 assert_eq!(pinned.as_slice::<u8>().unwrap(), [5; 8]);
+                assert_eq!(registered.as_slice::<u8>().unwrap(), [6; 8]);
+                let refused = registered.into_vec::<u8>().unwrap_err();
+                assert!(matches!(refused.error(), Error::Forked), "{refused}");
+                drop(refused);
+                is_refused(device.register(vec![1_u8; 8]).map_err(Error::from));
                 is_refused(start_copy(host.clone(), &device, options()).map_err(Error::from));
                 is_refused(start_copy(host.clone(), &Device::host(), options()).map_err(Error::from));
                 is_refused(start_copy_into(host.clone(), filled.clone(), options()).map_err(Error::from));

@@ -14,6 +14,7 @@ mod memory;
 mod policies;
 mod prefetch;
 mod random;
+mod register;
 mod reports;
 mod shapes;
 mod strangers;
@@ -41,6 +42,7 @@ pub(crate) fn all() -> Vec<Case> {
         policies::cases,
         prefetch::cases,
         random::cases,
+        register::cases,
         reports::cases,
         shapes::cases,
         strangers::cases,

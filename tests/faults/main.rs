@@ -10,6 +10,7 @@
 mod budget;
 #[path = "../../examples/common/detection.rs"]
 mod detection;
+mod in_place;
 mod left;
 mod lost;
 mod questions;
@@ -28,6 +29,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Completion, Trial};
 use transship::BackgroundWork;
 
+use crate::in_place::InPlace;
 use crate::lost::Lost;
 use crate::stand_in::StandIn;
 use crate::stop::{End, Stop};
@@ -65,6 +67,15 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
                     trials.push(trial(sweep.to_string(), through, run, arguments));
                 }
             }
+        }
+        for fault in Fault::ALL {
+            let in_place = InPlace { through, fault };
+            trials.push(trial(
+                in_place.to_string(),
+                through,
+                move |stand_in| in_place.run(stand_in),
+                arguments,
+            ));
         }
         for direction in Stop::DIRECTIONS {
             for end in End::ALL {

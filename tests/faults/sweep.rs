@@ -13,7 +13,7 @@ use crate::trip::{self, Direction, Ended};
 const MOST_CALLS: u64 = 1000;
 
 /// Calls without which a handle is not given back, whatever the library does: one of these that fails may leave one.
-const GIVES_BACK: [&str; 7] = [
+pub(crate) const GIVES_BACK: [&str; 7] = [
     "cuStreamDestroy_v2",
     "cuEventDestroy_v2",
     "cuMemPoolDestroy",
@@ -47,7 +47,7 @@ impl Fault {
         [Self::Unknown, Self::OutOfMemory, Self::LaunchFailed, Self::LateLaunchFailed, Self::DeviceLost];
 
     /// The word that the stand-in has for it.
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
             Self::OutOfMemory => "oom",

@@ -50,6 +50,14 @@ pub(super) fn up<S: 'static>(ordinal: usize, bytes: usize) -> Result<Vec<Contend
     Ok(contenders)
 }
 
+pub(super) fn up_registered<S: 'static>(ordinal: usize, bytes: usize) -> Result<Vec<Contender<S>>> {
+    let cuda = open(ordinal)?;
+    let way = "cuMemHostRegister, cuMemcpyHtoDAsync, one synchronize, cuMemHostUnregister for each";
+    let mut contenders = vec![Contender::new(Kind::Rival, way, up::Registered::new(cuda))];
+    contenders.extend(up(ordinal, bytes)?);
+    Ok(contenders)
+}
+
 pub(super) fn down<S: 'static>(ordinal: usize, bytes: usize) -> Result<Vec<Contender<S>>> {
     let cuda = open(ordinal)?;
     let each = |way, landing| Contender::new(Kind::Rival, way, down::Each::new(cuda.clone(), landing));

@@ -1,11 +1,12 @@
 //! What a device does for the rest of the crate, and what it promises.
 
 use std::any::Any;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::{
-    BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Limits, RawMemory,
-    Staging, StreamPriority, Submission,
+    BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, HostAccess, Limits,
+    RawMemory, Registration, Staging, StreamPriority, Submission,
 };
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -111,6 +112,28 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// [`Error::InvalidMemory`] where the driver knows that the description is wrong.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
+
+    /// Page-locks memory of the program where it lies, so that copies of every device of this driver use it as they use staging,
+    /// through [`HostSide::Buffer`](crate::backend::HostSide::Buffer). `bytes` is not 0; `start` need not be aligned. May block for milliseconds.
+    ///
+    /// # Safety
+    ///
+    /// The range is memory of the process, and stays where it is, until the registration has [ended](Registration::end).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], which is what a backend says that does not implement this; [`Error::NotLockable`];
+    /// [`Error::OutOfMemory`]; what else the driver says. Nothing is locked then.
+    unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        bytes: usize,
+        access: HostAccess,
+    ) -> Result<Box<dyn Registration>> {
+        let _ = (start, bytes, access);
+        let what = "page-lock memory of the program where it lies; use it as it is (Tensor::from_owner, Tensor::from_vec)";
+        Err(Error::Unsupported { device: self.device(), what })
+    }
 
     /// Submits `ops` in one go, in any order among themselves, behind what was submitted to `stream` before, and
     /// records one position behind them. Does not block, except on [`HostSide`](crate::backend::HostSide) memory that is neither pinned nor

@@ -18,6 +18,7 @@ pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod pci_address;
 pub(crate) mod properties;
+pub(crate) mod registration;
 pub(crate) mod runs;
 pub(crate) mod stream;
 pub mod stream_ordered;
@@ -32,6 +33,7 @@ pub use limits::Limits;
 pub use memory::{Buffer, Direction, MemoryKind, RawMemory, Staging, WriteWindow};
 pub use pci_address::PciAddress;
 pub use properties::{DeviceProperties, DeviceUuid};
+pub use registration::{HostAccess, Registration};
 pub use runs::{RunDim, Runs};
 pub use stream::{BackendStream, StreamPriority, Ticket, TimeMark};
 

@@ -17,6 +17,7 @@ use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::plan::plan::Plan;
 use crate::plan::preallocated::DestinationRange;
 use crate::staging::block::host_side;
+use crate::staging::page_locked::PageLocked;
 
 impl Job {
     /// Plans the copy of what was taken and checked; gives it back on an error.
@@ -98,13 +99,13 @@ impl Job {
 impl Destination {
     /// Whether copies down from `source` write it asynchronously and write nothing beside it.
     fn is_reached_by(&self, source: &Device) -> bool {
-        let limits = source.limits();
-        let in_its_block =
-            || matches!(host_side(self.storage.buffer(), 0, source.backend()), HostSide::Staging(..));
+        let (limits, buffer) = (source.limits(), self.storage.buffer());
+        let in_its_block = || matches!(host_side(buffer, 0, source.backend()), HostSide::Staging(..));
+        let is_registered = || PageLocked::of(buffer).is_some_and(|memory| memory.is_written_by(source.id()));
         limits.copy_granularity == Alignment::ONE
             && !limits.mapped_staging
             && self.storage.kind() == MemoryKind::Pinned
-            && in_its_block()
+            && (in_its_block() || is_registered())
     }
 }
 

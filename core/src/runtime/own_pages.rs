@@ -1,17 +1,35 @@
-//! Pages that hold nothing else: memory for drivers to page-lock in place.
+//! Pages of the system, and such that hold nothing else: memory for drivers to page-lock in place.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) use linux::OwnPages;
 #[cfg(not(all(target_os = "linux", not(miri))))]
 pub(crate) use nowhere::OwnPages;
 
+/// What drivers lock at once, in bytes.
+pub(crate) fn page_size() -> usize {
+    system_page_size().filter(|bytes| *bytes > 0).unwrap_or(SMALLEST_PAGE)
+}
+
+/// No system has smaller pages.
+const SMALLEST_PAGE: usize = 4096;
+
+#[cfg(all(unix, not(miri)))]
+fn system_page_size() -> Option<usize> {
+    // SAFETY: it asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()
+}
+
+#[cfg(not(all(unix, not(miri))))]
+fn system_page_size() -> Option<usize> {
+    None
+}
+
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux {
     use std::ptr;
     use std::ptr::NonNull;
 
-    /// No system has smaller pages.
-    const SMALLEST_PAGE: usize = 4096;
+    use super::SMALLEST_PAGE;
 
     /// Zeroed pages that are there already. Children of `fork` share them, as they share those of a driver: a page that is copied
     /// for a child could move away from where a device reads it, and gigabytes would be copied.

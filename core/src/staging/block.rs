@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::runtime::fork;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::staging::copy_share::CopyShare;
+use crate::staging::page_locked::PageLocked;
 use crate::staging::pool::StagingPool;
 use crate::staging::size_class::SizeClass;
 
@@ -157,6 +158,9 @@ pub(crate) fn host_side<'a>(
 
 /// Whether memory is page-locked for `driver`. Memory that the program has page-locked itself counts for every driver.
 pub(crate) fn is_pinned_for(buffer: &dyn Buffer, driver: &str) -> bool {
+    if let Some(locked) = PageLocked::of(buffer) {
+        return locked.is_for(driver);
+    }
     let any: &dyn Any = buffer;
     let pool = any.downcast_ref::<PinnedBuffer>().and_then(|pinned| pinned.block.pool.as_ref());
     buffer.kind() == MemoryKind::Pinned && pool.is_none_or(|pool| pool.device().driver() == driver)

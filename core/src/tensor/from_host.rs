@@ -65,7 +65,11 @@ impl Tensor {
 
     /// TensorMemory that was made for the layout.
     pub(crate) fn whole(memory: HostMemory, layout: Layout) -> Self {
-        let storage = Storage::new(Box::new(memory), None, None);
+        Self::over_whole(Storage::new(Box::new(memory), None, None), layout)
+    }
+
+    /// The same over memory of any kind.
+    pub(crate) fn over_whole(storage: Storage, layout: Layout) -> Self {
         debug_assert!(layout.span() == storage.bytes());
         Self { memory: TensorMemory::Here { storage, offset: 0 }, layout }
     }

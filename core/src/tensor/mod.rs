@@ -5,10 +5,12 @@ pub(crate) mod bulk_arc;
 pub(crate) mod for_backends;
 pub(crate) mod from_host;
 pub(crate) mod host_access;
+pub(crate) mod into_vec;
 pub(crate) mod layout;
 #[cfg(feature = "ndarray")]
 pub(crate) mod ndarray;
 pub(crate) mod non_temporal;
+pub(crate) mod registered;
 pub(crate) mod storage;
 pub(crate) mod strided_copy;
 pub(crate) mod strides;

@@ -266,14 +266,18 @@ impl Storage {
             let cure = "write to a copy of its elements (to_vec)";
             return Err(Error::NotWritable { why: "lent read-only", cure });
         }
-        let uses = memory.uses.get_mut();
-        drop(uses.take_past());
-        if !uses.is_empty() {
-            let cure = "wait for the stream (Stream::synchronize)";
-            return Err(Error::NotWritable { why: "in use on a stream", cure });
-        }
+        memory.check_unused()?;
         // SAFETY: as in `host_bytes`; `get_mut` has shown that nobody else, a copy in flight included, holds it.
         Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
+    }
+
+    /// The memory itself, to be taken out; only while nobody else holds it and nothing uses it.
+    pub(crate) fn buffer_mut(&mut self) -> Result<&mut Box<dyn Buffer>> {
+        self.check_ready()?;
+        let shared = self.shared();
+        let memory = self.0.get_mut().ok_or(shared)?;
+        memory.check_unused()?;
+        Ok(&mut memory.buffer)
     }
 
     /// Fails unless a range lies within the storage.
@@ -407,6 +411,19 @@ impl Drop for StorageInner {
 }
 
 impl StorageInner {
+    /// Fails while a stream uses the memory.
+    fn check_unused(&mut self) -> Result<()> {
+        let uses = self.uses.get_mut();
+        drop(uses.take_past());
+        match uses.is_empty() {
+            true => Ok(()),
+            false => Err(Error::NotWritable {
+                why: "in use on a stream",
+                cure: "wait for the stream (Stream::synchronize)",
+            }),
+        }
+    }
+
     /// Where the host reaches the memory. What a copy fills may be mapped only when that is done.
     #[inline]
     fn host(&self) -> Option<(NonNull<u8>, bool)> {

@@ -3,11 +3,12 @@
 mod capture;
 
 use std::any::Any;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use transship_core::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Driver,
-    Limits, MemoryKind, RawMemory, Staging, StreamPriority, Submission,
+    HostAccess, Limits, MemoryKind, RawMemory, Registration, Staging, StreamPriority, Submission,
 };
 use transship_core::{DeviceId, Error, Result};
 
@@ -248,6 +249,15 @@ unsafe impl Backend for LateBackend {
             life: Some(Life::Owner { _owner: owner }),
             open: false.into(),
         }))
+    }
+
+    unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        bytes: usize,
+        access: HostAccess,
+    ) -> Result<Box<dyn Registration>> {
+        Ok(Box::new(self.instance.register(self.device, start, bytes, access)?))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {

@@ -23,6 +23,10 @@ pub enum Call {
     Staging,
     /// The drop of a staging block. Cannot fail.
     DropStaging,
+    /// `Backend::register`.
+    Register,
+    /// `Registration::end`.
+    Unregister,
     /// `Backend::wrap`.
     Wrap,
     /// `Backend::submit`.

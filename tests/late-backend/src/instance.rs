@@ -1,6 +1,7 @@
 //! The state of one simulated driver, and what makes its streams move.
 
 mod memory;
+pub(crate) mod registered;
 mod run;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use transship_core::{DeviceId, Error, Result};
 use crate::calls::{Call, Calls, failure};
 use crate::config::LateConfig;
 use crate::instance::memory::Most;
+use crate::instance::registered::Registered;
 use crate::memory::{Block, Life};
 use crate::queue::{Op, Queue};
 use crate::stream::LateStream;
@@ -36,6 +38,8 @@ pub(crate) struct State {
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Staging blocks that are alive, by number.
     pub(crate) staging: BTreeMap<u64, Occupancy>,
+    /// Memory of the program that is registered, by number.
+    pub(crate) registered: BTreeMap<u64, Registered>,
     /// Memory of each device that is held idle.
     pub(crate) hoards: Vec<usize>,
     most: Vec<Most>,
@@ -88,6 +92,7 @@ impl Instance {
             streams: Vec::new(),
             allocations: BTreeMap::new(),
             staging: BTreeMap::new(),
+            registered: BTreeMap::new(),
             hoards: vec![0; config.devices],
             most: vec![Most::default(); config.devices],
             violations: Vec::new(),

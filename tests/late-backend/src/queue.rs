@@ -49,6 +49,8 @@ pub(crate) enum End {
     Device { allocation: u64, offset: usize },
     /// In a staging block.
     Staging { block: u64, start: HostPointer },
+    /// In host memory that is registered.
+    Registered { id: u64, start: HostPointer },
     /// In host memory that is not ours, so that only Miri can tell whether it is alive.
     Host(HostPointer),
 }
@@ -74,6 +76,20 @@ impl Op {
             _ => [None, None],
         };
         blocks.into_iter().flatten()
+    }
+}
+
+impl Op {
+    /// The registrations that it uses.
+    pub(crate) fn registrations(&self) -> impl Iterator<Item = u64> + '_ {
+        let ends = match self {
+            Self::Copy { from, to, .. } => [from.as_ref(), Some(to)],
+            _ => [None, None],
+        };
+        ends.into_iter().flatten().filter_map(|end| match end {
+            End::Registered { id, .. } => Some(*id),
+            _ => None,
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
+use crate::backend::host::lent_bytes::LentBytes;
 use crate::backend::{Buffer, MemoryKind};
 use crate::device_id::DeviceId;
 use crate::element::Element;
@@ -57,14 +58,48 @@ impl HostMemory {
 
     /// The bytes of an owner, read-only. Asks it once where they are.
     pub(crate) fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
-        let owner = NonNull::from(Box::leak(Box::new(owner)));
-        // Owns the box already, should `as_ref` panic.
-        let mut memory = Self { writable: false, owner: Owner::Lender(owner), ..Self::empty() };
-        // SAFETY: the box is leaked and freed by nobody but `memory`; nothing refers to it mutably before that.
-        let lent = unsafe { owner.as_ref() }.as_ref();
-        memory.bytes = lent.len();
-        memory.start = NonNull::from(lent).cast();
-        memory
+        Self::lent(LentBytes::of(owner))
+    }
+
+    /// Those of one that was asked.
+    pub(crate) fn lent(bytes: LentBytes<impl AsRef<[u8]> + Send + Sync + 'static>) -> Self {
+        let (start, bytes, owner) = bytes.into_parts();
+        Self { start, bytes, writable: false, owner: Owner::Lender(owner) }
+    }
+
+    /// Whether [`into_vec`](Self::into_vec) gives the memory out.
+    pub(crate) fn is_vec_of<T: Element>(&self) -> bool {
+        match self.owner {
+            Owner::Nobody => true,
+            Owner::Allocator(start, block) => {
+                start == self.start
+                    && block.align() == align_of::<T>()
+                    && block.size().is_multiple_of(size_of::<T>())
+                    && self.bytes.is_multiple_of(size_of::<T>())
+            }
+            Owner::Lender(_) => false,
+        }
+    }
+
+    /// The memory as a vector, where a vector of `T` can have allocated it.
+    ///
+    /// # Safety
+    ///
+    /// All of it is initialised, and a valid `T` each.
+    pub(crate) unsafe fn into_vec<T: Element>(self) -> Option<Vec<T>> {
+        if !self.is_vec_of::<T>() {
+            return None;
+        }
+        let memory = ManuallyDrop::new(self);
+        Some(match memory.owner {
+            Owner::Allocator(start, block) => {
+                let (length, capacity) = (memory.bytes / size_of::<T>(), block.size() / size_of::<T>());
+                // SAFETY: the global allocator has given out this block there, which is that of an array of `capacity` elements
+                // (`is_vec_of`); the elements are the caller's promise; `memory` is not dropped.
+                unsafe { Vec::from_raw_parts(start.as_ptr().cast(), length, capacity) }
+            }
+            _ => Vec::new(),
+        })
     }
 
     /// Zeros.
@@ -122,7 +157,8 @@ impl HostMemory {
         Ok(Self { start, bytes, writable: true, owner: Owner::Allocator(start, block) })
     }
 
-    fn empty() -> Self {
+    /// Memory of no bytes.
+    pub(crate) fn empty() -> Self {
         #[repr(align(256))]
         struct Aligned;
         const { assert!(align_of::<Aligned>() == ALIGNMENT) };

@@ -2,6 +2,7 @@
 
 pub(crate) mod copy;
 pub(crate) mod foreign_memory;
+pub(crate) mod lent_bytes;
 pub(crate) mod memory;
 
 use std::any::Any;

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
 use crate::alignment::Alignment;
-use crate::backend::{DeviceMemory, DeviceProperties, MemoryKind, StreamPriority};
+use crate::backend::{DeviceMemory, DeviceProperties, HostAccess, MemoryKind, StreamPriority};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 
@@ -47,6 +47,8 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 
     /// What device memory is aligned to at the least.
     const BUFFER_ALIGNMENT: Alignment;
+    /// Pages of our own that are registered are as good for copies as memory that the driver allocates.
+    const REGISTERS_OWN_PAGES: bool;
 
     /// The name of the device.
     fn id(&self) -> DeviceId;
@@ -59,6 +61,9 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 
     /// Whether that is what the driver says when memory runs out.
     fn is_out_of_memory(&self, error: &Error) -> bool;
+
+    /// What it means that [`register_host`](Api::register_host) has come to this error; `None` if the memory is not the reason.
+    fn refusal(&self, error: &Error) -> Option<Refusal>;
 
     /// Makes the device current for this thread.
     fn enter(&self) -> Result<Self::Guard<'_>>;
@@ -167,16 +172,14 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Frees it.
     unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()>;
 
-    /// Page-locks memory of the program in place, for the same copies and for kernels at the same addresses. `false` where the driver
-    /// cannot, or its own memory is the better one.
-    unsafe fn register_host(&self, _start: NonNull<u8>, _bytes: usize) -> Result<bool> {
-        Ok(false)
-    }
+    /// Page-locks memory of the process in place, for copies by any device of the driver.
+    unsafe fn register_host(&self, start: NonNull<u8>, bytes: usize, access: HostAccess) -> Result<()>;
 
-    /// Ends that.
-    unsafe fn unregister_host(&self, _start: NonNull<u8>) -> Result<()> {
-        Ok(())
-    }
+    /// Whether kernels reach what is registered at `start` by the address that it has on the host.
+    unsafe fn kernels_reach_registered(&self, start: NonNull<u8>) -> Result<bool>;
+
+    /// Ends what [`register_host`](Api::register_host) has begun.
+    unsafe fn unregister_host(&self, start: NonNull<u8>) -> Result<()>;
 
     /// What the driver takes the byte at this address for; it may lie anywhere.
     unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>>;
@@ -226,6 +229,17 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 
     /// Zeros.
     unsafe fn clear(&self, to: u64, bytes: usize, stream: Self::Stream) -> Result<()>;
+}
+
+/// Why a driver does not page-lock memory of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Some of it is page-locked already.
+    IsRegistered,
+    /// No memory is left that may be locked.
+    OutOfMemory,
+    /// The system does not lock memory of this kind.
+    NotLockable,
 }
 
 /// What an event is for.

@@ -1,6 +1,7 @@
 //! One device behind the seam.
 
 use std::any::Any;
+use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use crate::backend::stream_ordered::allocator::DeviceAllocator;
@@ -10,11 +11,12 @@ use crate::backend::stream_ordered::cast_entry::CastEntry;
 use crate::backend::stream_ordered::context::Context;
 use crate::backend::stream_ordered::gather_kernel::{Gather, GatherEntry};
 use crate::backend::stream_ordered::pinned::PinnedStaging;
+use crate::backend::stream_ordered::registration::HostRegistration;
 use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::backend::stream_ordered::submit;
 use crate::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Limits,
-    RawMemory, Staging, StreamPriority, Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, HostAccess,
+    Limits, RawMemory, Registration, Staging, StreamPriority, Submission,
 };
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -163,6 +165,16 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
 
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         Ok(Box::new(OrderedBuffer::wrap(&self.allocator, memory, owner)?))
+    }
+
+    unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        bytes: usize,
+        access: HostAccess,
+    ) -> Result<Box<dyn Registration>> {
+        // SAFETY: the caller's promises.
+        Ok(Box::new(unsafe { HostRegistration::new(self.context(), start, bytes, access)? }))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {

@@ -20,12 +20,13 @@ pub(crate) mod gather_kernel;
 pub(crate) mod mem_pool;
 pub(crate) mod pinned;
 pub(crate) mod places;
+pub(crate) mod registration;
 pub(crate) mod stream;
 pub(crate) mod strided_entry;
 pub(crate) mod submit;
 pub(crate) mod time_mark;
 
-pub use crate::backend::stream_ordered::api::{Api, EventKind};
+pub use crate::backend::stream_ordered::api::{Api, EventKind, Refusal};
 pub use crate::backend::stream_ordered::backend::OrderedBackend;
 pub use crate::backend::stream_ordered::buffer::OrderedBuffer;
 pub use crate::backend::stream_ordered::call_counter::{CallCount, is_code};

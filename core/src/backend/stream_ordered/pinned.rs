@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
-use crate::backend::{Direction, Staging, WriteWindow};
+use crate::backend::{Direction, HostAccess, Staging, WriteWindow};
 use crate::error::{Error, Result};
 use crate::runtime::host_memory;
 use crate::runtime::leaks::count_leak;
@@ -80,10 +80,14 @@ fn page_locked<A: Api>(
 /// device.
 fn registered<A: Api>(driver: &Current<'_, A>, bytes: usize) -> Option<OwnPages> {
     let most = host_memory::bytes()? / LARGEST_SHARE;
-    let pages = (LEAST_REGISTERED..=most).contains(&bytes).then(|| OwnPages::map(bytes))??;
+    let is_meant = A::REGISTERS_OWN_PAGES && (LEAST_REGISTERED..=most).contains(&bytes);
+    let pages = is_meant.then(|| OwnPages::map(bytes))??;
     // SAFETY: the device is current; so many bytes were mapped.
-    let registered = unsafe { driver.register_host(pages.start(), bytes) };
-    registered.unwrap_or(false).then_some(pages)
+    unsafe {
+        driver.kernels_reach_registered(pages.start()).ok().filter(|reached| *reached)?;
+        driver.register_host(pages.start(), bytes, HostAccess::ReadWrite).ok()?;
+    }
+    Some(pages)
 }
 
 // SAFETY: the memory stays where it is until `drop`, and the driver gives it to nobody else.

@@ -16,6 +16,7 @@ const UNIFIED_ADDRESSING: u32 = 41;
 const PCI_DOMAIN: u32 = 50;
 const CAPABILITY_MAJOR: u32 = 75;
 const HOST_POINTERS_OF_REGISTERED: u32 = 91;
+const READ_ONLY_REGISTRATION: u32 = 113;
 const MEMORY_POOLS: u32 = 115;
 const HOST_NODE: u32 = 134;
 
@@ -55,7 +56,7 @@ exports! {
         sim.check_device(device)?;
         value.put(match attribute {
             ASYNC_ENGINES => 2,
-            UNIFIED_ADDRESSING | HOST_POINTERS_OF_REGISTERED => 1,
+            UNIFIED_ADDRESSING | HOST_POINTERS_OF_REGISTERED | READ_ONLY_REGISTRATION => 1,
             CAPABILITY_MAJOR => 9,
             MEMORY_POOLS => i32::from(sim.has_pools()),
             PCI_BUS => (device + 1) & ((1 << BUS_BITS) - 1),

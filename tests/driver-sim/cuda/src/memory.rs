@@ -7,6 +7,7 @@ use driver_sim_engine::{Failure, Place, PoolFigure};
 use crate::abi::{In, Out, exports};
 
 const PORTABLE: u32 = 1;
+const READ_ONLY: u32 = 8;
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 const READ_WRITE: u32 = 3;
@@ -38,7 +39,7 @@ exports! {
     fn cuMemFreeHost(address: u64) |sim| sim.free_pinned(address);
 
     fn cuMemHostRegister_v2(address: u64, bytes: usize, flags: u32) |sim| {
-        sim.register_pinned(address, bytes, flags & PORTABLE != 0)
+        sim.register_pinned(address, bytes, flags & PORTABLE != 0, flags & READ_ONLY != 0)
     };
 
     fn cuMemHostUnregister(address: u64) |sim| sim.unregister_pinned(address);
@@ -105,6 +106,7 @@ fn pointer_attribute(
 ) -> Result<(), Failure> {
     const CONTEXT: u32 = 1;
     const MEMORY_TYPE: u32 = 2;
+    const DEVICE_POINTER: u32 = 3;
     const HOST_POINTER: u32 = 4;
     const IS_MANAGED: u32 = 8;
     const ORDINAL: u32 = 9;
@@ -113,6 +115,7 @@ fn pointer_attribute(
     match attribute {
         CONTEXT => value.cast().put(place.context),
         MEMORY_TYPE => value.cast().put(if place.device.is_some() { DEVICE } else { HOST }),
+        DEVICE_POINTER => value.cast().put(address),
         HOST_POINTER if place.device.is_none() => value.cast().put(address),
         IS_MANAGED => value.cast().put(false),
         ORDINAL => value.cast().put(place.device.map_or(0, |device| device as i32)),

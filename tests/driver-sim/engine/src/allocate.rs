@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::faults::Limited;
 use crate::memory::{Block, Kind, Life};
+use crate::pages;
 use crate::sim::Sim;
 
 /// What an address is.
@@ -47,18 +48,25 @@ impl Sim {
 
     /// Allocates page-locked memory.
     pub fn allocate_pinned(&mut self, bytes: usize, portable: bool) -> Result<u64, Failure> {
-        let block = self.new_pinned(bytes, Kind::Pinned { portable, registered: false })?;
+        let kind = Kind::Pinned { portable, registered: false, read_only: false };
+        let block = self.new_pinned(bytes, kind)?;
         let address = self.memory.add_pinned(block).ok_or(Failure::OutOfMemory)?;
         self.counters.pinned(bytes);
         Ok(address)
     }
 
-    /// Page-locks memory of the program where it lies.
-    pub fn register_pinned(&mut self, address: u64, bytes: usize, portable: bool) -> Result<(), Failure> {
-        if address == 0 {
+    /// Page-locks memory of the program where it lies. What is mapped read-only must be meant to be read only.
+    pub fn register_pinned(
+        &mut self,
+        address: u64,
+        bytes: usize,
+        portable: bool,
+        read_only: bool,
+    ) -> Result<(), Failure> {
+        if address == 0 || !pages::are_mapped(address as usize, bytes, !read_only) {
             return Err(Failure::InvalidValue);
         }
-        let block = self.new_pinned(bytes, Kind::Pinned { portable, registered: true })?;
+        let block = self.new_pinned(bytes, Kind::Pinned { portable, registered: true, read_only })?;
         self.memory.add_registered(address, block).ok_or(Failure::AlreadyRegistered)?;
         self.counters.pinned(bytes);
         Ok(())

@@ -55,6 +55,7 @@ impl Sim {
         let context = self.usable_context()?;
         let from = self.device_side(from, bytes, context)?;
         let to = self.host_side(to, bytes, context)?;
+        self.check_written(&to)?;
         let back = if matches!(to, Side::Pageable { .. }) { Return::WhenDone } else { back };
         self.copy(from, to, bytes, stream, Direction::Down, back)
     }
@@ -149,6 +150,20 @@ impl Sim {
             _ if address == 0 => Err(Failure::InvalidValue),
             Ok(start) if !self.memory.any_within(address, bytes) => Ok(Side::Pageable { address: start }),
             _ => self.wrong(format!("{bytes} bytes from {address:#x} run into page-locked memory")),
+        }
+    }
+
+    /// What is registered for reading only is not written.
+    fn check_written(&mut self, to: &Side) -> Result<(), Failure> {
+        let kind = match to {
+            Side::Block { block, .. } => self.memory.block(*block).map(|block| block.kind),
+            _ => None,
+        };
+        match kind {
+            Some(Kind::Pinned { read_only: true, .. }) => {
+                self.wrong("memory is written that is registered for reading only".to_owned())
+            }
+            _ => Ok(()),
         }
     }
 

@@ -23,8 +23,9 @@ const MOST_GRAVES: usize = 4096;
 pub(crate) enum Kind {
     /// Memory of a device, out of this pool if out of one.
     Device { device: usize, pool: Option<u64> },
-    /// Page-locked memory, known to every context or to its own only; of the driver's own, or registered in place.
-    Pinned { portable: bool, registered: bool },
+    /// Page-locked memory, known to every context or to its own only; of the driver's own, or registered in place, perhaps for
+    /// reading only.
+    Pinned { portable: bool, registered: bool, read_only: bool },
 }
 
 /// How far an allocation is in its life.

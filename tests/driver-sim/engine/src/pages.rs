@@ -66,6 +66,24 @@ impl Drop for Pages {
     }
 }
 
+/// Whether all of a range is memory of the process that may be read, and written as well if `writes`.
+pub(crate) fn are_mapped(start: usize, bytes: usize, writes: bool) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
+    let (mut behind, end) = (start, start.saturating_add(bytes));
+    for line in maps.lines() {
+        let Some((range, rest)) = line.split_once(' ') else { continue };
+        let Some((first, last)) = range.split_once('-') else { continue };
+        let number = |text: &str| usize::from_str_radix(text, 16).unwrap_or(0);
+        if behind < end && (number(first)..number(last)).contains(&behind) {
+            if !rest.starts_with('r') || (writes && rest.as_bytes().get(1) != Some(&b'w')) {
+                return false;
+            }
+            behind = number(last);
+        }
+    }
+    behind >= end
+}
+
 /// More than this can be mapped but not filled.
 fn memory_of_the_host() -> usize {
     // SAFETY: asks for a number.
@@ -85,6 +103,12 @@ mod tests {
         let bytes = unsafe { std::slice::from_raw_parts(pages.start(), 5000) };
         assert!(bytes.iter().all(|byte| *byte == 7));
         pages.guard();
+        assert!(are_mapped(pages.start().addr(), 0, true) && !are_mapped(pages.start().addr(), 5000, false));
+        let (constant, local) = (b"read-only", [0_u8; 9]);
+        assert!(
+            are_mapped(constant.as_ptr().addr(), 9, false) && !are_mapped(constant.as_ptr().addr(), 9, true)
+        );
+        assert!(are_mapped(local.as_ptr().addr(), 9, true) && !are_mapped(4096, 1, false));
         assert!([usize::MAX, 1 << 46].iter().all(|much| Pages::map(*much, 0).is_none()));
     }
 }

@@ -64,6 +64,8 @@ functions! {
     cuMemGetInfo_v2(*mut usize, *mut usize);
     cuMemHostAlloc(*mut usize, usize, c_uint);
     cuMemFreeHost(usize);
+    cuMemHostRegister_v2(usize, usize, c_uint);
+    cuMemHostUnregister(usize);
     cuPointerGetAttribute(usize, c_uint, usize);
     cuStreamCreateWithPriority(*mut usize, c_uint, c_int);
     cuStreamDestroy_v2(usize);

@@ -68,7 +68,7 @@ impl LateBackend {
         if runs.dims().len() > Runs::MOST_DIMS {
             return Err(format!("{} dimensions to gather", runs.dims().len()));
         }
-        if matches!(to, GatherTo::Host(HostSide::Buffer(..))) {
+        if matches!(to, GatherTo::Host(side) if !self.is_reached_by_kernels(&side, bytes)) {
             return Err("a kernel that writes to memory that is not staging".to_owned());
         }
         inside(*from_offset, runs.span(), from.bytes())?;
@@ -78,7 +78,9 @@ impl LateBackend {
             GatherTo::Host(HostSide::Staging(block, at)) => {
                 self.host(HostSide::Staging(block, at + done), bytes, true)
             }
-            GatherTo::Host(side) => self.host(side, bytes, true),
+            GatherTo::Host(HostSide::Buffer(buffer, at)) => {
+                self.host(HostSide::Buffer(buffer, at + done), bytes, true)
+            }
             GatherTo::Device(buffer, at) => self.device_end(buffer, at + done, bytes, false),
         };
         let Some(cast) = cast else {
@@ -130,7 +132,8 @@ impl LateBackend {
     fn check_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op, String> {
         let config = &self.instance.config;
         let entry = |op: &CopyOp<'_>| match op {
-            CopyOp::Between { .. } | CopyOp::Download { to: HostSide::Staging(..), .. } => {
+            CopyOp::Between { .. } => config.gather.ok_or("a kernel that the device has not"),
+            CopyOp::Download { to, bytes, .. } if self.is_reached_by_kernels(to, *bytes) => {
                 config.gather.ok_or("a kernel that the device has not")
             }
             CopyOp::Gather { .. } => config.gather_strided.ok_or("a kernel that the device has not"),
@@ -151,6 +154,12 @@ impl LateBackend {
         // SAFETY: `at` has checked the range; the block is the caller's until the position is reached.
         unsafe { start.write_bytes(mark, bytes) };
         Ok(Op::Table { block: block.id, start: HostPointer(start), bytes, mark })
+    }
+
+    /// Whether kernels may write there: in staging, and in registered memory.
+    fn is_reached_by_kernels(&self, side: &HostSide<'_>, bytes: usize) -> bool {
+        let is_registered = |start| self.instance.lock().registration(start, bytes, true).is_some();
+        matches!(side, HostSide::Staging(..)) || side.destination().is_some_and(is_registered)
     }
 
     /// A staging block that may be used like that: of this device, or of one whose blocks it reads.
@@ -196,7 +205,10 @@ impl LateBackend {
                 let start = if writes { side.destination() } else { side.source() };
                 let start = HostPointer(start.ok_or("a copy of host memory that may not be used like that")?);
                 inside(offset, bytes, buffer.bytes())?;
-                Ok(End::Host(start))
+                Ok(match self.instance.lock().registration(start.0, bytes, writes) {
+                    Some(id) => End::Registered { id, start },
+                    None => End::Host(start),
+                })
             }
             HostSide::Staging(block, offset) => {
                 inside(offset, bytes, block.bytes())?;

@@ -159,6 +159,10 @@ impl State {
     fn find(&self, which: &str, end: End, bytes: usize) -> Result<NonNull<u8>, String> {
         match end {
             End::Host(start) => Ok(start.0),
+            End::Registered { id, start } if self.registered.contains_key(&id) => Ok(start.0),
+            End::Registered { .. } => {
+                Err(format!("a copy of {bytes} bytes {which} memory that was unregistered"))
+            }
             End::Staging { block, start } if self.staging.contains_key(&block) => Ok(start.0),
             End::Staging { .. } => {
                 Err(format!("a copy of {bytes} bytes {which} a staging block that was dropped"))

@@ -29,6 +29,12 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(double_free, Broken("no allocation begins at")),
         case!(double_free_in_order, Broken("is freed twice: by free_ordered before")),
         case!(double_free_of_pinned_memory, Broken("is freed twice: by free_pinned before")),
+        case!(
+            unregistered_in_use,
+            Broken("unregister_pinned: the memory is freed while copy_up still uses it")
+        ),
+        case!(unregistered_but_never_registered, Broken("no allocation begins at")),
+        case!(written_but_registered_for_reading, Broken("that is registered for reading only")),
         case!(beyond_the_end, Broken("that allocate has given")),
         case!(host_memory_as_that_of_a_device, Broken("no memory of a device is at")),
         case!(pinned_memory_as_that_of_a_device, Broken("is page-locked memory and not a device's")),
@@ -176,6 +182,63 @@ fn double_free_of_pinned_memory() {
     pinned.free();
     assert_eq!(call("free_pinned", |sim| sim.free_pinned(pinned.0)), Err(Failure::InvalidValue));
     bench.close();
+}
+
+fn unregistered_in_use() {
+    let bench = Bench::new();
+    let (memory, there) = (Registered::new(false), bench.allocate());
+    bench.hold(bench.first, &GATE);
+    bench.up(there, memory.address(), bench.first);
+    memory.unregister();
+    GATE.store(true, Ordering::SeqCst);
+    bench.synchronize(bench.first);
+    must("free", |sim| sim.free(there));
+    bench.close();
+}
+
+fn unregistered_but_never_registered() {
+    let bench = Bench::new();
+    let local = [0_u8; 8];
+    let unregister = |address| call("unregister_pinned", |sim| sim.unregister_pinned(address));
+    assert_eq!(unregister(local.as_ptr().addr() as u64), Err(Failure::InvalidValue));
+    bench.close();
+}
+
+fn written_but_registered_for_reading() {
+    let bench = Bench::new();
+    let (memory, there) = (Registered::new(true), bench.allocate());
+    let down = |sim: &mut driver_sim_engine::Sim| {
+        sim.copy_down(memory.address(), there, BYTES, bench.first, Return::AtOnce)
+    };
+    assert_eq!(call("copy_down", down), Err(Failure::InvalidValue));
+    memory.unregister();
+    must("free", |sim| sim.free(there));
+    bench.close();
+}
+
+/// Memory of the program.
+struct Registered(Vec<u8>);
+
+impl Registered {
+    fn new(read_only: bool) -> Self {
+        let memory = Self(vec![0; BYTES]);
+        let register = |part: usize| {
+            call("register_pinned", |sim| {
+                sim.register_pinned(memory.address() + part as u64, BYTES - part, true, read_only)
+            })
+        };
+        register(0).unwrap();
+        assert!([0, 100].map(register).iter().all(|again| *again == Err(Failure::AlreadyRegistered)));
+        memory
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+
+    fn unregister(&self) {
+        must("unregister_pinned", |sim| sim.unregister_pinned(self.address()));
+    }
 }
 
 fn beyond_the_end() {
