@@ -65,6 +65,7 @@ pub use crate::prefetch::stream::{PrefetchStream, PrefetchedStream};
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 pub use crate::staging::block_accounts::PoolUsage;
 pub use crate::tensor::layout::Layout;
+pub use crate::tensor::shared_owner::SharedOwner;
 pub use crate::tensor::strides::Strides;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
 pub use crate::tree::pair::Pairs;

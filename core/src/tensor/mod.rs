@@ -9,6 +9,7 @@ pub(crate) mod layout;
 #[cfg(feature = "ndarray")]
 pub(crate) mod ndarray;
 pub(crate) mod non_temporal;
+pub(crate) mod shared_owner;
 pub(crate) mod storage;
 pub(crate) mod strided_copy;
 pub(crate) mod strides;

@@ -45,8 +45,7 @@ struct StorageInner {
     /// The copy that fills the memory; `None` for memory that was there before.
     filled_by: Option<Arc<Completion>>,
     gaps: Gaps,
-    /// Nobody has promised that it may be written.
-    lent: bool,
+    lent: Lent,
     /// Whether there was ever something in `uses`, which is locked only then.
     used: AtomicBool,
     buffer: ManuallyDrop<Box<dyn Buffer>>,
@@ -58,6 +57,15 @@ struct StorageInner {
 unsafe impl Send for StorageInner {}
 // SAFETY: as above.
 unsafe impl Sync for StorageInner {}
+
+/// Whether the program has allocated the memory, and what it lets be done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lent {
+    /// It is ours.
+    No,
+    ToRead,
+    ToWrite,
+}
 
 /// Whose the bytes between tensors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +83,7 @@ impl Storage {
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
-        Self::with(buffer, device, filled_by, Gaps::Kept, false)
+        Self::with(buffer, device, filled_by, Gaps::Kept, Lent::No)
     }
 
     /// The same for the memory of a chunk.
@@ -86,7 +94,7 @@ impl Storage {
         chunk: &Chunk,
     ) -> Self {
         let gaps = if chunk.order.len() > 1 { Gaps::Padding } else { Gaps::Kept };
-        Self::with(buffer, device, Some(filled_by), gaps, false)
+        Self::with(buffer, device, Some(filled_by), gaps, Lent::No)
     }
 
     /// The same for memory whose gaps belong to somebody or not.
@@ -96,7 +104,7 @@ impl Storage {
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
     ) -> Self {
-        Self::with(buffer, device, filled_by, gaps, false)
+        Self::with(buffer, device, filled_by, gaps, Lent::No)
     }
 
     /// The same for memory of somebody else, who lets it be read.
@@ -105,7 +113,17 @@ impl Storage {
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
-        Self::with(buffer, device, filled_by, Gaps::Kept, true)
+        Self::lent_to(Lent::ToRead, buffer, device, filled_by)
+    }
+
+    /// The same for memory of somebody else, who lets that be done with it.
+    pub(crate) fn lent_to(
+        lent: Lent,
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        Self::with(buffer, device, filled_by, Gaps::Kept, lent)
     }
 
     fn with(
@@ -113,7 +131,7 @@ impl Storage {
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
-        lent: bool,
+        lent: Lent,
     ) -> Self {
         let memory = StorageInner {
             // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
@@ -176,7 +194,7 @@ impl Storage {
     /// Whether its owner lets it be written.
     pub(crate) fn is_writable(&self) -> bool {
         let by_host = || self.0.host().is_some_and(|(_, writable)| writable);
-        !self.0.lent && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
+        self.0.lent != Lent::ToRead && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
     }
 
     /// Whether nobody else holds it: no other tensor, and nothing in flight.
@@ -204,7 +222,7 @@ impl Storage {
     /// Whether the program has allocated it.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
-        self.0.lent
+        self.0.is_lent()
     }
 
     /// Whether a range of it is memory that is there and filled, and that no stream uses.
@@ -400,13 +418,17 @@ impl Drop for StorageInner {
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         let uses = std::mem::take(self.uses.get_mut());
         match uses.is_empty() {
-            true => deferred_release::drop_unused(buffer, self.lent),
-            false => uses.release(buffer, self.lent),
+            true => deferred_release::drop_unused(buffer, self.is_lent()),
+            false => uses.release(buffer, self.is_lent()),
         }
     }
 }
 
 impl StorageInner {
+    fn is_lent(&self) -> bool {
+        self.lent != Lent::No
+    }
+
     /// Where the host reaches the memory. What a copy fills may be mapped only when that is done.
     #[inline]
     fn host(&self) -> Option<(NonNull<u8>, bool)> {
