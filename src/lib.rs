@@ -40,6 +40,9 @@ pub use transship_core::{
 #[cfg(feature = "derive")]
 pub use transship_derive::TensorTree;
 
+#[cfg(feature = "dlpack")]
+pub use transship_core::dlpack;
+
 #[cfg(feature = "cuda")]
 pub use transship_cuda as cuda;
 #[cfg(feature = "hip")]

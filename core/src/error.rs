@@ -240,6 +240,16 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A tensor of DLPack says what transship cannot take.
+    #[error("{field} of the DLPack tensor cannot be {value}: {reason}")]
+    InvalidDlpack {
+        /// The field of its struct.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say, or what to do.
+        reason: &'static str,
+    },
     /// A text does not name a device.
     #[error("{text:?} does not name a device; write a driver and a number such as cuda:0, or host")]
     InvalidDeviceId {
@@ -510,6 +520,7 @@ impl Error {
             | Self::DestinationMismatch { .. }
             | Self::InvalidOption { .. }
             | Self::InvalidMemory { .. }
+            | Self::InvalidDlpack { .. }
             | Self::InvalidDeviceId { .. }
             | Self::InvalidDType { .. }
             | Self::DriverExists { .. }

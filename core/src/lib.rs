@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod backend;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 pub mod fill;
 // For tests, benches and fuzzing.
 #[doc(hidden)]

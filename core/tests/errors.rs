@@ -457,6 +457,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::CopyFailed(Arc::new(Error::DeviceLost { device, reason: text() })), DeviceLost),
         (Error::InvalidOption { name: "", value: text(), reason }, InvalidInput),
         (Error::InvalidMemory { address: 0, bytes: 0, reason: text() }, InvalidInput),
+        (Error::InvalidDlpack { field: "", value: text(), reason }, InvalidInput),
         (Error::InvalidDeviceId { text: text() }, InvalidInput),
         (Error::InvalidDType { text: text() }, InvalidInput),
         (Error::UnknownDriver { name: text(), known: text() }, Unsupported),
