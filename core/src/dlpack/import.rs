@@ -86,23 +86,26 @@ unsafe fn import<M: Managed>(managed: NonNull<M>, behind: Option<&Stream>, lent:
     }
     // SAFETY: the caller's promise.
     let Description { layout, place, start } = unsafe { Description::read(&tensor) }?;
-    let storage = match place {
+    let filled = behind.map(filled_behind).transpose()?;
+    match place {
         Place::Host(kind) => {
-            let filled = behind.map(filled_behind).transpose()?;
             // SAFETY: the caller's promise; `start` is where the layout's elements are.
             let buffer = unsafe { host_buffer(managed, (start, layout.span(), kind), lent) };
-            Storage::lent_to(lent, buffer, None, filled)
+            // They fit in there and are aligned: this does not fail.
+            Tensor::from_storage(Storage::lent_to(lent, buffer, None, filled), 0, layout)
         }
         Place::On(id) => {
             let device = device(id, behind)?;
-            let filled = behind.map(filled_behind).transpose()?;
+            // It is empty, and lets go of nothing, if the memory is refused.
+            let owner = Arc::new(OnceLock::new());
             // SAFETY: as above.
-            let buffer = unsafe { device_buffer(managed, &device, start, &layout) }?;
-            Storage::lent_to(lent, buffer, Some(device), filled)
+            let buffer = unsafe { device_buffer(owner.clone(), &device, start, &layout) }?;
+            let tensor =
+                Tensor::from_storage(Storage::lent_to(lent, buffer, Some(device), filled), 0, layout)?;
+            owner.get_or_init(|| Lease(managed));
+            Ok(tensor)
         }
-    };
-    // The buffer has the bytes that the layout needs, at an address that suits its elements.
-    Tensor::from_storage(storage, 0, layout)
+    }
 }
 
 /// The device of this name: that of the stream.
@@ -140,9 +143,9 @@ unsafe fn host_buffer<M: Managed>(
 
 /// # Safety
 ///
-/// As [`host_buffer`], on the device.
+/// As [`host_buffer`], on the device, until `owner` is dropped.
 unsafe fn device_buffer<M: Managed>(
-    managed: NonNull<M>,
+    owner: Arc<OnceLock<Lease<M>>>,
     device: &Device,
     start: *mut u8,
     layout: &Layout,
@@ -153,13 +156,9 @@ unsafe fn device_buffer<M: Managed>(
         let reason = format!("the device copies whole granules of {} bytes only", granularity.bytes());
         return Err(Error::InvalidMemory { address, bytes, reason });
     }
-    // It is empty, and lets go of nothing, if the memory is refused.
-    let owner = Arc::new(OnceLock::new());
     let memory = RawMemory::new(address, bytes, MemoryKind::Device);
     // SAFETY: the caller's promise.
-    let buffer = unsafe { device.backend().wrap(memory, Box::new(owner.clone())) }?;
-    owner.get_or_init(|| Lease(managed));
-    Ok(buffer)
+    unsafe { device.backend().wrap(memory, Box::new(owner)) }
 }
 
 /// A struct that is let go of when this is dropped.

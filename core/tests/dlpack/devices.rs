@@ -66,7 +66,7 @@ fn what_comes_in_is_used_behind_the_stream_of_its_producer() {
     no_violations(&late);
 }
 
-/// catches: 293-consumer-not-ordered
+/// catches: 291-unfilled-memory-goes-out, 293-consumer-not-ordered
 #[test]
 fn the_consumer_comes_behind_the_copy() {
     let (late, gpu) = cuda();
