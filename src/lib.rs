@@ -90,6 +90,9 @@ mod book {
     #[doc = include_str!("../docs/book/files.md")]
     struct Files;
 
+    #[doc = include_str!("../docs/book/dlpack.md")]
+    struct Dlpack;
+
     #[doc = include_str!("../docs/book/streams.md")]
     struct Streams;
 

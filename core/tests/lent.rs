@@ -1,6 +1,6 @@
 //! Memory that somebody else allocated: lent to be read or written, with an owner each or one for all.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
@@ -86,7 +86,7 @@ fn memory_of_a_device_is_filled_where_that_was_allowed() {
     no_violations(&late);
 }
 
-/// catches: 297-owner-of-many-goes-early
+/// catches: 297-owner-of-many-goes-early, 299-owner-of-many-stays
 #[test]
 fn one_owner_stays_as_long_as_a_tensor() {
     let mut parts = [vec![1_u8, 2], vec![3], vec![4, 5, 6]];

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::backend::host::foreign_memory::{ForeignMemory, WritableMemory};
+use crate::backend::host::foreign_memory::ForeignMemory;
 use crate::backend::{Buffer, MemoryKind, RawMemory};
 use crate::device::device::Device;
 use crate::device::stream::Stream;
@@ -133,12 +133,8 @@ unsafe fn host_buffer<M: Managed>(
 ) -> Box<dyn Buffer> {
     let start = NonNull::new(start).unwrap_or(NonNull::<u64>::dangling().cast());
     // SAFETY: the caller's promise.
-    let readable = unsafe { ForeignMemory::new(start, bytes, kind, Lease(managed)) };
-    match lent {
-        // SAFETY: the caller's promise.
-        Lent::ToWrite => Box::new(unsafe { WritableMemory::new(Box::new(readable)) }),
-        _ => Box::new(readable),
-    }
+    let memory = unsafe { ForeignMemory::new((start, bytes, kind), lent == Lent::ToWrite, Lease(managed)) };
+    Box::new(memory)
 }
 
 /// # Safety

@@ -6,6 +6,7 @@ pub(crate) mod for_backends;
 pub(crate) mod from_host;
 pub(crate) mod host_access;
 pub(crate) mod layout;
+pub(crate) mod memory;
 #[cfg(feature = "ndarray")]
 pub(crate) mod ndarray;
 pub(crate) mod non_temporal;

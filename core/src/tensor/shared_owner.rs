@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::backend::host::foreign_memory::{ForeignMemory, WritableMemory, host_range};
-use crate::backend::{Buffer, RawMemory};
+use crate::backend::RawMemory;
+use crate::backend::host::foreign_memory::{ForeignMemory, host_range};
 use crate::device::device::Device;
 use crate::error::Result;
 use crate::tensor::allocate;
 use crate::tensor::layout::Layout;
+use crate::tensor::memory::Owner;
 use crate::tensor::storage::{Lent, Storage};
 use crate::tensor::tensor::Tensor;
 
@@ -35,14 +36,14 @@ use crate::tensor::tensor::Tensor;
 /// # Ok::<(), transship_core::Error>(())
 /// ```
 pub struct SharedOwner {
-    owner: Arc<dyn Any + Send + Sync>,
+    owner: Owner,
     device: Device,
 }
 
 impl SharedOwner {
     /// The owner of memory of `device`. It should hold no [`Device`], which would wait for its own end.
     pub fn new(owner: impl Any + Send + Sync, device: &Device) -> Self {
-        Self { owner: Arc::new(owner), device: device.clone() }
+        Self { owner: Arc::new(Box::new(owner)), device: device.clone() }
     }
 
     /// A tensor over a piece of the memory, from its first byte on.
@@ -83,14 +84,9 @@ impl SharedOwner {
             // SAFETY: passed on; this share of the owner keeps the memory.
             return unsafe { allocate::wrap(memory, Box::new(self.owner.clone()), &self.device, lent) };
         }
-        let start = host_range(memory)?;
+        let range = (host_range(memory)?, memory.bytes, memory.kind);
         // SAFETY: the caller's promise; this share of the owner keeps the memory.
-        let readable = unsafe { ForeignMemory::new(start, memory.bytes, memory.kind, self.owner.clone()) };
-        let buffer: Box<dyn Buffer> = match lent {
-            // SAFETY: the caller's promise.
-            Lent::ToWrite => Box::new(unsafe { WritableMemory::new(Box::new(readable)) }),
-            _ => Box::new(readable),
-        };
-        Ok(Storage::lent_to(lent, buffer, None, None))
+        let part = unsafe { ForeignMemory::new(range, lent == Lent::ToWrite, self.owner.clone()) };
+        Ok(Storage::lent_part(lent, part))
     }
 }

@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::backend::host::foreign_memory::ForeignMemory;
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::device::device::Device;
 use crate::device_id::DeviceId;
@@ -18,6 +19,8 @@ use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::tensor::bulk_arc;
 use crate::tensor::bulk_arc::BulkArc;
+use crate::tensor::memory;
+use crate::tensor::memory::{Memory, Owner};
 
 /// Shared ownership of one piece of memory. Cloning it shares the memory.
 #[derive(Clone)]
@@ -48,11 +51,11 @@ struct StorageInner {
     lent: Lent,
     /// Whether there was ever something in `uses`, which is locked only then.
     used: AtomicBool,
-    buffer: ManuallyDrop<Box<dyn Buffer>>,
+    memory: ManuallyDrop<Memory>,
     uses: Mutex<Uses>,
 }
 
-// SAFETY: `host` points into `buffer`, which is Send and Sync; reads and writes through it are guarded by
+// SAFETY: `host` points into `memory`, which is Send and Sync; reads and writes through it are guarded by
 // `host_bytes` (no copy in flight writes it) and `host_bytes_mut` (nobody else holds the storage).
 unsafe impl Send for StorageInner {}
 // SAFETY: as above.
@@ -126,6 +129,11 @@ impl Storage {
         Self::with(buffer, device, filled_by, Gaps::Kept, lent)
     }
 
+    /// The same for memory of the host whose owner has lent more of it.
+    pub(crate) fn lent_part(lent: Lent, part: ForeignMemory<Owner>) -> Self {
+        Self::over(Memory::Part(part), None, None, Gaps::Kept, lent)
+    }
+
     fn with(
         buffer: Box<dyn Buffer>,
         device: Option<Device>,
@@ -133,11 +141,23 @@ impl Storage {
         gaps: Gaps,
         lent: Lent,
     ) -> Self {
+        Self::over(Memory::Buffer(buffer), device, filled_by, gaps, lent)
+    }
+
+    #[inline]
+    fn over(
+        memory: Memory,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+        gaps: Gaps,
+        lent: Lent,
+    ) -> Self {
+        let buffer = memory.buffer();
         let memory = StorageInner {
             // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
             host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
             bytes: buffer.bytes(),
-            buffer: ManuallyDrop::new(buffer),
+            memory: ManuallyDrop::new(memory),
             device: device.filter(|device| !device.is_host()),
             filled_by,
             gaps,
@@ -165,11 +185,11 @@ impl Storage {
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {
-        self.0.buffer.kind()
+        self.buffer().kind()
     }
 
     pub(crate) fn buffer(&self) -> &dyn Buffer {
-        &**self.0.buffer
+        self.0.memory.buffer()
     }
 
     /// The device, `None` for the host.
@@ -317,7 +337,7 @@ impl Storage {
                 // SAFETY: the buffer has so many bytes there and lives as long as the storage (promise 3 of `Backend`).
                 Some(unsafe { WriteWindow::new(start, self.0.bytes) })
             }
-            _ => self.0.buffer.window(),
+            _ => self.buffer().window(),
         }
     }
 
@@ -409,17 +429,18 @@ impl Drop for StorageInner {
         // What lies in ordinary memory is the child's own, unless a stream of the parent uses it.
         if fork::is_child()
             && (self.device.is_some()
-                || self.buffer.kind() != MemoryKind::Pageable
+                || self.memory.buffer().kind() != MemoryKind::Pageable
                 || !self.uses.get_mut().is_empty())
         {
             return;
         }
         // SAFETY: the field is not touched again.
-        let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         let uses = std::mem::take(self.uses.get_mut());
-        match uses.is_empty() {
-            true => deferred_release::drop_unused(buffer, self.is_lent()),
-            false => uses.release(buffer, self.is_lent()),
+        match (uses.is_empty(), memory) {
+            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, self.is_lent()),
+            (true, Memory::Part(part)) => memory::let_go(part),
+            (false, memory) => uses.release(memory.into_buffer(), self.is_lent()),
         }
     }
 }
@@ -433,7 +454,7 @@ impl StorageInner {
     #[inline]
     fn host(&self) -> Option<(NonNull<u8>, bool)> {
         match (self.host, &self.device) {
-            (None, None) => self.buffer.host_pointer(),
+            (None, None) => self.memory.buffer().host_pointer(),
             (known, _) => known,
         }
     }

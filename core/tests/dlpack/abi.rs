@@ -50,7 +50,7 @@ fn numbers_are_those_of_c() {
         (ours::device_type::ROCM, c::DLDeviceType::kDLROCM),
         (ours::device_type::ROCM_HOST, c::DLDeviceType::kDLROCMHost),
     ] {
-        assert_eq!(own as u32, theirs.0 as u32);
+        assert_eq!(own as u32, theirs.0);
     }
 }
 
@@ -76,7 +76,7 @@ fn every_element_type_has_its_numbers() {
         let out = tensor.into_dlpack(None).unwrap();
         // SAFETY: it is there until it is let go of.
         let said = unsafe { (*out.as_ptr()).dl_tensor.dtype };
-        assert_eq!(u32::from(said.code), code(dtype).0 as u32, "{dtype}");
+        assert_eq!(u32::from(said.code), code(dtype).0, "{dtype}");
         assert_eq!((usize::from(said.bits), said.lanes), (dtype.size() * 8, 1), "{dtype}");
         // SAFETY: our own struct, whose memory nobody writes.
         let back = unsafe { Tensor::from_dlpack(out, None) }.unwrap();

@@ -5,7 +5,9 @@ use std::ptr::NonNull;
 use late_backend::{LateConfig, LateHandle};
 use transship_core::backend::StreamPriority;
 use transship_core::dlpack::{DLManagedTensorVersioned, device_type, flag};
-use transship_core::{Alignment, CopyOptions, Device, Error, Stream, Tensor, start_copy, start_copy_into};
+use transship_core::{
+    Alignment, CopyOptions, DType, Device, Error, Stream, Tensor, start_copy, start_copy_into,
+};
 
 use crate::support::{Kernel, bytes_of, no_violations, on, two, with};
 use crate::theirs::{Theirs, device, let_go};
@@ -70,8 +72,10 @@ fn what_comes_in_is_used_behind_the_stream_of_its_producer() {
 #[test]
 fn the_consumer_comes_behind_the_copy() {
     let (late, gpu) = cuda();
-    let (filled, consumer) = (stream(&gpu), stream(&gpu));
-    let tensor = filled_later(&late, &gpu, &filled);
+    let consumer = stream(&gpu);
+    late.stall();
+    // No stream was told of it.
+    let tensor = Tensor::zeros(&[8], DType::U8, &gpu).unwrap();
     let failed = tensor.into_dlpack(None).unwrap_err();
     assert!(matches!(failed.error(), Error::NotReady), "{failed}");
     let tensor = failed.into_tensor();
@@ -81,7 +85,7 @@ fn the_consumer_comes_behind_the_copy() {
     let kernel = Kernel::launch(&reader, &consumer);
     drop(reader);
     late.release();
-    assert_eq!(kernel.result(), [7; 8]);
+    assert_eq!(kernel.result(), [0; 8]);
     let_go(managed);
     gpu.synchronize().unwrap();
     no_violations(&late);
@@ -133,7 +137,7 @@ fn the_consumer_comes_behind_other_streams() {
 fn a_result_on_the_host_goes_out_when_it_is_there() {
     let (late, gpu) = cuda();
     let there = on(&gpu, &[5; 8]);
-    let pinned = Tensor::empty_pinned(&[16], transship_core::DType::U8, &gpu).unwrap();
+    let pinned = Tensor::empty_pinned(&[16], DType::U8, &gpu).unwrap();
     let managed = pinned.into_dlpack(None).unwrap();
     // SAFETY: it is there until it is let go of. PyTorch takes no kDLCUDAHost.
     assert_eq!(unsafe { (*managed.as_ptr()).dl_tensor.device }, device(device_type::CPU, 0));

@@ -1,6 +1,6 @@
 //! Tensors of DLPack, in and out.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod abi;
 mod devices;

@@ -6,21 +6,30 @@ use std::ptr::NonNull;
 use crate::backend::{Buffer, MemoryKind, RawMemory};
 use crate::error::{Error, Result};
 
-/// Host memory of somebody else. It may be read, not written: that is all that [`Backend::wrap`](crate::backend::Backend::wrap) is promised.
+/// Host memory of somebody else. [`Backend::wrap`](crate::backend::Backend::wrap) is promised no more than that it may be read.
 pub(crate) struct ForeignMemory<O = Box<dyn Any + Send + Sync>> {
     start: NonNull<u8>,
     bytes: usize,
     kind: MemoryKind,
+    writable: bool,
     /// Dropped with the rest.
-    _owner: O,
+    owner: O,
 }
 
 impl<O> ForeignMemory<O> {
     /// # Safety
     ///
-    /// `bytes` bytes from `start` on are valid for reads until `owner` is dropped.
-    pub(crate) unsafe fn new(start: NonNull<u8>, bytes: usize, kind: MemoryKind, owner: O) -> Self {
-        Self { start, bytes, kind, _owner: owner }
+    /// `bytes` bytes from `start` on are valid for reads until `owner` is dropped, and for writes if they are `writable`.
+    pub(crate) unsafe fn new(
+        (start, bytes, kind): (NonNull<u8>, usize, MemoryKind),
+        writable: bool,
+        owner: O,
+    ) -> Self {
+        Self { start, bytes, kind, writable, owner }
+    }
+
+    pub(crate) fn into_owner(self) -> O {
+        self.owner
     }
 }
 
@@ -44,7 +53,7 @@ unsafe impl<O: Send + Sync + 'static> Buffer for ForeignMemory<O> {
     }
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
-        Some((self.start, false))
+        Some((self.start, self.writable))
     }
 }
 

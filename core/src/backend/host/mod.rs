@@ -136,7 +136,7 @@ unsafe impl Backend for HostBackend {
         let start = host_range(memory)?;
         let RawMemory { bytes, kind, .. } = memory;
         // SAFETY: the caller's promise.
-        Ok(Box::new(unsafe { ForeignMemory::new(start, bytes, kind, owner) }))
+        Ok(Box::new(unsafe { ForeignMemory::new((start, bytes, kind), false, owner) }))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
