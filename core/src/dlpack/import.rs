@@ -13,6 +13,7 @@ use crate::dlpack::managed::Managed;
 use crate::dlpack::words::Place;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::runtime::fork;
 use crate::runtime::sync::OnceLock;
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::{Lent, Storage};
@@ -118,6 +119,7 @@ fn device(id: DeviceId, behind: Option<&Stream>) -> Result<Device> {
 }
 
 fn filled_behind(stream: &Stream) -> Result<Arc<Completion>> {
+    fork::check()?;
     stream.queue().check()?;
     let position = stream.queue().stream().record()?;
     Ok(Completion::at(stream.queue().clone(), position))
