@@ -1,23 +1,28 @@
-//! What a copy costs on the host, for each tensor: planning, and taking tensors out of a structure and putting them back.
+//! What a copy costs on the host, for each tensor: planning, taking tensors out of a structure and putting them back, and making
+//! tensors of somebody else's memory.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a failed unwrap ends the benchmark")]
 
 #[path = "../examples/common/detection.rs"]
 mod detection;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use transship::backend::Limits;
 use transship::plan::{Leaf, Place, Plan, PlanOptions};
-use transship::{Alignment, CopyOptions, CopyPolicy, Device, Tensor, for_each_tensor, start_copy};
+use transship::{
+    Alignment, CopyOptions, CopyPolicy, Device, Layout, MemoryKind, RawMemory, SharedOwner, Tensor,
+    for_each_tensor, start_copy,
+};
 
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2));
-    targets = planning, visiting, copying
+    targets = planning, visiting, copying, lending
 }
 criterion_main!(benches);
 
@@ -87,5 +92,39 @@ fn copying(criterion: &mut Criterion) {
             bencher.iter_batched(|| batch.clone(), copy, BatchSize::SmallInput);
         });
     }
+    group.finish();
+}
+
+/// The batch as memory of somebody else, made tensors of and dropped: with one owner for all, and with one for each.
+fn lending(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("lend");
+    group.throughput(Throughput::Elements(detection::LEAVES as u64));
+    let mut batch = detection::batch(0).unwrap();
+    let mut ranges = Vec::new();
+    for_each_tensor(&mut batch, |tensor| {
+        let memory = RawMemory::new(tensor.address()?.unwrap(), tensor.nbytes(), MemoryKind::Pageable);
+        ranges.push((memory, tensor.layout().clone()));
+        Ok(())
+    })
+    .unwrap();
+    let (batch, host) = (Arc::new(batch), Device::host());
+    group.bench_function("one owner", |bencher| {
+        bencher.iter(|| {
+            let owner = SharedOwner::new(batch.clone(), &host);
+            // SAFETY: the owner keeps the batch, which nobody writes.
+            let lend =
+                |(memory, layout): &(RawMemory, Layout)| unsafe { owner.tensor(*memory, layout.clone()) };
+            ranges.iter().map(lend).collect::<Result<Vec<Tensor>, _>>().unwrap()
+        });
+    });
+    group.bench_function("an owner each", |bencher| {
+        bencher.iter(|| {
+            // SAFETY: as above.
+            let lend = |(memory, layout): &(RawMemory, Layout)| unsafe {
+                Tensor::from_raw(*memory, Box::new(batch.clone()), layout.shape(), layout.dtype(), &host)
+            };
+            ranges.iter().map(lend).collect::<Result<Vec<Tensor>, _>>().unwrap()
+        });
+    });
     group.finish();
 }

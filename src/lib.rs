@@ -32,13 +32,17 @@ pub use transship_core::{
     ErrorKind, Event, InFlight, Key, Layout, Lent, MAX_DEPTH, MemoryInfo, MemoryKind, Nested, OtherKey,
     Pairs, ParseDTypeError, ParseDeviceIdError, Paths, PciAddress, PendingCopy, PoolUsage, Prefetch,
     PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream, RawMemory,
-    Refused, Registered, Result, Reused, RuntimeStats, Scope, Step, Stop, Stream, StreamPriority, Strides,
-    Tensor, TensorPath, TensorTree, TimedWait, Value, Visitor, backend, drivers, fill, for_each_path,
-    for_each_tensor, register_driver, runtime_stats, start_copy, start_copy_into, start_copy_to_all,
+    Refused, Registered, Result, Reused, RuntimeStats, Scope, SharedOwner, Step, Stop, Stream,
+    StreamPriority, Strides, Tensor, TensorPath, TensorTree, TimedWait, Value, Visitor, backend, drivers,
+    fill, for_each_path, for_each_tensor, register_driver, runtime_stats, start_copy, start_copy_into,
+    start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]
 pub use transship_derive::TensorTree;
+
+#[cfg(feature = "dlpack")]
+pub use transship_core::dlpack;
 
 #[cfg(feature = "cuda")]
 pub use transship_cuda as cuda;
@@ -86,6 +90,9 @@ mod book {
 
     #[doc = include_str!("../docs/book/files.md")]
     struct Files;
+
+    #[doc = include_str!("../docs/book/dlpack.md")]
+    struct Dlpack;
 
     #[doc = include_str!("../docs/book/streams.md")]
     struct Streams;

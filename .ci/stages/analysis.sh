@@ -3,7 +3,7 @@
 
 # The tests of transship-core that Miri runs, beside those inside of the crate: those that reach the unsafe code and end
 # within minutes there.
-miri_tests=(tensor tree value in_flight fill)
+miri_tests=(tensor tree value in_flight fill dlpack)
 miri_proptest_cases=4
 miri_seconds=1800
 
@@ -35,7 +35,7 @@ stage_miri() {
     # The reactor's thread outlives `main`, and memory that may still be in flight is leaked on purpose. Printing where a thread has
     # panicked, as some tests want it to, takes minutes.
     RUST_BACKTRACE=0 MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks" PROPTEST_CASES=$miri_proptest_cases \
-        step timeout "$miri_seconds" cargo +nightly miri test --locked -p transship-core --lib "${miri_tests[@]/#/--test=}"
+        step timeout "$miri_seconds" cargo +nightly miri test --locked -p transship-core --features dlpack --lib "${miri_tests[@]/#/--test=}"
 }
 
 # Threads in orders that a model checker chooses. A build of its own: all locks are those of the model.

@@ -111,6 +111,9 @@ impl Cast {
             DType::U8 => "uint8 becomes another integer, float16, bfloat16 or float32",
             from if is_integer(from) => "integers of 8 to 64 bits become others of these",
             from if is_float(from) => "float16, bfloat16, float32 and float64 become others of these",
+            DType::F8E4M3FN | DType::F8E5M2 => {
+                "8-bit floating point is copied as it is; cast it where it is used"
+            }
             _ => "only integers and floating point are cast",
         }
     }

@@ -44,6 +44,10 @@ pub enum DType {
     F32,
     /// IEEE 754 binary64.
     F64,
+    /// 8 bits: sign, 4 of exponent, 3 of mantissa; finite, with NaN (OCP E4M3). Copied only: no Rust type reads it, no cast makes it.
+    F8E4M3FN,
+    /// 8 bits: sign, 5 of exponent, 2 of mantissa, with infinities and NaN (OCP E5M2). Copied only, as `F8E4M3FN`.
+    F8E5M2,
     /// Two `f32`: the real and the imaginary part.
     Complex64,
     /// Two `f64`: the real and the imaginary part.
@@ -66,6 +70,8 @@ impl DType {
         Self::BF16,
         Self::F32,
         Self::F64,
+        Self::F8E4M3FN,
+        Self::F8E5M2,
         Self::Complex64,
         Self::Complex128,
     ];
@@ -74,7 +80,7 @@ impl DType {
     #[inline]
     pub const fn size(self) -> usize {
         match self {
-            Self::Bool | Self::U8 | Self::I8 => 1,
+            Self::Bool | Self::U8 | Self::I8 | Self::F8E4M3FN | Self::F8E5M2 => 1,
             Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
             Self::U32 | Self::I32 | Self::F32 => 4,
             Self::U64 | Self::I64 | Self::F64 | Self::Complex64 => 8,
@@ -110,6 +116,8 @@ impl DType {
             Self::BF16 => "bfloat16",
             Self::F32 => "float32",
             Self::F64 => "float64",
+            Self::F8E4M3FN => "float8_e4m3fn",
+            Self::F8E5M2 => "float8_e5m2",
             Self::Complex64 => "complex64",
             Self::Complex128 => "complex128",
         }
@@ -156,7 +164,7 @@ mod tests {
 
     #[test]
     fn other_names_are_refused() {
-        for text in ["", "f32", "Float32", " float32", "float128"] {
+        for text in ["", "f32", "Float32", " float32", "float128", "float8", "float8_e4m3fnuz"] {
             assert!(matches!(text.parse::<DType>(), Err(ParseDTypeError { text: found }) if found == text));
         }
     }

@@ -6,7 +6,8 @@ use num_complex::Complex;
 
 use crate::dtype::DType;
 
-/// A Rust type that is the element type of a tensor. Sealed: the types are those of [`DType`].
+/// A Rust type that is the element type of a tensor. Sealed: the types are those of [`DType`], but for the 8-bit floats, whose
+/// elements are read as [bytes](crate::Tensor::as_bytes).
 pub trait Element: CheckedBitPattern + NoUninit + Send + Sync + 'static + sealed::Sealed {
     /// The element type.
     const DTYPE: DType;

@@ -259,6 +259,16 @@ pub enum Error {
         /// What to do, as in `take tensors out of the one that is registered`.
         cure: &'static str,
     },
+    /// A tensor of DLPack says what transship cannot take.
+    #[error("{field} of the DLPack tensor cannot be {value}: {reason}")]
+    InvalidDlpack {
+        /// The field of its struct.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say, or what to do.
+        reason: &'static str,
+    },
     /// A text does not name a device.
     #[error("{text:?} does not name a device; write a driver and a number such as cuda:0, or host")]
     InvalidDeviceId {
@@ -531,6 +541,7 @@ impl Error {
             | Self::InvalidOption { .. }
             | Self::InvalidMemory { .. }
             | Self::NotLockable { .. }
+            | Self::InvalidDlpack { .. }
             | Self::InvalidDeviceId { .. }
             | Self::InvalidDType { .. }
             | Self::DriverExists { .. }

@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod backend;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 pub mod fill;
 // For tests, benches and fuzzing.
 #[doc(hidden)]
@@ -67,6 +69,7 @@ pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 pub use crate::staging::block_accounts::PoolUsage;
 pub use crate::tensor::layout::Layout;
 pub use crate::tensor::registered::Registered;
+pub use crate::tensor::shared_owner::SharedOwner;
 pub use crate::tensor::strides::Strides;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
 pub use crate::tree::pair::Pairs;

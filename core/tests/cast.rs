@@ -292,6 +292,10 @@ fn only_the_casts_of_the_table_are_there() {
     let failed = copied(&Tensor::from(vec![1_u8]), &Device::host(), from_to(DType::Bool, DType::U8));
     let message = failed.unwrap_err().error().to_string();
     assert!(message.contains("bool to uint8"), "{message}");
+    let eight = Tensor::empty(&[1], DType::F8E4M3FN, &Device::host()).unwrap();
+    let failed = copied(&eight, &Device::host(), from_to(DType::F8E4M3FN, DType::F32));
+    let message = failed.unwrap_err().error().to_string();
+    assert!(message.contains("float8_e4m3fn to float32") && message.contains("copied as it is"), "{message}");
 }
 
 /// On the host as well: a tensor that need not be copied is, if its type is to be another one.

@@ -458,6 +458,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::InvalidOption { name: "", value: text(), reason }, InvalidInput),
         (Error::InvalidMemory { address: 0, bytes: 0, reason: text() }, InvalidInput),
         (Error::NotLockable { device, address: 0, bytes: 1, reason: text(), cure: "" }, InvalidInput),
+        (Error::InvalidDlpack { field: "", value: text(), reason }, InvalidInput),
         (Error::InvalidDeviceId { text: text() }, InvalidInput),
         (Error::InvalidDType { text: text() }, InvalidInput),
         (Error::UnknownDriver { name: text(), known: text() }, Unsupported),

@@ -71,6 +71,17 @@ fn every_element_type_comes_back_as_it_went_in() {
     check([Complex::new(1.0_f64, 2.0), Complex::new(3.0, 4.0)], DType::Complex128);
 }
 
+/// No type of Rust reads them.
+#[test]
+fn eight_bit_floats_are_bytes() {
+    for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
+        let tensor = Tensor::from_owner([0x38, 0x7f, 0xff, 0x00], dtype, &[2, 2]).unwrap();
+        assert_eq!((dtype.size(), dtype.alignment().bytes(), tensor.numel()), (1, 1, 4));
+        assert_eq!(tensor.transpose(0, 1).unwrap().to_bytes().unwrap(), [0x38, 0xff, 0x7f, 0x00]);
+        assert!(matches!(tensor.as_slice::<u8>(), Err(Error::WrongDType { actual, .. }) if actual == dtype));
+    }
+}
+
 #[test]
 fn a_shape_that_does_not_fit_the_data_is_refused_with_both_sizes() {
     let result = Tensor::from_vec(vec![0_u16; 5], &[2, 3]);

@@ -36,7 +36,7 @@ proptest! {
 
     #[test]
     fn any_tensors_arrive(
-        shapes in proptest::collection::vec((0_usize..14, proptest::collection::vec(0_usize..40, 0..4)), 0..60),
+        shapes in proptest::collection::vec((0_usize..16, proptest::collection::vec(0_usize..40, 0..4)), 0..60),
         large in 0_usize..3 << 20,
         threads in 1_usize..6,
     ) {
@@ -104,7 +104,7 @@ fn a_filter_leaves_tensors_out_and_files_that_hold_none() {
 
 #[test]
 fn a_type_that_does_not_exist_here_can_be_left_out() {
-    for dtype in ["F8_E4M3", "a type of later years"] {
+    for dtype in ["F8_E8M0", "a type of later years"] {
         let mut entries = mixed("t", 1);
         entries[3].dtype = dtype;
         entries[3].shape = vec![entries[3].bytes.len()];

@@ -35,7 +35,7 @@ fn reference(entries: &[Entry], metadata: &[(&str, &str)]) -> Vec<u8> {
     safetensors::serialize(views, (!metadata.is_empty()).then_some(metadata)).unwrap()
 }
 
-const FORMAT: [Dtype; 14] = [
+const FORMAT: [Dtype; 16] = [
     Dtype::BOOL,
     Dtype::U8,
     Dtype::U16,
@@ -50,6 +50,8 @@ const FORMAT: [Dtype; 14] = [
     Dtype::F32,
     Dtype::F64,
     Dtype::C64,
+    Dtype::F8_E4M3,
+    Dtype::F8_E5M2,
 ];
 
 fn loaded(entries: &[Entry], device: &Device) -> Tensors {
@@ -92,7 +94,7 @@ proptest! {
 
     #[test]
     fn any_tensors_are_saved_as_others_save_them(
-        shapes in proptest::collection::vec((0_usize..14, proptest::collection::vec(0_usize..40, 0..4)), 0..60),
+        shapes in proptest::collection::vec((0_usize..16, proptest::collection::vec(0_usize..40, 0..4)), 0..60),
         large in 0_usize..3 << 20,
         threads in 1_usize..6,
     ) {

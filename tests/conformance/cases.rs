@@ -3,6 +3,8 @@
 mod awaiting;
 mod cast;
 mod devices;
+#[cfg(feature = "dlpack")]
+mod dlpack;
 mod dtypes;
 mod errors;
 mod fan_out;
@@ -31,6 +33,8 @@ pub(crate) fn all() -> Vec<Case> {
         awaiting::cases,
         cast::cases,
         devices::cases,
+        #[cfg(feature = "dlpack")]
+        dlpack::cases,
         dtypes::cases,
         errors::cases,
         fan_out::cases,

@@ -36,7 +36,8 @@ pub struct Limits {
     /// staging for each; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
     /// submission that uses a block. At most 8192.
     pub gather: Option<usize>,
-    /// The device can leave out the gaps of strided tensors ([`CopyOp::Gather`](crate::backend::CopyOp::Gather)), one at a time or
+    /// The device can leave out the gaps of strided tensors and cast elements ([`CopyOp::Gather`](crate::backend::CopyOp::Gather),
+    /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast)), one at a time or
     /// many by one kernel, whose table needs so many bytes of staging for each; `None` if it cannot, if its staging is mapped, or if
     /// it copies granules of more than a byte. At most 8192.
     pub gather_strided: Option<usize>,

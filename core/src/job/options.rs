@@ -186,8 +186,10 @@ impl CopyOptions {
     /// Converts the tensors of one element type to another one on the way. One such line for each type; of two for the same, the last
     /// counts.
     ///
-    /// Tensors on the host are converted while they are staged, by the threads that stage them, and come out contiguous. A tensor of a
-    /// device is [`Error::Unsupported`]: no device converts yet. What is on the target already is copied if it is to be converted.
+    /// Tensors on the host are converted while they are staged, by the threads that stage them; large ones whose elements get larger by
+    /// the target. Those of a device are converted by a kernel, where it has one
+    /// ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP; up to eight dimensions), and are
+    /// [`Error::Unsupported`] elsewhere. All come out contiguous. What is on the target already is copied if it is to be converted.
     /// [`start_copy_into`](crate::start_copy_into) fills tensors of the type that comes out.
     pub fn cast(mut self, cast: Cast) -> Self {
         self.casts.retain(|known| known.from_dtype() != cast.from_dtype());

@@ -4,6 +4,7 @@ use std::any::Any;
 
 use smallvec::smallvec;
 
+use crate::backend::host::foreign_memory::WritableMemory;
 use crate::backend::host::memory::HostMemory;
 use crate::backend::{CopyOp, Direction, MemoryKind, RawMemory};
 use crate::device::device::Device;
@@ -13,7 +14,7 @@ use crate::in_flight::completion::Completion;
 use crate::runtime::fork;
 use crate::staging::block::Block;
 use crate::tensor::layout::Layout;
-use crate::tensor::storage::Storage;
+use crate::tensor::storage::{Lent, Storage};
 use crate::tensor::tensor::Tensor;
 
 impl Tensor {
@@ -124,22 +125,79 @@ impl Tensor {
         device: &Device,
     ) -> Result<Self> {
         let layout = Layout::contiguous(dtype, shape)?;
-        let on_device = matches!(memory.kind, MemoryKind::Device | MemoryKind::Managed);
-        let granularity = device.limits().copy_granularity;
-        if on_device && !granularity.divides(memory.bytes) {
-            let reason = format!("the device copies whole granules of {} bytes only", granularity.bytes());
-            return Err(Error::InvalidMemory { address: memory.address, bytes: memory.bytes, reason });
-        }
-        // SAFETY: the caller's promise is that of `wrap`.
-        let buffer = unsafe { device.backend().wrap(memory, owner) }?;
-        let device = on_device.then(|| device.clone());
-        Self::from_storage(Storage::lent(buffer, device, None), 0, layout)
+        // SAFETY: passed on.
+        let storage = unsafe { wrap(memory, owner, device, Lent::ToRead) }?;
+        Self::from_storage(storage, 0, layout)
+    }
+
+    /// As [`from_raw`](Self::from_raw), for memory that may be written as well: [`start_copy_into`](crate::start_copy_into) fills it, and on
+    /// the host [`as_mut_slice`](Self::as_mut_slice) changes it, under the rules for memory that transship has allocated.
+    ///
+    /// ```
+    /// use transship_core::{CopyOptions, DType, Device, MemoryKind, RawMemory, Tensor, start_copy_into};
+    ///
+    /// let mut pixels = [0_u8; 4];
+    /// let address = pixels.as_mut_ptr().expose_provenance() as u64;
+    /// let memory = RawMemory::new(address, 4, MemoryKind::Pageable);
+    /// // SAFETY: nobody else touches `pixels` before the tensor has gone.
+    /// let held = unsafe { Tensor::from_raw_mut(memory, Box::new(()), &[4], DType::U8, &Device::host())? };
+    /// let filled = start_copy_into(Tensor::from(vec![7_u8; 4]), held, CopyOptions::default())?.wait()?;
+    /// drop(filled);
+    /// assert_eq!(pixels, [7; 4]);
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// As [`from_raw`](Self::from_raw); `memory` must be valid for writes as well, and nobody else may read it while a tensor over it
+    /// exists: memory of a device, but in order of a stream that the tensor was [handed to](Self::record_stream).
+    ///
+    /// # Errors
+    ///
+    /// As [`from_raw`](Self::from_raw).
+    pub unsafe fn from_raw_mut(
+        memory: RawMemory,
+        owner: Box<dyn Any + Send + Sync>,
+        shape: &[usize],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let layout = Layout::contiguous(dtype, shape)?;
+        // SAFETY: passed on.
+        let storage = unsafe { wrap(memory, owner, device, Lent::ToWrite) }?;
+        Self::from_storage(storage, 0, layout)
     }
 
     fn in_host_memory(layout: Layout) -> Result<Self> {
         let memory = HostMemory::zeroed(layout.nbytes())?;
         Self::from_storage(Storage::new(Box::new(memory), None, None), 0, layout)
     }
+}
+
+/// Memory of somebody else, who lets that be done with it.
+///
+/// # Safety
+///
+/// As [`Tensor::from_raw`], or [`Tensor::from_raw_mut`] if it may be written.
+pub(crate) unsafe fn wrap(
+    memory: RawMemory,
+    owner: Box<dyn Any + Send + Sync>,
+    device: &Device,
+    lent: Lent,
+) -> Result<Storage> {
+    let on_device = matches!(memory.kind, MemoryKind::Device | MemoryKind::Managed);
+    let granularity = device.limits().copy_granularity;
+    if on_device && !granularity.divides(memory.bytes) {
+        let reason = format!("the device copies whole granules of {} bytes only", granularity.bytes());
+        return Err(Error::InvalidMemory { address: memory.address, bytes: memory.bytes, reason });
+    }
+    // SAFETY: the caller's promise is that of `wrap`.
+    let mut buffer = unsafe { device.backend().wrap(memory, owner) }?;
+    if lent == Lent::ToWrite && !on_device {
+        // SAFETY: the caller's promise.
+        buffer = Box::new(unsafe { WritableMemory::new(buffer) });
+    }
+    Ok(Storage::lent_to(lent, buffer, on_device.then(|| device.clone()), None))
 }
 
 /// Zeros, so that no bytes of an earlier result show.

@@ -32,15 +32,16 @@ impl Tensor {
         }
         let storage = self.storage_mut()?;
         let bytes = storage.bytes();
-        let buffer = storage.buffer_mut()?;
         let (device, what) =
             (DeviceId::HOST, "give out as a vector what is none; copy the elements (to_vec)");
         let no_vector = Error::Unsupported { device, what };
-        if !vector_memory(&**buffer).is_some_and(HostMemory::is_vec_of::<T>) {
+        let memory = storage.buffer_mut()?.and_then(|buffer| vector_memory(&**buffer));
+        if !memory.is_some_and(HostMemory::is_vec_of::<T>) {
             return Err(no_vector);
         }
         check_bits::<T>(storage.host_bytes(0, bytes)?)?;
-        let memory = take(storage.buffer_mut()?)?;
+        let Some(buffer) = storage.buffer_mut()? else { return Err(no_vector) };
+        let memory = take(buffer)?;
         // SAFETY: the vector's elements were initialised when it came, copies have filled them since, and `check_bits` has looked.
         let vec = memory.and_then(|memory| unsafe { memory.into_vec::<T>() });
         vec.ok_or(no_vector)

@@ -7,10 +7,12 @@ pub(crate) mod from_host;
 pub(crate) mod host_access;
 pub(crate) mod into_vec;
 pub(crate) mod layout;
+pub(crate) mod memory;
 #[cfg(feature = "ndarray")]
 pub(crate) mod ndarray;
 pub(crate) mod non_temporal;
 pub(crate) mod registered;
+pub(crate) mod shared_owner;
 pub(crate) mod storage;
 pub(crate) mod strided_copy;
 pub(crate) mod strides;

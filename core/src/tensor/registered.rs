@@ -165,7 +165,9 @@ impl Device {
         });
         match locked {
             Ok((start, lock)) => {
-                let memory = ForeignMemory { start, bytes, kind: MemoryKind::Pageable, _owner: owner };
+                // SAFETY: the caller's promise; the owner keeps the memory.
+                let memory =
+                    unsafe { ForeignMemory::new((start, bytes, MemoryKind::Pageable), false, owner) };
                 Ok(Registered(self.lent(Box::new(memory), lock)))
             }
             Err(error) => Err(Refused::new(error, owner)),

@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::backend::host::foreign_memory::ForeignMemory;
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::device::device::Device;
 use crate::device_id::DeviceId;
@@ -18,6 +19,8 @@ use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::tensor::bulk_arc;
 use crate::tensor::bulk_arc::BulkArc;
+use crate::tensor::memory;
+use crate::tensor::memory::{Memory, Owner};
 
 /// Shared ownership of one piece of memory. Cloning it shares the memory.
 #[derive(Clone)]
@@ -45,19 +48,27 @@ struct StorageInner {
     /// The copy that fills the memory; `None` for memory that was there before.
     filled_by: Option<Arc<Completion>>,
     gaps: Gaps,
-    /// Nobody has promised that it may be written.
-    lent: bool,
+    lent: Lent,
     /// Whether there was ever something in `uses`, which is locked only then.
     used: AtomicBool,
-    buffer: ManuallyDrop<Box<dyn Buffer>>,
+    memory: ManuallyDrop<Memory>,
     uses: Mutex<Uses>,
 }
 
-// SAFETY: `host` points into `buffer`, which is Send and Sync; reads and writes through it are guarded by
+// SAFETY: `host` points into `memory`, which is Send and Sync; reads and writes through it are guarded by
 // `host_bytes` (no copy in flight writes it) and `host_bytes_mut` (nobody else holds the storage).
 unsafe impl Send for StorageInner {}
 // SAFETY: as above.
 unsafe impl Sync for StorageInner {}
+
+/// Whether the program has allocated the memory, and what it lets be done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lent {
+    /// It is ours.
+    No,
+    ToRead,
+    ToWrite,
+}
 
 /// Whose the bytes between tensors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +86,7 @@ impl Storage {
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
-        Self::with(buffer, device, filled_by, Gaps::Kept, false)
+        Self::with(buffer, device, filled_by, Gaps::Kept, Lent::No)
     }
 
     /// The same for the memory of a chunk.
@@ -86,7 +97,7 @@ impl Storage {
         chunk: &Chunk,
     ) -> Self {
         let gaps = if chunk.order.len() > 1 { Gaps::Padding } else { Gaps::Kept };
-        Self::with(buffer, device, Some(filled_by), gaps, false)
+        Self::with(buffer, device, Some(filled_by), gaps, Lent::No)
     }
 
     /// The same for memory whose gaps belong to somebody or not.
@@ -96,7 +107,7 @@ impl Storage {
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
     ) -> Self {
-        Self::with(buffer, device, filled_by, gaps, false)
+        Self::with(buffer, device, filled_by, gaps, Lent::No)
     }
 
     /// The same for memory of somebody else, who lets it be read.
@@ -105,7 +116,22 @@ impl Storage {
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
-        Self::with(buffer, device, filled_by, Gaps::Kept, true)
+        Self::lent_to(Lent::ToRead, buffer, device, filled_by)
+    }
+
+    /// The same for memory of somebody else, who lets that be done with it.
+    pub(crate) fn lent_to(
+        lent: Lent,
+        buffer: Box<dyn Buffer>,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        Self::with(buffer, device, filled_by, Gaps::Kept, lent)
+    }
+
+    /// The same for memory of the host whose owner has lent more of it.
+    pub(crate) fn lent_part(lent: Lent, part: ForeignMemory<Owner>) -> Self {
+        Self::over(Memory::Part(part), None, None, Gaps::Kept, lent)
     }
 
     fn with(
@@ -113,13 +139,25 @@ impl Storage {
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
-        lent: bool,
+        lent: Lent,
     ) -> Self {
+        Self::over(Memory::Buffer(buffer), device, filled_by, gaps, lent)
+    }
+
+    #[inline]
+    fn over(
+        memory: Memory,
+        device: Option<Device>,
+        filled_by: Option<Arc<Completion>>,
+        gaps: Gaps,
+        lent: Lent,
+    ) -> Self {
+        let buffer = memory.buffer();
         let memory = StorageInner {
             // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
             host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
             bytes: buffer.bytes(),
-            buffer: ManuallyDrop::new(buffer),
+            memory: ManuallyDrop::new(memory),
             device: device.filter(|device| !device.is_host()),
             filled_by,
             gaps,
@@ -147,11 +185,11 @@ impl Storage {
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {
-        self.0.buffer.kind()
+        self.buffer().kind()
     }
 
     pub(crate) fn buffer(&self) -> &dyn Buffer {
-        &**self.0.buffer
+        self.0.memory.buffer()
     }
 
     /// The device, `None` for the host.
@@ -176,7 +214,7 @@ impl Storage {
     /// Whether its owner lets it be written.
     pub(crate) fn is_writable(&self) -> bool {
         let by_host = || self.0.host().is_some_and(|(_, writable)| writable);
-        !self.0.lent && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
+        self.0.lent != Lent::ToRead && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
     }
 
     /// Whether nobody else holds it: no other tensor, and nothing in flight.
@@ -204,7 +242,7 @@ impl Storage {
     /// Whether the program has allocated it.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
-        self.0.lent
+        self.0.is_lent()
     }
 
     /// Whether a range of it is memory that is there and filled, and that no stream uses.
@@ -271,13 +309,16 @@ impl Storage {
         Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
     }
 
-    /// The memory itself, to be taken out; only while nobody else holds it and nothing uses it.
-    pub(crate) fn buffer_mut(&mut self) -> Result<&mut Box<dyn Buffer>> {
+    /// The memory itself, to be taken out; only while nobody else holds it and nothing uses it. `None` if its owner has lent more of it.
+    pub(crate) fn buffer_mut(&mut self) -> Result<Option<&mut Box<dyn Buffer>>> {
         self.check_ready()?;
         let shared = self.shared();
         let memory = self.0.get_mut().ok_or(shared)?;
         memory.check_unused()?;
-        Ok(&mut memory.buffer)
+        Ok(match &mut *memory.memory {
+            Memory::Buffer(buffer) => Some(buffer),
+            Memory::Part(_) => None,
+        })
     }
 
     /// Fails unless a range lies within the storage.
@@ -303,7 +344,7 @@ impl Storage {
                 // SAFETY: the buffer has so many bytes there and lives as long as the storage (promise 3 of `Backend`).
                 Some(unsafe { WriteWindow::new(start, self.0.bytes) })
             }
-            _ => self.0.buffer.window(),
+            _ => self.buffer().window(),
         }
     }
 
@@ -395,17 +436,18 @@ impl Drop for StorageInner {
         // What lies in ordinary memory is the child's own, unless a stream of the parent uses it.
         if fork::is_child()
             && (self.device.is_some()
-                || self.buffer.kind() != MemoryKind::Pageable
+                || self.memory.buffer().kind() != MemoryKind::Pageable
                 || !self.uses.get_mut().is_empty())
         {
             return;
         }
         // SAFETY: the field is not touched again.
-        let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         let uses = std::mem::take(self.uses.get_mut());
-        match uses.is_empty() {
-            true => deferred_release::drop_unused(buffer, self.lent),
-            false => uses.release(buffer, self.lent),
+        match (uses.is_empty(), memory) {
+            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, self.is_lent()),
+            (true, Memory::Part(part)) => memory::let_go(part),
+            (false, memory) => uses.release(memory.into_buffer(), self.is_lent()),
         }
     }
 }
@@ -424,11 +466,15 @@ impl StorageInner {
         }
     }
 
+    fn is_lent(&self) -> bool {
+        self.lent != Lent::No
+    }
+
     /// Where the host reaches the memory. What a copy fills may be mapped only when that is done.
     #[inline]
     fn host(&self) -> Option<(NonNull<u8>, bool)> {
         match (self.host, &self.device) {
-            (None, None) => self.buffer.host_pointer(),
+            (None, None) => self.memory.buffer().host_pointer(),
             (known, _) => known,
         }
     }

@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 }
 
 /// Types of the format that transship has as well, and the bytes of an element.
-pub(crate) const DTYPES: [(&str, usize); 14] = [
+pub(crate) const DTYPES: [(&str, usize); 16] = [
     ("BOOL", 1),
     ("U8", 1),
     ("U16", 2),
@@ -39,6 +39,8 @@ pub(crate) const DTYPES: [(&str, usize); 14] = [
     ("F32", 4),
     ("F64", 8),
     ("C64", 8),
+    ("F8_E4M3", 1),
+    ("F8_E5M2", 1),
 ];
 
 /// A tensor of the type of this number, with bytes of `seed`.
@@ -153,7 +155,8 @@ fn dtype_name(tensor: &Tensor) -> String {
     let name = tensor.dtype().to_string().to_uppercase();
     let short = [("UINT", "U"), ("INT", "I"), ("BFLOAT", "BF"), ("FLOAT", "F"), ("COMPLEX", "C")];
     let found = short.iter().find_map(|(long, short)| Some(format!("{short}{}", name.strip_prefix(long)?)));
-    found.unwrap_or(name)
+    // The format has no other type of this name.
+    found.unwrap_or(name).replace("E4M3FN", "E4M3")
 }
 
 pub(crate) fn options() -> LoadOptions {

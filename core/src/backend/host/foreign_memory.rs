@@ -6,22 +6,40 @@ use std::ptr::NonNull;
 use crate::backend::{Buffer, MemoryKind, RawMemory};
 use crate::error::{Error, Result};
 
-/// Host memory of somebody else. It may be read, not written: that is all that [`Backend::wrap`](crate::backend::Backend::wrap) is promised.
-pub(crate) struct ForeignMemory {
-    pub(crate) start: NonNull<u8>,
-    pub(crate) bytes: usize,
-    pub(crate) kind: MemoryKind,
+/// Host memory of somebody else. [`Backend::wrap`](crate::backend::Backend::wrap) is promised no more than that it may be read.
+pub(crate) struct ForeignMemory<O = Box<dyn Any + Send + Sync>> {
+    start: NonNull<u8>,
+    bytes: usize,
+    kind: MemoryKind,
+    writable: bool,
     /// Dropped with the rest.
-    pub(crate) _owner: Box<dyn Any + Send + Sync>,
+    owner: O,
 }
 
-// SAFETY: the range is only handed out as a pointer; whoever reads through it relies on the promises made to `wrap`.
-unsafe impl Send for ForeignMemory {}
-// SAFETY: as above.
-unsafe impl Sync for ForeignMemory {}
+impl<O> ForeignMemory<O> {
+    /// # Safety
+    ///
+    /// `bytes` bytes from `start` on are valid for reads until `owner` is dropped, and for writes if they are `writable`.
+    pub(crate) unsafe fn new(
+        (start, bytes, kind): (NonNull<u8>, usize, MemoryKind),
+        writable: bool,
+        owner: O,
+    ) -> Self {
+        Self { start, bytes, kind, writable, owner }
+    }
 
-// SAFETY: `wrap` was promised that the range is valid until the owner is dropped.
-unsafe impl Buffer for ForeignMemory {
+    pub(crate) fn into_owner(self) -> O {
+        self.owner
+    }
+}
+
+// SAFETY: the range is only handed out as a pointer; whoever reads through it relies on the promise made to `new`.
+unsafe impl<O: Send> Send for ForeignMemory<O> {}
+// SAFETY: as above.
+unsafe impl<O: Sync> Sync for ForeignMemory<O> {}
+
+// SAFETY: `new` was promised that the range is valid until the owner is dropped.
+unsafe impl<O: Send + Sync + 'static> Buffer for ForeignMemory<O> {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -35,7 +53,38 @@ unsafe impl Buffer for ForeignMemory {
     }
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
-        Some((self.start, false))
+        Some((self.start, self.writable))
+    }
+}
+
+/// Host memory of somebody else that may be written as well.
+pub(crate) struct WritableMemory(Box<dyn Buffer>);
+
+impl WritableMemory {
+    /// # Safety
+    ///
+    /// The memory of the buffer is valid for writes until that is dropped.
+    pub(crate) unsafe fn new(buffer: Box<dyn Buffer>) -> Self {
+        Self(buffer)
+    }
+}
+
+// SAFETY: the promises of the buffer; `new` was promised that it may be written.
+unsafe impl Buffer for WritableMemory {
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn kind(&self) -> MemoryKind {
+        self.0.kind()
+    }
+
+    fn address(&self) -> Option<u64> {
+        self.0.address()
+    }
+
+    fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
+        self.0.host_pointer().map(|(start, _)| (start, true))
     }
 }
 

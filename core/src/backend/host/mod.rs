@@ -136,7 +136,8 @@ unsafe impl Backend for HostBackend {
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         let start = host_range(memory)?;
         let RawMemory { bytes, kind, .. } = memory;
-        Ok(Box::new(ForeignMemory { start, bytes, kind, _owner: owner }))
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { ForeignMemory::new((start, bytes, kind), false, owner) }))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
