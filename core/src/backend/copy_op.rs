@@ -62,8 +62,10 @@ pub enum CopyOp<'a> {
     /// Host to device, each element cast. Only for a device whose
     /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
     UploadCast {
-        /// The source: elements side by side, which need not be aligned.
-        from: HostSide<'a>,
+        /// The source, a staging block as of [`HostSide::Staging`].
+        from: &'a dyn Staging,
+        /// Where in `from`, in bytes: elements side by side, which need not be aligned.
+        from_offset: usize,
         /// What they become.
         cast: &'a Cast,
         /// The destination, a buffer of the device that runs the copy.

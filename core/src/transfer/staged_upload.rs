@@ -82,10 +82,13 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
             let mut casts = keep.casts.iter();
             let uploads = pieces.iter().zip(&keep.storages).filter_map(|(piece, storage)| {
                 let &BlockPiece { block, offset, to_offset, bytes, cast } = piece;
-                let (from, to) = (keep.staged(block)?.host_side(offset), storage.buffer());
+                let (block, to) = (keep.staged(block)?, storage.buffer());
                 Some(match cast {
-                    None => CopyOp::Upload { from, to, to_offset, bytes },
-                    Some(_) => CopyOp::UploadCast { from, cast: casts.next()?, to, to_offset, bytes },
+                    None => CopyOp::Upload { from: block.host_side(offset), to, to_offset, bytes },
+                    Some(_) => {
+                        let (from, cast) = (block.staging(), casts.next()?);
+                        CopyOp::UploadCast { from, from_offset: offset, cast, to, to_offset, bytes }
+                    }
                 })
             });
             uploads.collect()

@@ -24,8 +24,9 @@ pub(crate) fn places<A: Api>(context: &Context<A>, op: &CopyOp<'_>) -> Result<(u
             };
             Ok((address(context, from, elements.offset)?, to))
         }
-        CopyOp::UploadCast { from, to, to_offset, .. } => {
-            let from = source(context, &from)?.as_ptr().expose_provenance() as u64;
+        CopyOp::UploadCast { from, from_offset, to, to_offset, .. } => {
+            let from =
+                source(context, &HostSide::Staging(from, from_offset))?.as_ptr().expose_provenance() as u64;
             Ok((from, address(context, to, to_offset)?))
         }
         CopyOp::Upload { .. } | CopyOp::Clear { .. } => {

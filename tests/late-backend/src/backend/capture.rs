@@ -22,8 +22,13 @@ impl LateBackend {
             CopyOp::Gather { from, elements, skip, to, bytes } => {
                 self.check_gather(from, elements, skip, to, bytes, captured)
             }
-            CopyOp::UploadCast { from, cast, to, to_offset, bytes } => self
-                .check_upload_cast(from, cast, self.device_end(to, to_offset, bytes, false), bytes)
+            CopyOp::UploadCast { from, from_offset, cast, to, to_offset, bytes } => self
+                .check_upload_cast(
+                    HostSide::Staging(from, from_offset),
+                    cast,
+                    self.device_end(to, to_offset, bytes, false),
+                    bytes,
+                )
                 .map(|op| captured.push(op)),
             _ => self.check_copy(op).map(|op| captured.push(op)),
         };
