@@ -15,7 +15,7 @@ use transship_core::backend::{CopyOp, Direction, HostSide, Staging};
 use transship_core::{CopyOptions, DType, Device, Stream, Tensor, start_copy};
 
 /// Longer than anything here takes, however slow the machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 30 });
 
 /// A simulated device that no other test uses.
 pub(crate) fn late() -> (LateHandle, Device) {
