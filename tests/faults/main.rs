@@ -27,7 +27,6 @@ mod unproved;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Trial};
-use transship::BackgroundWork;
 
 use crate::in_place::InPlace;
 use crate::lost::Lost;
@@ -60,9 +59,9 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
         let run = move |stand_in: &StandIn| questions::run(through, stand_in);
         trials.push(trial(format!("{}::questions", through.name()), through, run, arguments));
         for direction in Direction::ALL {
-            for background in [BackgroundWork::Auto, BackgroundWork::Always] {
+            for background in direction.backgrounds() {
                 for fault in Fault::ALL {
-                    let sweep = Sweep { through, direction, background, fault };
+                    let sweep = Sweep { through, direction, background: *background, fault };
                     let run = move |stand_in: &StandIn| sweep.run(stand_in);
                     trials.push(trial(sweep.to_string(), through, run, arguments));
                 }

@@ -124,7 +124,7 @@ impl Sweep {
     fn check_end(self, ended: Ended) -> Result<Ended, String> {
         match ended {
             Ended::Done(value) => match trip::read(value) {
-                Ok(bytes) if are_sources(&bytes) => Ok(Ended::Done(Vec::new())),
+                Ok(bytes) if self.is_expected(&bytes) => Ok(Ended::Done(Vec::new())),
                 Ok(_) => Err("the bytes are wrong".to_owned()),
                 // The fault may as well meet the way back.
                 Err(error) => check_error(&error).map(|()| Ended::Done(Vec::new())),
@@ -134,22 +134,21 @@ impl Sweep {
                 if back.is_none() && !started {
                     return Err(format!("the structure is gone: {error}"));
                 }
-                let on_host = matches!(self.direction, Direction::Up | Direction::ToBoth | Direction::Opened);
                 let kept = back.is_some();
-                if let Some(back) = back.filter(|_| on_host) {
-                    let same = trip::read(back).unwrap() == trip::read(trip::sources()).unwrap();
+                if let Some(back) = back.filter(|_| self.direction.is_from_host()) {
+                    let same = trip::read(back).unwrap() == trip::read(self.direction.sources()).unwrap();
                     same.then_some(()).ok_or("the structure came back changed")?;
                 }
                 Ok(Ended::Failed { error, back: kept.then(Vec::new), started })
             }
         }
     }
-}
 
-/// Whether it is what went in, once or more often.
-fn are_sources(bytes: &[Vec<u8>]) -> bool {
-    let sources = trip::read(trip::sources()).unwrap();
-    !bytes.is_empty() && bytes.chunks(sources.len()).all(|copy| copy == sources)
+    /// Whether it is what should arrive, once or more often.
+    fn is_expected(self, bytes: &[Vec<u8>]) -> bool {
+        let expected = self.direction.expected();
+        !bytes.is_empty() && bytes.chunks(expected.len()).all(|copy| copy == expected)
+    }
 }
 
 /// An error names the call, or what there is too little of.

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use transship::{
-    BackgroundWork, CopyError, CopyHandle, CopyOptions, Device, Error, Tensor, TimedWait, for_each_tensor,
-    start_copy, start_copy_to_all,
+    BackgroundWork, Cast, CopyError, CopyHandle, CopyOptions, DType, Device, Error, Tensor, TimedWait,
+    for_each_tensor, start_copy, start_copy_to_all,
 };
 
 use crate::detection;
@@ -25,6 +25,10 @@ pub(crate) enum Direction {
     ToBoth,
     /// A device is opened, copied to and closed.
     Opened,
+    /// Up, cast by the host and by a kernel.
+    CastUp,
+    /// Down, cast by kernels.
+    CastDown,
 }
 
 /// How a copy ended.
@@ -36,6 +40,7 @@ pub(crate) enum Ended {
 /// The ends of a copy.
 pub(crate) struct Trip {
     through: Through,
+    options: CopyOptions,
     pub(crate) source: Vec<Tensor>,
     pub(crate) target: Target,
 }
@@ -48,7 +53,8 @@ pub(crate) enum Target {
 }
 
 impl Direction {
-    pub(crate) const ALL: [Self; 5] = [Self::Up, Self::Down, Self::Between, Self::ToBoth, Self::Opened];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Up, Self::Down, Self::Between, Self::ToBoth, Self::Opened, Self::CastUp, Self::CastDown];
 
     /// Opens what the copy needs, of the devices from `first` on, and warms nothing up: the first calls are part of what
     /// may fail.
@@ -56,13 +62,53 @@ impl Direction {
         let device = |ordinal| through.open(ordinal).unwrap();
         let open = |ordinal| Target::Open(device(ordinal));
         let (source, target) = match self {
-            Self::Up => (sources(), open(first)),
-            Self::Down => (there(through, first), Target::Open(Device::host())),
-            Self::Between => (there(through, first), open(first + 1)),
+            Self::Up | Self::CastUp => (self.sources(), open(first)),
+            Self::Down | Self::CastDown => {
+                (there(through, first, self.sources()), Target::Open(Device::host()))
+            }
+            Self::Between => (there(through, first, sources()), open(first + 1)),
             Self::ToBoth => (sources(), Target::Both([device(first), device(first + 1)])),
             Self::Opened => (sources(), Target::Closed(first)),
         };
-        Trip { through, source, target }
+        Trip { through, options: self.options(), source, target }
+    }
+
+    /// On which threads. Casts are staged by the same ones as other copies.
+    pub(crate) fn backgrounds(self) -> &'static [BackgroundWork] {
+        match self {
+            Self::CastUp | Self::CastDown => &[BackgroundWork::Auto],
+            _ => &[BackgroundWork::Auto, BackgroundWork::Always],
+        }
+    }
+
+    pub(crate) fn is_from_host(self) -> bool {
+        !matches!(self, Self::Down | Self::Between | Self::CastDown)
+    }
+
+    /// What is copied. Casts are of tensors that are large enough for a kernel as well.
+    pub(crate) fn sources(self) -> Vec<Tensor> {
+        match self {
+            Self::CastUp | Self::CastDown => {
+                let pixels = (0..40_000_u32).map(|pixel| pixel as u8).collect::<Vec<_>>();
+                vec![Tensor::from(pixels), Tensor::from(vec![1.5_f32; 100]), Tensor::from(vec![-9_i64; 40])]
+            }
+            _ => sources(),
+        }
+    }
+
+    /// The bytes that arrive.
+    pub(crate) fn expected(self) -> Vec<Vec<u8>> {
+        let cast = start_copy(self.sources(), &Device::host(), self.options());
+        read(cast.unwrap().wait().unwrap()).unwrap()
+    }
+
+    fn options(self) -> CopyOptions {
+        match self {
+            Self::CastUp | Self::CastDown => CopyOptions::default()
+                .cast(Cast::new(DType::U8, DType::F32).scaled(0.5, 1.0))
+                .cast(Cast::new(DType::F32, DType::BF16)),
+            _ => CopyOptions::default(),
+        }
     }
 }
 
@@ -90,7 +136,7 @@ impl Trip {
         self,
         background: BackgroundWork,
     ) -> Result<Vec<CopyHandle<Vec<Tensor>>>, CopyError<Vec<Tensor>>> {
-        let options = CopyOptions::default().background(background);
+        let options = self.options.background(background);
         let target = match self.target {
             Target::Open(device) => device,
             Target::Both(devices) => return start_copy_to_all(self.source, &devices, options),
@@ -150,13 +196,13 @@ pub(crate) fn read(value: Vec<Tensor>) -> Result<Vec<Vec<u8>>, Error> {
 
 /// A round trip over a device that nothing was done to.
 pub(crate) fn works(through: Through, ordinal: usize) {
-    let there = there(through, ordinal);
+    let there = there(through, ordinal, sources());
     assert_eq!(read(there).unwrap(), read(sources()).unwrap());
 }
 
-fn there(through: Through, ordinal: usize) -> Vec<Tensor> {
+fn there(through: Through, ordinal: usize, sources: Vec<Tensor>) -> Vec<Tensor> {
     let device = through
         .open(ordinal)
         .unwrap_or_else(|error| panic!("{through:?} {ordinal} cannot be opened: {error}"));
-    start_copy(sources(), &device, CopyOptions::default()).unwrap().wait().unwrap()
+    start_copy(sources, &device, CopyOptions::default()).unwrap().wait().unwrap()
 }
