@@ -76,7 +76,7 @@ impl StagingPool {
         if class.bytes <= SMALL_CLASS {
             for _ in 1..BLOCKS_IN_TURN {
                 // Spare blocks only save time: without them the copy goes on.
-                if !self.state.lock().accounts.grow(class) || self.allocate(class).is_err() {
+                if !self.add_spare(class) {
                     break;
                 }
             }

@@ -22,6 +22,8 @@ pub(crate) struct BlockAccounts<T> {
     /// Bytes of all blocks, including those that are being freed and those that are leaked.
     held: usize,
     idle_bytes: usize,
+    /// Bytes of blocks that are being allocated and will be idle.
+    coming: usize,
     /// Bytes that are held for ever: a broken stream never proved to be done with them.
     leaked: usize,
     high_water: usize,
@@ -37,6 +39,7 @@ impl<T> BlockAccounts<T> {
             budget,
             held: 0,
             idle_bytes: 0,
+            coming: 0,
             leaked: 0,
             high_water: 0,
             spares_small,
@@ -76,6 +79,20 @@ impl<T> BlockAccounts<T> {
             self.high_water = self.high_water.max(self.held);
         }
         fits
+    }
+
+    /// The same for a block that nobody waits for.
+    pub(crate) fn grow_spare(&mut self, class: SizeClass) -> bool {
+        let fits = self.grow(class);
+        if fits {
+            self.coming += class.bytes;
+        }
+        fits
+    }
+
+    /// It is no spare block any more: allocated, or to be [cancelled](Self::cancel).
+    pub(crate) fn came(&mut self, class: SizeClass) {
+        self.coming -= class.bytes;
     }
 
     /// Whether there is room for a new one.
@@ -152,8 +169,8 @@ impl<T> BlockAccounts<T> {
     pub(crate) fn statistics(&self) -> PoolUsage {
         PoolUsage {
             budget: self.budget,
-            in_use: self.held - self.idle_bytes,
-            idle: self.idle_bytes,
+            in_use: self.held - self.idle_bytes - self.coming,
+            idle: self.idle_bytes + self.coming,
             high_water: self.high_water,
             ..PoolUsage::default()
         }
@@ -314,6 +331,21 @@ mod tests {
         assert_eq!(accounts.statistics().idle, 3 * MIB);
         accounts.put(in_use.0, ()).unwrap();
         assert_eq!(obtain(&mut accounts, up(4 * MIB)).unwrap(), (up(4 * MIB), true));
+    }
+
+    #[test]
+    fn a_block_that_is_being_allocated_for_nobody_is_not_in_use() {
+        let mut accounts = BlockAccounts::new(2 * MIB, false);
+        let class = up(MIB);
+        let usage = |accounts: &BlockAccounts<()>| {
+            let PoolUsage { in_use, idle, .. } = accounts.statistics();
+            (in_use, idle)
+        };
+        assert!(accounts.grow(class) && accounts.grow_spare(class) && !accounts.grow_spare(class));
+        assert_eq!(usage(&accounts), (MIB, MIB));
+        accounts.came(class);
+        accounts.put(class, ()).unwrap();
+        assert_eq!(usage(&accounts), (MIB, MIB));
     }
 
     #[test]

@@ -67,6 +67,18 @@ impl StagingPool {
         state.accounts.grow(class)
     }
 
+    /// Allocates an idle block, if there is room for it; whether it could be had.
+    pub(crate) fn add_spare(self: &Arc<Self>, class: SizeClass) -> bool {
+        if !self.state.lock().accounts.grow_spare(class) {
+            return false;
+        }
+        let spare = Spare(Reservation { pool: self, class });
+        let Ok(staging) = self.backend.allocate_staging(class.bytes, class.direction) else { return false };
+        std::mem::forget(spare);
+        self.put(staging, class, |accounts| accounts.came(class));
+        true
+    }
+
     /// Allocates a block that is counted already.
     pub(crate) fn allocate(self: &Arc<Self>, class: SizeClass) -> Result<Block> {
         let reserved = Reservation { pool: self, class };
@@ -95,5 +107,14 @@ struct Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.pool.state.lock().accounts.cancel(self.class);
+    }
+}
+
+/// A block that is being allocated and that nobody waits for.
+struct Spare<'a>(Reservation<'a>);
+
+impl Drop for Spare<'_> {
+    fn drop(&mut self) {
+        self.0.pool.state.lock().accounts.came(self.0.class);
     }
 }

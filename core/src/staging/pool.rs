@@ -240,7 +240,20 @@ impl StagingPool {
     }
 
     pub(crate) fn give_back(self: &Arc<Self>, staging: Box<dyn Staging>, class: SizeClass) {
-        let kept = self.state.lock().accounts.put(class, staging);
+        self.put(staging, class, |_| ());
+    }
+
+    /// A block is idle, once `count` has changed what is counted.
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        staging: Box<dyn Staging>,
+        class: SizeClass,
+        count: impl FnOnce(&mut BlockAccounts<Box<dyn Staging>>),
+    ) {
+        let mut state = self.state.lock();
+        count(&mut state.accounts);
+        let kept = state.accounts.put(class, staging);
+        drop(state);
         if let Err(staging) = kept {
             workers::dispose(self.surplus(class, staging));
         }
