@@ -13,6 +13,7 @@ use crate::dlpack::managed::Managed;
 use crate::dlpack::words::Place;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
 use crate::runtime::sync::OnceLock;
 use crate::tensor::layout::Layout;
@@ -21,8 +22,8 @@ use crate::tensor::tensor::Tensor;
 
 impl Tensor {
     /// A tensor of another library, in place, read-only. Memory of the host, page-locked or not, of CUDA and of ROCm, with any strides but
-    /// negative ones. The struct's `deleter` is called once, when the last use of the memory is over (copies in flight and streams that it was
-    /// [handed to](Self::record_stream) included), on any thread, and never under a lock of transship's.
+    /// negative ones. The struct's `deleter` is called once, when the last use of the memory is over (copies in flight, what was submitted to
+    /// `behind`, and streams that it was [handed to](Self::record_stream) included), on any thread, and never under a lock of transship's.
     ///
     /// The tensor is used behind what was submitted to `behind` up to this call, on the device; on the host it is
     /// [`Error::NotReady`] until that is done. `None`: all is done that writes the memory.
@@ -44,7 +45,8 @@ impl Tensor {
     ///
     /// `managed` is a valid struct of the version that it says: `shape` and `strides` have `ndim` numbers unless they are null, and the elements are valid for reads (and
     /// initialised where they are on the host) until `deleter` is called, which may happen on any thread. Nobody writes them before
-    /// that; memory of a device, but in order of `behind`, or of a stream that the tensor was handed to. The struct is used by nobody else from now on,
+    /// that, but what was submitted to `behind` up to this call; memory of a device, but in order of `behind`, or of a stream that the
+    /// tensor was handed to. The struct is used by nobody else from now on,
     /// unless this fails.
     ///
     /// # Errors
@@ -93,7 +95,7 @@ unsafe fn import<M: Managed>(managed: NonNull<M>, behind: Option<&Stream>, lent:
             // SAFETY: the caller's promise; `start` is where the layout's elements are.
             let buffer = unsafe { host_buffer(managed, (start, layout.span(), kind), lent) };
             // They fit in there and are aligned: this does not fail.
-            Tensor::from_storage(Storage::lent_to(lent, buffer, None, filled), 0, layout)
+            Tensor::from_storage(storage(lent, buffer, None, filled), 0, layout)
         }
         Place::On(id) => {
             let device = device(id, behind)?;
@@ -101,8 +103,7 @@ unsafe fn import<M: Managed>(managed: NonNull<M>, behind: Option<&Stream>, lent:
             let owner = Arc::new(OnceLock::new());
             // SAFETY: as above.
             let buffer = unsafe { device_buffer(owner.clone(), &device, start, &layout) }?;
-            let tensor =
-                Tensor::from_storage(Storage::lent_to(lent, buffer, Some(device), filled), 0, layout)?;
+            let tensor = Tensor::from_storage(storage(lent, buffer, Some(device), filled), 0, layout)?;
             owner.get_or_init(|| Lease(managed));
             Ok(tensor)
         }
@@ -118,11 +119,28 @@ fn device(id: DeviceId, behind: Option<&Stream>) -> Result<Device> {
     }
 }
 
-fn filled_behind(stream: &Stream) -> Result<Arc<Completion>> {
+/// Where a stream is when all is done that it was given so far.
+struct Filled {
+    queue: Arc<SubmissionQueue>,
+    position: u64,
+}
+
+fn filled_behind(stream: &Stream) -> Result<Filled> {
     fork::check()?;
     stream.queue().check()?;
     let position = stream.queue().stream().record()?;
-    Ok(Completion::at(stream.queue().clone(), position))
+    Ok(Filled { queue: stream.queue().clone(), position })
+}
+
+/// The memory, which is neither used nor let go of while its producer's stream may write it.
+fn storage(lent: Lent, buffer: Box<dyn Buffer>, device: Option<Device>, filled: Option<Filled>) -> Storage {
+    let Some(Filled { queue, position }) = filled else {
+        return Storage::lent_to(lent, buffer, device, None);
+    };
+    let written = queue.ticket(position);
+    let storage = Storage::lent_to(lent, buffer, device, Some(Completion::at(queue, position)));
+    storage.record_use(written);
+    storage
 }
 
 /// # Safety

@@ -5,7 +5,7 @@
 //! the threads for owners.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use crate::runtime::foreign::Place;
 use crate::runtime::sync::thread_local;
@@ -13,7 +13,15 @@ use crate::runtime::{foreign, workers};
 
 thread_local! {
     static COLLECTED: RefCell<Vec<Lent>> = const { RefCell::new(Vec::new()) };
+    // How many owners are being dropped, each in the destructor of the one before.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    // Those that are left for the outermost one.
+    static TOO_DEEP: RefCell<Vec<Lent>> = const { RefCell::new(Vec::new()) };
 }
+
+/// So many owners at most are dropped one inside of the other. Each may own a tensor over memory of the next, such as one that went through
+/// another library and came back a thousand times: the stack would end.
+const MOST_DEPTH: usize = 64;
 
 /// An owner of the program.
 struct Lent(Box<dyn Any + Send + Sync>);
@@ -116,10 +124,49 @@ impl Lent {
     }
 
     fn drop_here(self) {
-        foreign::call(|| drop(self.0));
+        let depth = DEPTH.try_with(Cell::get).unwrap_or(0);
+        let mut lent = Some(self);
+        if depth >= MOST_DEPTH {
+            let _ = TOO_DEEP.try_with(|too_deep| too_deep.borrow_mut().extend(lent.take()));
+        }
+        let dropping = Dropping::at(depth);
+        while let Some(Self(owner)) = lent {
+            foreign::call(|| drop(owner));
+            lent = dropping.next();
+        }
     }
 
     fn dispose(self) {
         workers::dispose_lent(move || self.drop_here());
+    }
+}
+
+/// An owner is being dropped inside of so many others.
+struct Dropping {
+    depth: usize,
+}
+
+impl Dropping {
+    fn at(depth: usize) -> Self {
+        let _ = DEPTH.try_with(|current| current.set(depth + 1));
+        Self { depth }
+    }
+
+    /// One that was left for the outermost.
+    fn next(&self) -> Option<Lent> {
+        if self.depth > 0 {
+            return None;
+        }
+        TOO_DEEP.try_with(|too_deep| too_deep.borrow_mut().pop()).ok().flatten()
+    }
+}
+
+impl Drop for Dropping {
+    /// Where an owner has panicked, other threads drop what is left.
+    fn drop(&mut self) {
+        while let Some(lent) = self.next() {
+            lent.dispose();
+        }
+        let _ = DEPTH.try_with(|current| current.set(self.depth));
     }
 }

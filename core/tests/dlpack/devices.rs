@@ -9,7 +9,7 @@ use transship_core::{
     Alignment, CopyOptions, DType, Device, Error, Stream, Tensor, start_copy, start_copy_into,
 };
 
-use crate::support::{Kernel, bytes_of, no_violations, on, two, with};
+use crate::support::{Kernel, bytes_of, eventually, no_violations, on, two, with};
 use crate::theirs::{Theirs, device, let_go};
 
 fn cuda() -> (LateHandle, Device) {
@@ -162,6 +162,34 @@ fn a_result_on_the_host_goes_out_when_it_is_there() {
     assert_eq!(flags(managed), flag::READ_ONLY);
     let_go(managed);
     assert_eq!(deleted.count(), 1);
+    no_violations(&late);
+}
+
+/// catches: 301-deleter-while-its-stream-writes
+#[test]
+fn the_deleter_comes_behind_the_stream_of_its_producer() {
+    let (late, gpu) = cuda();
+    let there = on(&gpu, &[5; 8]);
+    let producer = stream(&gpu);
+    late.stall();
+    let _work = Kernel::launch(&there, &producer);
+    let (theirs, deleted) = Theirs::matrix().versioned();
+    // SAFETY: nobody writes the memory behind that point.
+    let tensor = unsafe { Tensor::from_dlpack(theirs, Some(&producer)) }.unwrap();
+    assert!(!tensor.is_ready().unwrap());
+    drop(tensor);
+    assert_eq!(deleted.count(), 0, "the stream may still write");
+    late.release();
+    producer.synchronize().unwrap();
+    eventually("the deleter is called", || deleted.count() == 1);
+
+    late.stall();
+    let kernel = Kernel::launch(&there, &producer);
+    let managed = there.into_dlpack(None).unwrap();
+    // SAFETY: as above.
+    drop(unsafe { Tensor::from_dlpack(managed, Some(&producer)) }.unwrap());
+    late.release();
+    assert_eq!(kernel.result(), [5; 8]);
     no_violations(&late);
 }
 

@@ -209,3 +209,22 @@ fn a_struct_without_a_deleter_is_nobodys() {
     unsafe { deleter(managed.as_ptr()) };
     assert_eq!(deleted.count(), 1);
 }
+
+/// Each of them owns the one before.
+///
+/// catches: 300-owners-dropped-inside-of-owners
+#[test]
+fn a_tensor_that_goes_out_and_comes_back_many_times_is_let_go_of() {
+    let rounds = if cfg!(miri) { 200 } else { 100_000 };
+    let (theirs, deleted) = Theirs::matrix().versioned();
+    // SAFETY: nobody writes the memory.
+    let mut tensor = unsafe { Tensor::from_dlpack(theirs, None) }.unwrap();
+    for _ in 0..rounds {
+        let out = tensor.into_dlpack(None).unwrap();
+        // SAFETY: as above.
+        tensor = unsafe { Tensor::from_dlpack(out, None) }.unwrap();
+    }
+    assert_eq!((tensor.as_slice::<i32>().unwrap()[5], deleted.count()), (5, 0));
+    drop(tensor);
+    assert_eq!(deleted.count(), 1);
+}
