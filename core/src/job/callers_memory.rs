@@ -137,9 +137,12 @@ impl Preallocated {
     }
 
     /// How the elements of the tensor at `index` lie, if they do so.
+    #[inline]
     pub(crate) fn strided(&self, index: usize) -> Option<&Layout> {
-        let slot = self.tensors.get(index).filter(|_| self.is_strided)?;
-        (!slot.layout.is_contiguous()).then_some(&slot.layout)
+        if !self.is_strided {
+            return None;
+        }
+        self.tensors.get(index).map(|slot| &slot.layout).filter(|layout| !layout.is_contiguous())
     }
 
     /// Where they lie in the memory.
