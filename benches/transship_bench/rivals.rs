@@ -65,6 +65,22 @@ pub(crate) fn down<S: 'static>(device: &Device, bytes: usize) -> Result<Vec<Cont
     }
 }
 
+/// Matrices on the host, or on `device`, into columns of others on `device`, which are `held`.
+pub(crate) fn pitched(
+    device: &Device,
+    held: Vec<Tensor>,
+    within: bool,
+) -> Result<Option<Contender<Vec<Tensor>>>> {
+    match device.id().driver() {
+        #[cfg(feature = "cuda")]
+        "cuda" => cuda::pitched(device.id().ordinal(), held, within).map(Some),
+        _ => {
+            let _ = (held, within);
+            Ok(None)
+        }
+    }
+}
+
 /// Tensors on `from`, each with memory of its own, to `to`.
 pub(crate) fn between<S: 'static>(from: &Device, to: &Device) -> Result<Vec<Contender<S>>> {
     match (from.id().driver(), to.id().driver()) {

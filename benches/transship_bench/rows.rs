@@ -10,6 +10,7 @@ mod heavy_tail;
 mod host_cost;
 mod registered;
 mod rest;
+mod scatter;
 mod steady;
 mod strided;
 mod sweeps;
@@ -36,10 +37,11 @@ fn all() -> impl Iterator<Item = &'static Work> {
     let full_queue = full_queue::ROWS;
     #[cfg(not(feature = "cuda"))]
     let full_queue: &[Work] = &[];
-    let modules: [&[Work]; 16] = [
+    let modules: [&[Work]; 17] = [
         up::ROWS,
         down::ROWS,
         strided::ROWS,
+        scatter::ROWS,
         heavy_tail::ROWS,
         cast::ROWS,
         registered::ROWS,

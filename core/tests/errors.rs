@@ -346,10 +346,12 @@ fn unsuited_destinations_say_what_suits() {
         assert_eq!(failed.error().kind(), ErrorKind::InvalidInput, "{failed:?}");
         failed.into_error()
     };
-    let across = Tensor::zeros(&[4, 2], DType::U8, &Device::host()).unwrap().transpose(0, 1).unwrap();
-    let strided = refused(Tensor::zeros(&[2, 4], DType::U8, &Device::host()).unwrap(), across);
-    says(&strided, "UnsuitedTensor", &["[0] to copy into", "copy into a contiguous tensor"]);
-    assert!(!strided.to_string().contains("contiguous()"), "{strided}");
+    let repeated =
+        Tensor::zeros(&[4], DType::U8, &Device::host()).unwrap().as_strided(&[2, 4], &[0, 1], 0).unwrap();
+    let repeated = refused(Tensor::zeros(&[2, 4], DType::U8, &Device::host()).unwrap(), repeated);
+    let needed = ["[0] to copy into", "[2, 4]", "[0, 1]", "neither overlap nor interleave"];
+    says(&repeated, "UnsuitedTensor", &needed);
+    assert!(!repeated.to_string().contains("contiguous()"), "{repeated}");
     let held = on(&device, &[1; 8]);
     let shared = refused(bytes(8), held.clone());
     says(&shared, "UnsuitedTensor", &["[0] to copy into", "shared", "drop the other tensors over it"]);

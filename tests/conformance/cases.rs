@@ -18,6 +18,7 @@ mod prefetch;
 mod random;
 mod register;
 mod reports;
+mod scatter;
 mod shapes;
 mod strangers;
 mod streams;
@@ -48,6 +49,7 @@ pub(crate) fn all() -> Vec<Case> {
         random::cases,
         register::cases,
         reports::cases,
+        scatter::cases,
         shapes::cases,
         strangers::cases,
         streams::cases,

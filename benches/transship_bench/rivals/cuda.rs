@@ -6,6 +6,7 @@ mod both_ways;
 mod devices;
 mod down;
 mod driver;
+mod pitched;
 mod ring;
 mod up;
 
@@ -79,6 +80,14 @@ pub(super) fn down<S: 'static>(ordinal: usize, bytes: usize) -> Result<Vec<Conte
     let way = "as many bytes in one place, one copy into pinned memory";
     contenders.push(Contender::new(Kind::Limit, way, down::One::new(cuda)));
     Ok(contenders)
+}
+
+pub(super) fn pitched(ordinal: usize, held: Vec<Tensor>, within: bool) -> Result<Contender<Vec<Tensor>>> {
+    let way = "cuMemcpy2DAsync for each, one synchronize";
+    if !batch::has(b"cuMemcpy2DAsync_v2") {
+        return Ok(Contender::missing(Kind::Rival, way, "the driver has no cuMemcpy2DAsync_v2"));
+    }
+    Ok(Contender::new(Kind::Rival, way, pitched::Pitched::new(open(ordinal)?, held, within)))
 }
 
 pub(super) fn each_down(ordinal: usize) -> Result<down::Each> {

@@ -59,6 +59,16 @@ pub enum CopyOp<'a> {
         /// How many bytes of the elements, cast. They may end within an element.
         bytes: usize,
     },
+    /// To strided places of a buffer, whose gaps stay as they are. Only for a device whose
+    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
+    Scatter {
+        /// The source.
+        from: ScatterFrom<'a>,
+        /// The destination, a buffer of the device that runs the copy.
+        to: &'a dyn Buffer,
+        /// Where the bytes lie in both.
+        elements: &'a Scattered,
+    },
     /// Host to device, each element cast. Only for a device whose
     /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
     UploadCast {
@@ -96,6 +106,7 @@ impl CopyOp<'_> {
             | Self::Between { bytes, .. }
             | Self::Gather { bytes, .. }
             | Self::Clear { bytes, .. } => *bytes,
+            Self::Scatter { elements, .. } => elements.bytes,
         }
     }
 }
@@ -107,6 +118,31 @@ pub enum GatherTo<'a> {
     Host(HostSide<'a>),
     /// A buffer of the device that runs the copy, at an offset in bytes.
     Device(&'a dyn Buffer, usize),
+}
+
+/// Where a [`CopyOp::Scatter`] reads.
+#[derive(Clone, Copy)]
+pub enum ScatterFrom<'a> {
+    /// A staging block as of [`HostSide::Staging`], in which elements need not be aligned.
+    Staging(&'a dyn Staging),
+    /// A buffer of the device that runs the copy, or of one that it [reaches](crate::backend::Backend::reaches).
+    Device(&'a dyn Buffer),
+}
+
+/// What a [`CopyOp::Scatter`] copies: bytes of the elements of one place to as many of another one. Nothing is cast.
+#[derive(Debug, Clone)]
+pub struct Scattered {
+    /// The elements that are read. At most [`Runs::MOST_DIMS`](crate::backend::Runs::MOST_DIMS) dimensions; none where the bytes lie
+    /// side by side.
+    pub from: Elements,
+    /// How many bytes of these are left out before. They may end within an element.
+    pub from_skip: usize,
+    /// The elements that are written, of which none overlap. At most as many dimensions.
+    pub to: Elements,
+    /// How many bytes of these are left out before. They may end within an element.
+    pub to_skip: usize,
+    /// How many bytes are copied. They may end within an element.
+    pub bytes: usize,
 }
 
 /// The end of a copy that lies in host memory.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::backend::{CopyOp, GatherTo};
+use crate::backend::{CopyOp, GatherTo, ScatterFrom};
 
 /// What a backend asked of its driver since the device was opened. A steady state shows as zeros in the difference of
 /// two of them.
@@ -126,7 +126,9 @@ impl Moved {
             CopyOp::Upload { bytes, .. } => self.up += bytes,
             CopyOp::UploadCast { cast, bytes, .. } => self.up += cast.source_bytes(*bytes),
             CopyOp::Download { bytes, .. } => self.down += bytes,
+            CopyOp::Scatter { elements, from: ScatterFrom::Staging(_), .. } => self.up += elements.bytes,
             CopyOp::Gather { bytes, to: GatherTo::Host(_), .. } => self.down += bytes,
+            CopyOp::Scatter { elements, .. } => self.between += elements.bytes,
             CopyOp::Between { bytes, .. } | CopyOp::Gather { bytes, .. } => self.between += bytes,
             CopyOp::Clear { bytes, .. } => self.cleared += bytes,
         }

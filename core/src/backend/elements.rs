@@ -1,5 +1,7 @@
 //! The elements of a tensor that a kernel gathers.
 
+use std::iter;
+
 use crate::backend::Runs;
 use crate::cast::Cast;
 
@@ -15,6 +17,11 @@ pub struct Elements {
 }
 
 impl Elements {
+    /// So many bytes side by side.
+    pub(crate) fn side_by_side(offset: usize, bytes: usize) -> Self {
+        Self { offset, runs: Runs::new(bytes, iter::empty()), cast: None }
+    }
+
     /// How many bytes they have without gaps, when they are cast.
     pub fn bytes(&self) -> usize {
         let bytes = self.runs.dims().iter().map(|dim| dim.count).product::<usize>() * self.runs.bytes();

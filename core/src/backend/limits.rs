@@ -37,9 +37,9 @@ pub struct Limits {
     /// submission that uses a block. At most 8192.
     pub gather: Option<usize>,
     /// The device can leave out the gaps of strided tensors and cast elements ([`CopyOp::Gather`](crate::backend::CopyOp::Gather),
-    /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast)), one at a time or
-    /// many by one kernel, whose table needs so many bytes of staging for each; `None` if it cannot, if its staging is mapped, or if
-    /// it copies granules of more than a byte. At most 8192.
+    /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast)), one at a time or many by one kernel, whose table needs so many
+    /// bytes of staging for each, and write to strided places ([`CopyOp::Scatter`](crate::backend::CopyOp::Scatter)), one at a time;
+    /// `None` if it cannot, if its staging is mapped, or if it copies granules of more than a byte. At most 8192.
     pub gather_strided: Option<usize>,
     /// So many copies down to the host, without the table of a kernel, the caller's thread submits itself; more are left to a
     /// worker. 64, unless the device is faster at many.

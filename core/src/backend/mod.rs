@@ -24,7 +24,7 @@ pub(crate) mod stream;
 pub mod stream_ordered;
 
 pub use backend::Backend;
-pub use copy_op::{CopyOp, GatherTo, HostSide, Submission};
+pub use copy_op::{CopyOp, GatherTo, HostSide, ScatterFrom, Scattered, Submission};
 pub use counters::{CounterCells, Counters, Moved};
 pub use device_memory::DeviceMemory;
 pub use driver::{BuiltinDriver, Driver};

@@ -108,8 +108,9 @@ impl PairSink for Taking<'_> {
         };
         compared.map_err(Stop::new)?;
         self.scan().map_err(Stop::new)?;
-        let Self { leaves, scan: Some(scan), .. } = self else { return Ok(()) };
+        let Self { leaves, scan: Some(scan), held, .. } = self else { return Ok(()) };
         let index = leaves.len();
+        scan.note_gaps(held.strided(index).is_some());
         leaves.take(tensor, scan).map_err(|stop| match stop.into_reason() {
             failed @ Error::CopyFailed(_) => Stop::new(unsuited(index, SOURCE, failed)),
             other => Stop::new(other),

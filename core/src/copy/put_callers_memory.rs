@@ -32,7 +32,13 @@ pub(crate) fn place<S: TensorTree>(held: &Preallocated, value: &mut S, copy: u32
         if held.is_cast_into() {
             held.dtype(index).into_iter().for_each(|dtype| tensor.become_contiguous(dtype));
         }
-        tensor.put_copy(storage, offset, true)
+        match held.strided(index) {
+            None => tensor.put_copy(storage, offset, true),
+            Some(layout) => {
+                tensor.lie_as(layout);
+                tensor.put_copy(storage, offset, false)
+            }
+        }
     })
 }
 

@@ -6,12 +6,15 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
+use crate::backend::{Elements, Runs};
 use crate::cast::{Cast, cast_of};
 use crate::device::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::stream_uses::StreamUses;
+use crate::job::apart::Extent;
+use crate::job::chunk_memory::StridedPlaces;
 use crate::job::dependencies::Dependencies;
 use crate::job::leaf::Leaf;
 use crate::job::locate_leaves::Scan;
@@ -37,6 +40,10 @@ pub(crate) struct Preallocated {
     /// Where the chunks of the plan lie.
     regions: Vec<DestinationRange>,
     is_cast_into: bool,
+    /// Some tensor has gaps.
+    is_strided: bool,
+    /// Whether a kernel of the target fills these.
+    by_kernel: bool,
 }
 
 /// One storage.
@@ -71,6 +78,8 @@ impl Preallocated {
             numbers: FxHashMap::default(),
             regions: Vec::new(),
             is_cast_into: false,
+            is_strided: false,
+            by_kernel: false,
         }
     }
 
@@ -93,6 +102,7 @@ impl Preallocated {
         if let Some(memory) = all.get_mut(number) {
             memory.is_written |= tensor.nbytes() > 0;
         }
+        self.is_strided |= !tensor.is_contiguous();
         self.tensors.push(Slot { memory: number, offset, layout: tensor.layout().clone() });
         Ok(())
     }
@@ -121,6 +131,44 @@ impl Preallocated {
         self.compare(index, tensor, cast.map_or(tensor.dtype(), |cast| cast.to_dtype()))
     }
 
+    /// Whether some tensor has gaps, or another order of its elements than that of its dimensions.
+    pub(crate) fn is_strided(&self) -> bool {
+        self.is_strided
+    }
+
+    /// How the elements of the tensor at `index` lie, if they do so.
+    #[inline]
+    pub(crate) fn strided(&self, index: usize) -> Option<&Layout> {
+        if !self.is_strided {
+            return None;
+        }
+        self.tensors.get(index).map(|slot| &slot.layout).filter(|layout| !layout.is_contiguous())
+    }
+
+    /// Where they lie in the memory.
+    pub(crate) fn places(&self, index: usize) -> Option<StridedPlaces> {
+        let (runs, offset) = (self.strided(index)?.runs(), self.tensors.get(index)?.offset);
+        let by_kernel = self.by_kernel && runs.dims().len() <= Runs::MOST_DIMS;
+        Some(StridedPlaces { elements: Elements { offset, runs, cast: None }, by_kernel })
+    }
+
+    /// Notes whether a kernel of the target fills tensors with gaps.
+    pub(crate) fn plan_scattering(&mut self, by_kernel: bool) {
+        self.by_kernel = by_kernel;
+    }
+
+    /// How many copies fill them on a device.
+    pub(crate) fn scattering_copies(&self) -> usize {
+        if !self.is_strided {
+            return 0;
+        }
+        let copies = |places: StridedPlaces| match places.by_kernel {
+            true => 1,
+            false => places.elements.runs.dims().iter().map(|dim| dim.count).product::<usize>(),
+        };
+        (0..self.len()).filter_map(|index| self.places(index)).map(copies).fold(0, usize::saturating_add)
+    }
+
     /// Whether tensors get another type on the way.
     pub(crate) fn is_cast_into(&self) -> bool {
         self.is_cast_into
@@ -131,12 +179,21 @@ impl Preallocated {
         self.tensors.get(index).map(|slot| slot.layout.dtype())
     }
 
-    /// Fails unless each of `leaves`, the sources, is copied without gaps and begins with a granule of both devices. `scan` has looked
-    /// at them.
-    pub(crate) fn check_sources(leaves: &[Leaf], scan: &Scan<'_>) -> Result<()> {
+    /// Fails unless each of `leaves`, the sources, is copied without gaps and begins with a granule of both devices, and none is cast
+    /// by the kernel that would have to write it with gaps. `scan` has looked at them.
+    pub(crate) fn check_sources(&self, leaves: &[Leaf], scan: &Scan<'_>) -> Result<()> {
         if let Some((index, leaf)) = leaves.iter().enumerate().find(|(_, leaf)| !leaf.is_gathered()) {
             let (device, what) = (leaf.storage.device_id(), scan.why_not_gathered(leaf));
             return Err(unsuited(index, SOURCE, Error::Unsupported { device, what }));
+        }
+        let is_cast_into_gaps = |(index, leaf): (usize, &Leaf)| {
+            self.strided(index).is_some() && leaf.cast_to().is_some() && scan.copies_within(&leaf.storage)
+        };
+        if self.is_strided
+            && let Some(index) = leaves.iter().enumerate().position(is_cast_into_gaps)
+        {
+            let what = "cast elements into a tensor with gaps or in another order; cast them into a contiguous one, and copy that";
+            return Err(unsuited(index, SOURCE, Error::Unsupported { device: scan.target().id(), what }));
         }
         match scan.leaves().iter().position(|leaf| leaf.skew > 0 && leaf.bytes > 0) {
             Some(index) => {
@@ -165,31 +222,55 @@ impl Preallocated {
 
     /// Fails if two tensors overlap.
     fn check_apart(&self) -> Result<()> {
+        let overlaps = |index| {
+            let why = "shared with another tensor to copy into";
+            let cure = "copy into tensors that do not overlap";
+            Err(unsuited(index, DESTINATION, Error::NotWritable { why, cure }))
+        };
         let mut order: Vec<_> =
             self.tensors.iter().enumerate().filter(|(_, slot)| slot.layout.nbytes() > 0).collect();
         order.sort_unstable_by_key(|(_, slot)| (slot.memory, slot.offset));
+        if self.is_strided {
+            return self.first_overlap(&order).map_or(Ok(()), overlaps);
+        }
         for pair in order.windows(2) {
             if let [(_, before), (index, slot)] = pair
                 && before.memory == slot.memory
                 && slot.offset < before.offset + before.layout.nbytes()
             {
-                let why = "shared with another tensor to copy into";
-                let cure = "copy into tensors that do not overlap";
-                return Err(unsuited(*index, DESTINATION, Error::NotWritable { why, cure }));
+                return overlaps(*index);
             }
         }
         Ok(())
     }
 
+    /// The first tensor that overlaps one before it, some of which may lie between the elements of others.
+    fn first_overlap(&self, order: &[(usize, &Slot)]) -> Option<usize> {
+        let mut around = Vec::<(usize, Extent)>::new();
+        for (index, slot) in order {
+            let Some(extent) = slot.extent() else { return Some(*index) };
+            around.retain(|(memory, before)| *memory == slot.memory && before.end() > slot.offset);
+            if around.iter().any(|(_, before)| !before.is_apart_from(&extent)) {
+                return Some(*index);
+            }
+            around.push((slot.memory, extent));
+        }
+        None
+    }
+
     /// Where each tensor lies.
     pub(crate) fn spots(&mut self) -> Vec<DestinationSpot> {
+        // What lies between two tensors may belong to one with gaps.
+        let may_pad = !self.is_strided;
         let all = self.memory.get_mut();
-        let padded =
-            |number: usize| all.get(number).is_some_and(|memory| memory.storage.gaps() == Gaps::Padding);
+        let padded = |number: usize| {
+            may_pad && all.get(number).is_some_and(|memory| memory.storage.gaps() == Gaps::Padding)
+        };
         let spot = |slot: &Slot| DestinationSpot {
             memory: u32::try_from(slot.memory).unwrap_or(u32::MAX),
             offset: slot.offset,
             padded: padded(slot.memory),
+            strided: !slot.layout.is_contiguous(),
         };
         self.tensors.iter().map(spot).collect()
     }
@@ -319,11 +400,11 @@ impl Slot {
     }
 
     fn check(&self, storage: &Storage, granularity: Alignment) -> Result<()> {
-        if !self.layout.is_contiguous() {
-            return Err(self.layout.not_contiguous("copy into a contiguous tensor"));
-        }
         if self.layout.nbytes() == 0 {
             return Ok(());
+        }
+        if !self.layout.is_contiguous() {
+            return self.check_strided(storage, granularity);
         }
         if !granularity.divides(self.offset) {
             let cure = "copy into a tensor that begins at a multiple of that";
@@ -331,6 +412,28 @@ impl Slot {
         }
         let whole = granularity.round_up(self.layout.nbytes()).unwrap_or(usize::MAX);
         storage.check_range(self.offset, whole)
+    }
+
+    fn check_strided(&self, storage: &Storage, granularity: Alignment) -> Result<()> {
+        if self.extent().is_none() {
+            let cure = "copy into one whose elements neither overlap nor interleave";
+            return Err(self.layout.not_contiguous(cure));
+        }
+        let runs = self.layout.runs();
+        let sizes = runs.dims().iter().map(|dim| dim.step).chain([self.offset, runs.bytes()]);
+        match sizes.into_iter().find(|bytes| !granularity.divides(*bytes)) {
+            None => storage.check_range(self.offset, self.layout.span()),
+            Some(value) => {
+                let cure = "copy into a contiguous tensor, or one whose runs of elements begin and end at multiples of that";
+                let (value, alignment) = (value as u64, granularity.bytes());
+                Err(Error::Misaligned { what: "run of elements, in bytes,", value, alignment, cure })
+            }
+        }
+    }
+
+    /// Where it lies. `None` if its elements overlap or interleave.
+    fn extent(&self) -> Option<Extent> {
+        Extent::of(self.offset, &self.layout.runs())
     }
 }
 

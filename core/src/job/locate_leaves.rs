@@ -16,7 +16,7 @@ use crate::in_flight::completion::Completion;
 use crate::job::dependencies::Dependencies;
 use crate::job::leaf::{Leaf, Special};
 use crate::job::options::{CopyOptions, CopyPolicy};
-use crate::job::source::{Source, reader};
+use crate::job::source::{Source, is_direct, reader};
 use crate::plan::leaf;
 use crate::plan::leaf::{Place, RangeKey};
 use crate::runtime::fork;
@@ -80,6 +80,8 @@ pub(crate) struct Scan<'a> {
     gathers_all: bool,
     /// Whether kernels can write where results go.
     reached_by_kernels: bool,
+    /// Whether the next tensor goes to memory with gaps, which kernels and the host write.
+    to_gaps: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     casts: &'a [Cast],
@@ -118,6 +120,7 @@ impl<'a> Scan<'a> {
             has_unreached: false,
             gathers_all: false,
             reached_by_kernels: options.pinned || !target.is_host(),
+            to_gaps: false,
             last_source: 0,
             casts: &options.casts,
             layouts: FxHashMap::default(),
@@ -129,6 +132,12 @@ impl<'a> Scan<'a> {
     pub(crate) fn gathering_all(mut self) -> Self {
         self.gathers_all = true;
         self
+    }
+
+    /// Whether the tensor that is taken next goes to memory with gaps.
+    #[inline]
+    pub(crate) fn note_gaps(&mut self, to_gaps: bool) {
+        self.to_gaps = to_gaps;
     }
 
     pub(crate) fn target(&self) -> &'a Device {
@@ -319,6 +328,11 @@ impl<'a> Scan<'a> {
             && storage.device().is_some_and(|source| !reader(source, self.target).same_as(source))
     }
 
+    /// Whether what lies there is on a device from which copies go straight to the target, another device.
+    pub(crate) fn copies_within(&self, storage: &Storage) -> bool {
+        !self.to_host && storage.device().is_some_and(|source| is_direct(source, self.target))
+    }
+
     /// Whether the device that reads `source` leaves gaps out.
     fn gathers(&self, source: &Device, runs: &Runs) -> bool {
         self.reached_by_kernels
@@ -397,6 +411,7 @@ impl<'a> Scan<'a> {
     /// Pinned memory needs no staging. Small tensors are gathered nevertheless, which is cheaper than a copy for each.
     fn goes_directly(&self, storage: &Storage, layout: &Layout) -> bool {
         layout.nbytes() > self.largest_gathered
+            && !self.to_gaps
             && layout.is_contiguous()
             && is_pinned_for(storage.buffer(), self.target.id().driver())
             && self.copies_directly(layout.nbytes())

@@ -26,9 +26,11 @@ impl Job {
         options: &CopyOptions,
         completion: Arc<Completion>,
     ) -> Result<Self, Box<(Error, Leaves, Preallocated)>> {
-        if let Err(error) = Preallocated::check_sources(&leaves, &scan) {
+        if let Err(error) = held.check_sources(&leaves, &scan) {
             return Err(Box::new((error, leaves, held)));
         }
+        // Kernels of the target write to places with gaps, but do not read what may be opened to nobody.
+        let by_kernel = scan.target().limits().gather_strided.is_some() && !scan.has_unreached();
         let planned = Plan::into_memory(scan.leaves(), &held.spots(), scan.granularity());
         let (plan, regions) = match planned {
             Ok(planned) => planned,
@@ -43,6 +45,11 @@ impl Job {
         };
         held.note_predecessors(&mut job.before);
         held.set_regions(regions);
+        if held.is_strided() {
+            held.plan_scattering(by_kernel);
+            // What is cast by a kernel is written without gaps.
+            job.paths.iter_mut().for_each(|path| path.widens = false);
+        }
         job.held = Some(held);
         Ok(job)
     }
@@ -64,7 +71,9 @@ impl Job {
         let granularity = self.target.limits().copy_granularity;
         let place = |region: &DestinationRange| {
             let storage = held.storage(region.memory)?;
-            Some(Destination { storage, offset: region.offset, bytes: granularity.round_up(region.bytes)? })
+            let bytes = granularity.round_up(region.bytes)?;
+            let strided = region.strided.and_then(|leaf| held.places(leaf as usize)).map(Arc::new);
+            Some(Destination { storage, offset: region.offset, bytes, strided })
         };
         let destinations = Destinations {
             chunks: held.regions().iter().filter_map(place).collect(),
@@ -97,12 +106,13 @@ impl Job {
 }
 
 impl Destination {
-    /// Whether copies down from `source` write it asynchronously and write nothing beside it.
+    /// Whether copies down from `source` write it asynchronously, and each in one run: nothing beside it.
     fn is_reached_by(&self, source: &Device) -> bool {
         let (limits, buffer) = (source.limits(), self.storage.buffer());
         let in_its_block = || matches!(host_side(buffer, 0, source.backend()), HostSide::Staging(..));
         let is_registered = || PageLocked::of(buffer).is_some_and(|memory| memory.is_written_by(source.id()));
-        limits.copy_granularity == Alignment::ONE
+        self.strided.is_none()
+            && limits.copy_granularity == Alignment::ONE
             && !limits.mapped_staging
             && self.storage.kind() == MemoryKind::Pinned
             && (in_its_block() || is_registered())

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::backend::Elements;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
 use crate::in_flight::copy_metrics::Phase;
+use crate::job::chunk_memory::StridedPlaces;
 use crate::runtime::sync::Mutex;
 use crate::staging::block::Block;
 use crate::staging::pool::Borrower;
 use crate::tensor::storage::Storage;
+use crate::tensor::strided_copy::scatter;
 
 /// The results of a copy that lie in staging blocks and belong into ordinary memory. The handle copies them there, or a thread
 /// that waits for the blocks: a handle that nobody uses must not keep blocks from others.
@@ -82,8 +85,11 @@ pub(crate) struct Unstaged {
 pub(crate) struct UnstagedPart {
     pub(crate) from: usize,
     pub(crate) to: Storage,
+    /// Where in that, or how many bytes of the elements are left out before if they have gaps there.
     pub(crate) to_offset: usize,
     pub(crate) bytes: usize,
+    /// Where the elements lie, if they have gaps there.
+    pub(crate) strided: Option<Arc<StridedPlaces>>,
 }
 
 impl Unstaged {
@@ -95,6 +101,18 @@ impl Unstaged {
     pub(crate) unsafe fn unstage(&self) -> Result<()> {
         let contents = self.block.staging().contents().ok_or_else(|| self.block.why_no_access())?;
         for part in &self.parts {
+            if let Some(StridedPlaces { elements: Elements { offset, runs, .. }, .. }) =
+                part.strided.as_deref()
+            {
+                let to = part.to.host_range(*offset, runs.span())?.as_ptr();
+                // SAFETY: the block was taken for the whole segment, `host_range` checks the range of the elements, and the part is
+                // one of the chunk, which has as many bytes. The caller promises that nobody else uses either.
+                unsafe {
+                    let from = contents.as_ptr().add(part.from);
+                    scatter(runs, to, part.to_offset, from, part.bytes);
+                };
+                continue;
+            }
             let to = part.to.host_range(part.to_offset, part.bytes)?;
             // SAFETY: the block was taken for the whole segment, and `host_range` checks the range of the chunk. The caller
             // promises that nobody else uses either.

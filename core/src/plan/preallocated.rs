@@ -16,6 +16,8 @@ pub(crate) struct DestinationSpot {
     pub(crate) offset: usize,
     /// Whether what lies between its tensors may be overwritten.
     pub(crate) padded: bool,
+    /// Whether it has gaps there, which are left alone.
+    pub(crate) strided: bool,
 }
 
 /// Where a chunk lies.
@@ -27,6 +29,8 @@ pub(crate) struct DestinationRange {
     pub(crate) offset: usize,
     /// How much of it is the leaves' own, in bytes: less than the chunk has where that ends in a part of a granule.
     pub(crate) bytes: usize,
+    /// The leaf whose elements lie there with gaps, if they do: the only one. The bytes are those of the elements.
+    pub(crate) strided: Option<u32>,
 }
 
 /// A leaf that is copied.
@@ -117,13 +121,17 @@ fn region_of(
     others: &[Placed],
     granularity: Alignment,
 ) -> Result<(DestinationRange, usize), PlanError> {
-    let DestinationSpot { memory, offset, .. } = first.spot;
+    let DestinationSpot { memory, offset, strided, .. } = first.spot;
+    if strided {
+        return Ok((DestinationRange { memory, offset, bytes: first.bytes, strided: Some(first.leaf) }, 0));
+    }
     let mut end = offset.checked_add(first.bytes).ok_or(UNCOUNTABLE)?;
     let mut mates = 0_usize;
     for leaf in others {
         let gap = leaf.spot.offset.checked_sub(end);
         let is_next = (leaf.source, leaf.spot.memory) == (first.source, memory)
             && leaf.follows
+            && !leaf.spot.strided
             && granularity.divides(leaf.spot.offset.saturating_sub(offset))
             && gap.is_some_and(|gap| gap == 0 || (leaf.spot.padded && gap <= LARGEST_PADDING));
         if !is_next {
@@ -132,7 +140,7 @@ fn region_of(
         end = leaf.spot.offset.checked_add(leaf.bytes).ok_or(UNCOUNTABLE)?;
         mates = mates.saturating_add(1);
     }
-    Ok((DestinationRange { memory, offset, bytes: end.saturating_sub(offset) }, mates))
+    Ok((DestinationRange { memory, offset, bytes: end.saturating_sub(offset), strided: None }, mates))
 }
 
 const UNCOUNTABLE: PlanError = PlanError::TooLarge { requested: usize::MAX, limit: usize::MAX };
@@ -148,7 +156,7 @@ mod tests {
     }
 
     fn spot(memory: u32, offset: usize, padded: bool) -> DestinationSpot {
-        DestinationSpot { memory, offset, padded }
+        DestinationSpot { memory, offset, padded, strided: false }
     }
 
     fn plan(leaves: &[Leaf], spots: &[DestinationSpot], granularity: usize) -> (Plan, Vec<DestinationRange>) {
@@ -160,7 +168,7 @@ mod tests {
         let leaves = [leaf(0, 5), leaf(0, 8), leaf(0, 4)];
         let spots = [spot(0, 32, true), spot(0, 16, true), spot(0, 24, true)];
         let (plan, regions) = plan(&leaves, &spots, 1);
-        assert_eq!(regions, [DestinationRange { memory: 0, offset: 16, bytes: 21 }]);
+        assert_eq!(regions, [DestinationRange { memory: 0, offset: 16, bytes: 21, strided: None }]);
         assert_eq!((plan.order(), plan.chunks().len()), (&[1, 2, 0][..], 1));
         assert_eq!(plan.routes()[0], Route::Packed { chunk: 0, offset: 16 });
         assert_eq!((plan.address(1), plan.address(2)), (Some(0), Some(8)));
@@ -172,7 +180,7 @@ mod tests {
         let leaves = [leaf(0, 5), leaf(0, 8), leaf(0, 1)];
         let spots = [spot(0, 0, false), spot(0, 5, false), spot(0, 14, false)];
         let (_, regions) = plan(&leaves, &spots, 1);
-        let region = |offset, bytes| DestinationRange { memory: 0, offset, bytes };
+        let region = |offset, bytes| DestinationRange { memory: 0, offset, bytes, strided: None };
         assert_eq!(regions, [region(0, 13), region(14, 1)]);
         // Even padding ends somewhere: behind it lay tensors that are gone.
         let (_, regions) = plan(&leaves[..2], &[spot(0, 0, true), spot(0, 5 + 257, true)], 1);
@@ -185,13 +193,16 @@ mod tests {
         let leaves = [leaf(0, 16), leaf(1, 16), leaf(0, 16), leaf(0, 16)];
         let spots = [0, 16, 32, 64].map(|offset| spot(0, offset, true));
         let (plan, regions) = plan(&leaves, &spots, 1);
-        let region = |offset, bytes| DestinationRange { memory: 0, offset, bytes };
+        let region = |offset, bytes| DestinationRange { memory: 0, offset, bytes, strided: None };
         assert_eq!(regions, [region(0, 16), region(32, 48), region(16, 16)]);
         assert_eq!(plan.order(), [0, 2, 3, 1]);
         // In other memory it is not between them.
         let elsewhere = [spot(0, 0, true), spot(1, 16, true), spot(0, 32, true), spot(0, 64, true)];
         let (_, regions) = self::plan(&leaves, &elsewhere, 1);
-        assert_eq!(regions, [region(0, 80), DestinationRange { memory: 1, offset: 16, bytes: 16 }]);
+        assert_eq!(
+            regions,
+            [region(0, 80), DestinationRange { memory: 1, offset: 16, bytes: 16, strided: None }]
+        );
     }
 
     #[test]
@@ -199,12 +210,22 @@ mod tests {
         let leaves = [leaf(0, 5), leaf(0, 6), leaf(1, 2)];
         let spots = [spot(0, 0, true), spot(0, 8, true), spot(0, 16, true)];
         let (plan, regions) = plan(&leaves, &spots, 4);
-        assert_eq!(regions[0], DestinationRange { memory: 0, offset: 0, bytes: 14 });
+        assert_eq!(regions[0], DestinationRange { memory: 0, offset: 0, bytes: 14, strided: None });
         assert_eq!((plan.chunks()[0].bytes, plan.chunks()[1].bytes, plan.bytes()), (16, 4, 20));
         // On the host they may follow each other at any byte.
         let (plan, regions) = self::plan(&leaves[..2], &[spot(0, 3, false), spot(0, 8, false)], 4);
         assert_eq!((plan.chunks().len(), regions[0].bytes), (2, 5));
         assert_eq!(plan.chunks()[1].base, 256);
+    }
+
+    /// catches: 337-gaps-behind-a-tensor-overwritten
+    #[test]
+    fn what_lies_with_gaps_is_a_chunk_of_its_own() {
+        let leaves = [leaf(0, 8), leaf(0, 8), leaf(0, 8)];
+        let strided = DestinationSpot { strided: true, ..spot(0, 8, false) };
+        let (plan, regions) = plan(&leaves, &[spot(0, 0, false), strided, spot(0, 16, false)], 1);
+        assert_eq!(regions.iter().map(|region| region.strided).collect::<Vec<_>>(), [None, Some(1), None]);
+        assert_eq!((plan.chunks().len(), plan.bytes()), (3, 24));
     }
 
     #[test]

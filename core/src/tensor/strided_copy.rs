@@ -1,4 +1,4 @@
-//! Gathering: the elements of a strided tensor, written one behind the other.
+//! Gathering: the elements of a strided tensor, written one behind the other; and scattering, the other way round.
 
 use std::ptr;
 
@@ -50,6 +50,79 @@ pub(crate) unsafe fn gather(
         unsafe {
             ptr::copy_nonoverlapping(source.add(cursor.offset), destination.add(written), bytes - written);
         }
+    }
+}
+
+/// Writes `bytes` bytes that lie one behind the other at `source` to where the elements of a tensor have their bytes
+/// `to..to + bytes`, these taken as by [`gather`]. What lies between is not touched.
+///
+/// # Safety
+///
+/// `destination` points to the first element and is valid for writes of `runs.span()` bytes, of which nobody else uses those of the
+/// range; `source` is valid for reads of `bytes` bytes that are none of those; and the elements have at least `to + bytes` bytes.
+pub(crate) unsafe fn scatter(runs: &Runs, destination: *mut u8, to: usize, source: *const u8, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    let row = runs.row();
+    let mut cursor = RunCursor::at(runs, to / runs.bytes());
+    let cut = to % runs.bytes();
+    let mut read = 0;
+    if cut > 0 {
+        read = bytes.min(runs.bytes() - cut);
+        // SAFETY: the cursor is at the run that holds byte `to`, so the rest of the run is in the span.
+        unsafe { ptr::copy_nonoverlapping(source, destination.add(cursor.offset + cut), read) };
+        cursor.advance(runs, 1);
+    }
+    while bytes - read >= runs.bytes() {
+        let count = ((bytes - read) / runs.bytes()).min(row.count - cursor.column);
+        // SAFETY: the cursor is at the run that holds byte `to + read`; it and the next `count - 1` of its row are whole runs of
+        // the range.
+        unsafe {
+            let (source, destination) = (source.add(read), destination.add(cursor.offset));
+            scatter_row(source, destination, row.step, runs.bytes(), count);
+        }
+        read += count * runs.bytes();
+        cursor.advance(runs, count);
+    }
+    if read < bytes {
+        // SAFETY: the cursor is at the run that holds byte `to + read`; less than a run is missing.
+        unsafe { ptr::copy_nonoverlapping(source.add(read), destination.add(cursor.offset), bytes - read) };
+    }
+}
+
+/// Copies `count` runs of `bytes` bytes to places `step` bytes apart.
+///
+/// # Safety
+///
+/// All of these are valid for writes, and `source` for reads of `count * bytes` bytes elsewhere.
+unsafe fn scatter_row(source: *const u8, destination: *mut u8, step: usize, bytes: usize, count: usize) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        match bytes {
+            1 => scatter_small::<1>(source, destination, step, count),
+            2 => scatter_small::<2>(source, destination, step, count),
+            4 => scatter_small::<4>(source, destination, step, count),
+            8 => scatter_small::<8>(source, destination, step, count),
+            16 => scatter_small::<16>(source, destination, step, count),
+            _ => {
+                for run in 0..count {
+                    ptr::copy_nonoverlapping(source.add(run * bytes), destination.add(run * step), bytes);
+                }
+            }
+        }
+    }
+}
+
+/// As [`scatter_row`], for runs whose size the compiler knows.
+///
+/// # Safety
+///
+/// As for [`scatter_row`].
+unsafe fn scatter_small<const N: usize>(source: *const u8, destination: *mut u8, step: usize, count: usize) {
+    for run in 0..count {
+        // SAFETY: `run` is below `count`; the caller has promised that many runs.
+        unsafe { ptr::copy_nonoverlapping(source.add(run * N), destination.add(run * step), N) };
     }
 }
 

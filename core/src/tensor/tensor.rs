@@ -264,6 +264,11 @@ impl Tensor {
         self.layout.become_contiguous(dtype);
     }
 
+    /// Makes room for the same elements where they lie otherwise: a layout of the same type and shape.
+    pub(crate) fn lie_as(&mut self, layout: &Layout) {
+        self.layout = layout.clone();
+    }
+
     #[inline]
     pub(crate) fn storage(&self) -> Result<&Storage> {
         match &self.memory {

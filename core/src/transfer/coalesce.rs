@@ -45,6 +45,14 @@ pub(crate) enum Begin {
 }
 
 impl Begin {
+    /// So many bytes further on.
+    pub(crate) fn advanced(self, done: usize) -> Self {
+        match self {
+            Begin::At(offset) => Begin::At(offset + done),
+            Begin::Behind(skip) => Begin::Behind(skip + done),
+        }
+    }
+
     /// The number alone.
     #[inline]
     pub(crate) fn number(self) -> usize {
@@ -184,10 +192,7 @@ impl CopyRange {
     /// Its parts of so many bytes.
     fn in_parts(self, part: usize) -> impl Iterator<Item = Self> {
         (0..self.bytes).step_by(part).map(move |done| Self {
-            begin: match self.begin {
-                Begin::At(offset) => Begin::At(offset + done),
-                Begin::Behind(skip) => Begin::Behind(skip + done),
-            },
+            begin: self.begin.advanced(done),
             to_offset: self.to_offset + done,
             bytes: part.min(self.bytes - done),
             ..self

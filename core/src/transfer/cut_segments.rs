@@ -88,6 +88,7 @@ fn segments_by(
 }
 
 /// The part of a leaf within a segment.
+#[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) leaf: usize,
     pub(crate) chunk: usize,

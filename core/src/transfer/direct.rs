@@ -1,9 +1,14 @@
 //! Copies without staging.
 
-use crate::backend::{Buffer, CopyOp, GatherTo};
+use std::sync::Arc;
+
+use crate::backend::{Buffer, CopyOp, Elements, GatherTo, ScatterFrom, Scattered};
 use crate::error::Result;
+use crate::job::callers_memory::Preallocated;
+use crate::job::chunk_memory::StridedPlaces;
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::PathKind;
+use crate::plan::plan::Route;
 use crate::staging::block::host_side;
 use crate::transfer::coalesce;
 use crate::transfer::coalesce::{Begin, CopyRange};
@@ -16,7 +21,10 @@ impl<'a> SegmentCopy<'a> {
     pub(crate) fn direct(&self, blocks: BlockSource<'_>) -> Result<Carried> {
         let mut storages = Storages::new();
         let chunks = Some(&*self.destinations.chunks);
-        let ranges = coalesce::ranges(self.job, self.path, self.segment, chunks, &mut storages);
+        let mut ranges = coalesce::ranges(self.job, self.path, self.segment, chunks, &mut storages);
+        if self.job.held().is_some_and(Preallocated::is_strided) {
+            ranges = self.scatter_ranges(ranges, &storages)?;
+        }
         let table = |bytes| match blocks {
             BlockSource::SegmentBlocks(taken) => taken.table,
             BlockSource::Now(_) => self.grow_table(bytes),
@@ -36,6 +44,49 @@ impl<'a> SegmentCopy<'a> {
             self.copy_ranges(SubmissionResources { storages, ..self.keep() }, &single)?;
         }
         Ok(Carried::Whole)
+    }
+
+    /// Submits those of `ranges` that a kernel writes to where they have gaps. Gives the others back, those that no kernel writes as a
+    /// range for each run.
+    fn scatter_ranges(&self, ranges: Vec<CopyRange>, storages: &Storages) -> Result<Vec<CopyRange>> {
+        let (mut others, mut by_kernel, mut scattered) = (Vec::new(), Vec::new(), Vec::new());
+        for range in ranges {
+            match (self.places_of(&range), self.job.leaves.get(range.leaf as usize)) {
+                (Some(places), Some(leaf)) if places.by_kernel => {
+                    scattered.push(range.scattered(leaf, &places.elements));
+                    by_kernel.push(range);
+                }
+                (Some(places), _) => others.extend(range.to_runs(places)),
+                (None, _) => others.push(range),
+            }
+        }
+        if by_kernel.is_empty() {
+            return Ok(others);
+        }
+        self.job.completion.metrics.count_gathered(by_kernel.len());
+        let keep = SubmissionResources { storages: storages.clone(), scattered, ..self.keep() };
+        // SAFETY: as in `copy_ranges`. What has gaps lies within memory of the caller (`Slot::check_strided`), and has as many bytes as
+        // its leaf.
+        let submission = unsafe {
+            self.submit(&self.path.queue, keep, |keep| {
+                let ranges = by_kernel.iter().zip(&keep.scattered);
+                let ops = ranges.filter_map(|(range, elements)| {
+                    let from = keep.sources().get(range.leaf as usize)?.storage.buffer();
+                    let to = keep.storages.get(range.to as usize)?.buffer();
+                    Some(CopyOp::Scatter { from: ScatterFrom::Device(from), to, elements })
+                });
+                ops.collect()
+            })
+        };
+        submission.map(|_| others)
+    }
+
+    /// Where the range goes, if it has gaps there. What has gaps is the only leaf of its chunk.
+    fn places_of(&self, range: &CopyRange) -> Option<&'a Arc<StridedPlaces>> {
+        match self.job.plan.routes().get(range.leaf as usize)? {
+            Route::Alone { chunk, .. } => self.destinations.chunks.get(*chunk as usize)?.strided.as_ref(),
+            _ => None,
+        }
     }
 
     /// Submits `ranges`, whose destinations are those of `keep`.
@@ -93,6 +144,27 @@ impl<'a> SegmentCopy<'a> {
 }
 
 impl CopyRange {
+    /// A range for each run of `places`, in whose memory it begins behind the first element by as many bytes as it does in its leaf.
+    fn to_runs(self, places: &StridedPlaces) -> impl Iterator<Item = Self> {
+        let skip = self.to_offset - places.elements.offset;
+        let mut done = 0;
+        places.runs(skip, self.bytes).map(move |(to_offset, bytes)| {
+            let begin = self.begin.advanced(done);
+            done += bytes;
+            Self { begin, to_offset, bytes, ..self }
+        })
+    }
+
+    /// What a kernel copies that writes to where `to` says.
+    fn scattered(&self, leaf: &Leaf, to: &Elements) -> Scattered {
+        let (from, from_skip) = match (self.begin, leaf.gathered()) {
+            (Begin::Behind(skip), Some(elements)) => (elements.clone(), skip),
+            (begin, _) => (Elements::side_by_side(begin.number(), self.bytes), 0),
+        };
+        let to_skip = self.to_offset - to.offset;
+        Scattered { from, from_skip, to: to.clone(), to_skip, bytes: self.bytes }
+    }
+
     /// The copy out of `leaf` into a buffer of a device.
     #[inline]
     fn between<'k>(&self, leaf: &'k Leaf, to: &'k dyn Buffer) -> CopyOp<'k> {

@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use crate::device::block_size::MOST_INLINE_BYTES;
 use crate::error::Result;
+use crate::job::callers_memory::Preallocated;
 use crate::job::job::Job;
 use crate::job::result_blocks::HostResults;
 use crate::job::transfer_path::{PathKind, TransferPath};
@@ -57,12 +58,14 @@ pub(crate) fn weigh(job: &Job, effort: Effort) -> Result<(), NotInline> {
     if job.pace.is_some_and(|pace| total > pace) {
         return Err(NotInline::NeedsWorker("a paced copy waits for the device", UNPACE));
     }
+    let scattering = job.held().map_or(0, Preallocated::scattering_copies);
     for path in &job.paths {
         let span = job.plan.source_span(path.source);
         let refusal = match path.kind {
             PathKind::ViaHost { .. } => Some("the bytes go over the host, which waits for a device"),
             _ if effort == Effort::Thorough => None,
             PathKind::Staged if !job.pinned => Some("copies from ordinary memory block"),
+            PathKind::Staged | PathKind::Direct if scattering > MOST_INLINE_COPIES => Some("many copies"),
             PathKind::HostWrite | PathKind::Staged if span > MOST_INLINE_BYTES => Some("large"),
             PathKind::Direct | PathKind::Download
                 if table_inline(job, path).is_none()

@@ -8,18 +8,22 @@ use crate::cast::Cast;
 use crate::convert::write::CastScratch;
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
+use crate::job::chunk_memory::{Destination, StridedPlaces};
 use crate::job::leaf::{Leaf, Special};
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
 use crate::tensor::non_temporal::HostCopy;
-use crate::tensor::strided_copy::gather;
+use crate::tensor::strided_copy::{gather, scatter};
 use crate::transfer::cut_segments::{Piece, pieces};
 use crate::transfer::filled::{FilledSegment, Outlet};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::take_blocks::{BlockSource, Now};
 use crate::transfer::widen::widened;
+
+/// So many bytes lie side by side before they are written to where they have gaps.
+const SCATTERED_AT_ONCE: usize = 16 << 10;
 
 impl<'a> SegmentCopy<'a> {
     /// Writes the segment directly into the destination.
@@ -27,7 +31,7 @@ impl<'a> SegmentCopy<'a> {
         self.job.note_begun();
         self.job.completion.metrics.time(Phase::Stage, || {
             let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
-            let mut written = 0;
+            let (mut written, mut strided) = (0, None);
             let writer = HostCopy::ordinary();
             let mut scratch = None;
             for (piece, leaf) in pieces(self.job, self.path, self.segment) {
@@ -36,6 +40,12 @@ impl<'a> SegmentCopy<'a> {
                     let to = self.destinations.chunks.get(chunk);
                     window = to.and_then(|to| to.storage.window());
                     base = to.map_or(0, |to| to.offset);
+                    strided = to.and_then(|to| Some((to, to.strided.as_deref()?)));
+                }
+                if let Some((to, places)) = strided {
+                    self.scatter(leaf, &piece, to, places, &mut scratch)?;
+                    written += piece.bytes;
+                    continue;
                 }
                 let to = window.and_then(|window| window.at(base + piece.chunk_offset, piece.bytes));
                 let Some(to) = to else { return Err(Error::NotReady) };
@@ -48,6 +58,36 @@ impl<'a> SegmentCopy<'a> {
             self.job.completion.metrics.count_written(written);
             Ok(Carried::Whole)
         })
+    }
+
+    /// Writes a piece to where it has gaps, by way of memory that stays in the caches.
+    fn scatter(
+        &self,
+        leaf: &Leaf,
+        piece: &Piece,
+        to: &Destination,
+        strided: &StridedPlaces,
+        scratch: &mut Option<CastScratch>,
+    ) -> Result<()> {
+        let Elements { offset, runs, .. } = &strided.elements;
+        let window = to.storage.window().and_then(|window| window.at(*offset, runs.span()));
+        let Some(first) = window else { return Err(Error::NotReady) };
+        let mut side_by_side = vec![0_u8; piece.bytes.min(SCATTERED_AT_ONCE)];
+        for done in (0..piece.bytes).step_by(SCATTERED_AT_ONCE) {
+            let bytes = SCATTERED_AT_ONCE.min(piece.bytes - done);
+            let part = Piece { leaf_offset: piece.leaf_offset + done, bytes, ..*piece };
+            // SAFETY: there is room for the part, and nobody else uses it; the writer is dropped at once.
+            unsafe {
+                let room = NonNull::from(side_by_side.as_mut_slice()).cast();
+                read(leaf, &part, None, room, &HostCopy::ordinary(), scratch)
+            }?;
+            // SAFETY: `at` checks that the window has room for all elements, which have as many bytes as the chunk. Nobody else uses
+            // those of the piece, as in `fill`.
+            unsafe {
+                scatter(runs, first.as_ptr(), piece.chunk_offset + done, side_by_side.as_ptr(), bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Gathers into a staging block.

@@ -69,11 +69,13 @@ impl SegmentCopy<'_> {
             let from = piece.linear - self.segment.start;
             // A segment may begin behind the end of what the caller's memory has of the last granule.
             let bytes = Some(to.room_for(piece.chunk_offset, piece.bytes)).filter(|bytes| *bytes > 0)?;
+            let base = if to.strided.is_some() { 0 } else { to.offset };
             Some(UnstagedPart {
                 from,
                 to: to.storage.clone(),
-                to_offset: to.offset + piece.chunk_offset,
+                to_offset: base + piece.chunk_offset,
                 bytes,
+                strided: to.strided.clone(),
             })
         };
         Unstaged { parts: chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(), block }

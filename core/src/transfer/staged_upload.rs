@@ -2,9 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::backend::CopyOp;
+use crate::backend::{CopyOp, Elements, ScatterFrom, Scattered};
 use crate::cast::Cast;
 use crate::error::Result;
+use crate::job::chunk_memory::StridedPlaces;
 use crate::job::job::Job;
 use crate::staging::block::Block;
 use crate::transfer::cut_segments::{Segment, chunk_pieces, pieces};
@@ -63,31 +64,48 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
             }
             let to_offset = to.offset + piece.chunk_offset;
             let offset = piece.linear - segment.start;
-            let whole = BlockPiece { block, offset, to_offset, bytes, cast: None };
-            whole.cut_out(&widened, |piece| {
+            let whole = BlockPiece { block, offset, to_offset, bytes, way: Way::AsItIs };
+            let is_pooled = keep.staged(block).is_some_and(Block::is_pooled);
+            let add = |piece: BlockPiece| {
                 keep.storages.push(to.storage.clone());
-                keep.casts.extend(piece.cast);
+                match piece.way {
+                    Way::AsItIs => {}
+                    Way::Cast(cast) => keep.casts.push(cast),
+                    Way::Scattered => {
+                        keep.scattered.extend(to.strided.as_ref().map(|to| piece.scattered(to)));
+                    }
+                }
                 pieces.push(piece);
-            });
+            };
+            match &to.strided {
+                None => whole.cut_out(&widened, add),
+                Some(strided) => whole.scatter(strided, piece.chunk_offset, is_pooled, add),
+            }
         }
     }
-    if !keep.casts.is_empty() {
-        job.completion.metrics.count_gathered(keep.casts.len());
+    let by_kernels = keep.casts.len() + keep.scattered.len();
+    if by_kernels > 0 {
+        job.completion.metrics.count_gathered(by_kernels);
     }
     // SAFETY: `chunk_pieces` cuts the pieces out of chunks. The plan has sized these, or they lie in memory of the caller that
     // has room for them (`Preallocated::check`, `Destination::room_for`). Each piece lies within its segment, which the block has
-    // room for (`FilledSegment`). What is cast out of a block has fewer bytes there than as it comes out (`widened`). A block of another device is one that this device reads (`Job::can_share_with`).
+    // room for (`FilledSegment`). What is cast out of a block has fewer bytes there than as it comes out (`widened`). What
+    // has gaps lies within memory of the caller too (`Slot::check_strided`). A block of another device is one that this device reads (`Job::can_share_with`).
     let submission = unsafe {
         transfer.submit(&transfer.path.queue, keep, |keep| {
-            let mut casts = keep.casts.iter();
+            let (mut casts, mut scattered) = (keep.casts.iter(), keep.scattered.iter());
             let uploads = pieces.iter().zip(&keep.storages).filter_map(|(piece, storage)| {
-                let &BlockPiece { block, offset, to_offset, bytes, cast } = piece;
+                let &BlockPiece { block, offset, to_offset, bytes, way } = piece;
                 let (block, to) = (keep.staged(block)?, storage.buffer());
-                Some(match cast {
-                    None => CopyOp::Upload { from: block.host_side(offset), to, to_offset, bytes },
-                    Some(_) => {
+                Some(match way {
+                    Way::AsItIs => CopyOp::Upload { from: block.host_side(offset), to, to_offset, bytes },
+                    Way::Cast(_) => {
                         let (from, cast) = (block.staging(), casts.next()?);
                         CopyOp::UploadCast { from, from_offset: offset, cast, to, to_offset, bytes }
+                    }
+                    Way::Scattered => {
+                        let from = ScatterFrom::Staging(block.staging());
+                        CopyOp::Scatter { from, to, elements: scattered.next()? }
                     }
                 })
             });
@@ -117,9 +135,19 @@ fn widened_pieces(
 struct BlockPiece {
     block: usize,
     offset: usize,
+    /// In the memory; of what is scattered, how many bytes of the elements are left out before.
     to_offset: usize,
     bytes: usize,
-    cast: Option<Cast>,
+    way: Way,
+}
+
+/// What a copy makes of a part of a chunk.
+#[derive(Clone, Copy)]
+enum Way {
+    AsItIs,
+    Cast(Cast),
+    /// A kernel writes it to where it has gaps.
+    Scattered,
 }
 
 impl BlockPiece {
@@ -135,12 +163,32 @@ impl BlockPiece {
             if before.bytes > 0 {
                 add(before);
             }
-            add(Self { cast: Some(cast), ..part });
+            add(Self { way: Way::Cast(cast), ..part });
             rest = behind;
         }
         if rest.bytes > 0 {
             add(rest);
         }
+    }
+
+    /// Gives `add` its parts where they have gaps in memory; it begins `skip` bytes behind the first of the elements. `is_pooled`: kernels
+    /// read its block.
+    fn scatter(self, to: &StridedPlaces, skip: usize, is_pooled: bool, mut add: impl FnMut(Self)) {
+        if to.by_kernel && is_pooled {
+            return add(Self { to_offset: skip, way: Way::Scattered, ..self });
+        }
+        let mut offset = self.offset;
+        for (to_offset, bytes) in to.runs(skip, self.bytes) {
+            add(Self { offset, to_offset, bytes, ..self });
+            offset += bytes;
+        }
+    }
+
+    /// What the kernel copies.
+    fn scattered(&self, to: &StridedPlaces) -> Scattered {
+        let &Self { offset, to_offset: to_skip, bytes, .. } = self;
+        let from = Elements::side_by_side(offset, bytes);
+        Scattered { from, from_skip: 0, to: to.elements.clone(), to_skip, bytes }
     }
 
     fn split_at(self, bytes: usize) -> (Self, Self) {

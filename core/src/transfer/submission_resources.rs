@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend::Staging;
+use crate::backend::{Scattered, Staging};
 use crate::cast::Cast;
 use crate::in_flight::retained::Retained;
 use crate::job::leaf::Leaf;
@@ -24,6 +24,8 @@ pub(crate) struct SubmissionResources {
     pub(crate) sources: Option<Arc<Leaves>>,
     /// What becomes of elements that are cast out of a block.
     pub(crate) casts: Vec<Cast>,
+    /// Where kernels write what has gaps there.
+    pub(crate) scattered: Vec<Scattered>,
     /// What they write.
     pub(crate) storages: Storages,
 }

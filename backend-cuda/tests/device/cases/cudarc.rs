@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use transship_core::{CopyOptions, Error, Tensor, start_copy};
+use transship_core::{CopyOptions, Error, Tensor, start_copy, start_copy_into};
 use transship_cuda::{cu_stream, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice};
 
 use super::streams;
@@ -87,7 +87,7 @@ pub(crate) fn a_capture_of_cudarcs_stream_gives_memory_back() -> Outcome {
 }
 
 /// It is out of the driver's default pool, which nobody has opened to the other device: copies of the driver reach it, and kernels
-/// do not. Mutant: kernels read what the program has allocated on another device.
+/// do not. Mutants: kernels read what the program has allocated on another device, or scatter it.
 pub(crate) fn memory_of_cudarc_goes_to_another_device() -> Outcome {
     let (from, to) = (bed::device(0), bed::device(1));
     let stream = cudarc_context(&from).new_stream()?;
@@ -102,5 +102,10 @@ pub(crate) fn memory_of_cudarc_goes_to_another_device() -> Outcome {
     let columns = Tensor::from(bytes.clone()).reshape(&[200, 100])?.narrow(1, 10, 30)?;
     assert!(found[..12].iter().all(|small| *small == bytes[..500]));
     assert_eq!(found[12], columns.to_bytes()?);
+
+    let small = tensor_from_cuda_slice(&from, stream.clone_htod(&bytes[..500])?, &[50, 10])?;
+    let held = bed::up(Tensor::from(vec![0_u8; 1000]).reshape(&[50, 20])?, &to).narrow(1, 5, 10)?;
+    let filled = start_copy_into(small, held, CopyOptions::default())?.wait()?;
+    assert_eq!(bed::bytes(bed::down(filled)), [&bytes[..500]]);
     Ok(())
 }

@@ -35,11 +35,20 @@ pub(super) struct Attributes {
 }
 
 pub(super) fn function() -> Option<Function> {
+    // SAFETY: the prototype is that of NVIDIA's header for this name.
+    unsafe { library()?.get::<Function>(b"cuMemcpyBatchAsync_v2") }.ok().map(|function| *function)
+}
+
+/// Whether the driver has a function of this name.
+pub(super) fn has(name: &[u8]) -> bool {
+    // SAFETY: the address is not used.
+    library().is_some_and(|library| unsafe { library.get::<*const ()>(name) }.is_ok())
+}
+
+fn library() -> Option<&'static Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     // SAFETY: the library is loaded already; its initialisers have no preconditions.
-    let library = LIBRARY.get_or_init(|| unsafe { Library::new("libcuda.so.1") }.ok()).as_ref()?;
-    // SAFETY: the prototype is that of NVIDIA's header for this name.
-    unsafe { library.get::<Function>(b"cuMemcpyBatchAsync_v2") }.ok().map(|function| *function)
+    LIBRARY.get_or_init(|| unsafe { Library::new("libcuda.so.1") }.ok()).as_ref()
 }
 
 /// Addresses on both sides, and sizes.

@@ -28,7 +28,7 @@ impl HostCopyOp {
             }
             CopyOp::Clear { to, to_offset, bytes } => (None, writable(to, to_offset), bytes),
             // Sources on the host are gathered and cast by core.
-            CopyOp::Gather { .. } | CopyOp::UploadCast { .. } => {
+            CopyOp::Gather { .. } | CopyOp::Scatter { .. } | CopyOp::UploadCast { .. } => {
                 return Err(Error::Unsupported { device: DeviceId::HOST, what: "gather as a device does" });
             }
         };

@@ -1,4 +1,4 @@
-//! The kernels that copy out of device memory.
+//! The kernels that copy out of device memory, and to strided places in it.
 
 use std::ffi::CStr;
 use std::iter;
@@ -9,6 +9,7 @@ use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::cast_entry::CastEntry;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::places::places;
+use crate::backend::stream_ordered::scatter_entry::ScatterEntry;
 use crate::backend::stream_ordered::stream::StreamState;
 use crate::backend::stream_ordered::strided_entry::StridedEntry;
 use crate::backend::{CopyOp, Elements, Moved, Runs, Staging};
@@ -51,6 +52,8 @@ pub(crate) struct Gather<A: Api> {
     strided: A::Kernel,
     /// Gathers from one tensor.
     one: A::Kernel,
+    /// Scatters into one tensor.
+    scatter_one: A::Kernel,
     /// Casts what a table says.
     cast: A::Kernel,
     /// Casts out of one tensor.
@@ -77,6 +80,7 @@ impl<A: Api> Gather<A> {
                 ranges: found(c"transship_gather")?,
                 strided: found(c"transship_gather_strided")?,
                 one: found(c"transship_gather_one")?,
+                scatter_one: found(c"transship_scatter_one")?,
                 cast: found(c"transship_cast")?,
                 cast_one: found(c"transship_cast_one")?,
                 context: context.clone(),
@@ -104,6 +108,8 @@ impl<A: Api> Gather<A> {
                 tables.into_iter().try_for_each(|kernel| self.launch(driver, kernel, table, 1, state));
             let launched =
                 launched.and_then(|()| self.launch_one(driver, self.one, StridedEntry::default(), 0, state));
+            let launched = launched
+                .and_then(|()| self.launch_one(driver, self.scatter_one, ScatterEntry::default(), 0, state));
             let launched = launched
                 .and_then(|()| self.launch_one(driver, self.cast_one, CastEntry::default(), 0, state));
             let ran = launched.and_then(|()| driver.synchronize_stream(state.handle()));
@@ -164,7 +170,7 @@ impl<A: Api> Gather<A> {
         Ok(())
     }
 
-    /// Submits a [`CopyOp::Gather`] or [`CopyOp::UploadCast`] as a launch of its own, which needs no table.
+    /// Submits a [`CopyOp::Gather`], [`CopyOp::Scatter`] or [`CopyOp::UploadCast`] as a launch of its own, which needs no table.
     ///
     /// # Safety
     ///
@@ -179,6 +185,11 @@ impl<A: Api> Gather<A> {
             let entry = self.cast_entry(op)?;
             // SAFETY: the caller's promises; the kernel takes such an entry.
             return unsafe { self.launch_one(driver, self.cast_one, entry, entry.elements.count, state) };
+        }
+        if let CopyOp::Scatter { .. } = op {
+            let entry = self.scatter_entry(op)?;
+            // SAFETY: as above.
+            return unsafe { self.launch_one(driver, self.scatter_one, entry, entry.to.count, state) };
         }
         let entry = self.strided_entry(op)?;
         // SAFETY: as above.
@@ -201,6 +212,15 @@ impl<A: Api> Gather<A> {
         entry.ok_or_else(|| self.too_many_dimensions())
     }
 
+    fn scatter_entry(&self, op: &CopyOp<'_>) -> Result<ScatterEntry> {
+        let (from, to) = places(&self.context, op)?;
+        let entry = match *op {
+            CopyOp::Scatter { elements, .. } => ScatterEntry::new(from, to, elements),
+            _ => None,
+        };
+        entry.ok_or_else(|| self.too_many_dimensions())
+    }
+
     fn cast_entry(&self, op: &CopyOp<'_>) -> Result<CastEntry> {
         let ends = places(&self.context, op)?;
         let entry = match *op {
@@ -217,7 +237,7 @@ impl<A: Api> Gather<A> {
     }
 
     fn too_many_dimensions(&self) -> Error {
-        Error::Unsupported { device: self.context.id(), what: "gather so many dimensions" }
+        Error::Unsupported { device: self.context.id(), what: "gather or scatter so many dimensions" }
     }
 
     /// # Safety

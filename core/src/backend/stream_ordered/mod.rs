@@ -21,6 +21,7 @@ pub(crate) mod mem_pool;
 pub(crate) mod pinned;
 pub(crate) mod places;
 pub(crate) mod registration;
+pub(crate) mod scatter_entry;
 pub(crate) mod stream;
 pub(crate) mod strided_entry;
 pub(crate) mod submit;

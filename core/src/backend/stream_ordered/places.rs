@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::Context;
-use crate::backend::{Buffer, CopyOp, GatherTo, HostSide};
+use crate::backend::{Buffer, CopyOp, GatherTo, HostSide, ScatterFrom, Staging};
 use crate::error::{Error, Result};
 
 /// Where a copy that a kernel can make begins, and where it goes.
@@ -25,14 +25,24 @@ pub(crate) fn places<A: Api>(context: &Context<A>, op: &CopyOp<'_>) -> Result<(u
             Ok((address(context, from, elements.offset)?, to))
         }
         CopyOp::UploadCast { from, from_offset, to, to_offset, .. } => {
-            let from =
-                source(context, &HostSide::Staging(from, from_offset))?.as_ptr().expose_provenance() as u64;
-            Ok((from, address(context, to, to_offset)?))
+            Ok((staged(context, from, from_offset)?, address(context, to, to_offset)?))
+        }
+        CopyOp::Scatter { from, to, elements, .. } => {
+            let from = match from {
+                ScatterFrom::Staging(from) => staged(context, from, elements.from.offset)?,
+                ScatterFrom::Device(from) => address(context, from, elements.from.offset)?,
+            };
+            Ok((from, address(context, to, elements.to.offset)?))
         }
         CopyOp::Upload { .. } | CopyOp::Clear { .. } => {
             Err(unsupported(context, "have a kernel make such a copy"))
         }
     }
+}
+
+/// The address of a place in a staging block that a kernel reads.
+fn staged<A: Api>(context: &Context<A>, block: &dyn Staging, offset: usize) -> Result<u64> {
+    Ok(source(context, &HostSide::Staging(block, offset))?.as_ptr().expose_provenance() as u64)
 }
 
 /// The address of a place in device memory.

@@ -37,7 +37,7 @@ impl StridedEntry {
     /// sizes allow. `None` if there are too many dimensions.
     pub(crate) fn new(from: u64, to: u64, runs: &Runs, skip: usize, bytes: usize) -> Option<Self> {
         let (run, skip, bytes) = (runs.bytes() as u64, skip as u64, bytes as u64);
-        let width = 1 << (from | to | run | skip | bytes | all_steps(runs) | WIDEST).trailing_zeros();
+        let width = widest(from | to | run | skip | bytes | all_steps(runs));
         Self::of_items(from, to, runs, width, skip / width, bytes / width)
     }
 
@@ -58,6 +58,11 @@ impl StridedEntry {
         }
         Some(entry)
     }
+}
+
+/// The widest item that divides all of what `all` is the union of, in bytes.
+pub(crate) fn widest(all: u64) -> u64 {
+    1 << (all | WIDEST).trailing_zeros()
 }
 
 /// What divides this divides each step.

@@ -99,9 +99,9 @@ unsafe fn submit_all<A: Api>(
         // SAFETY: the caller's promises hold for each of the operations.
         unsafe {
             match op {
-                CopyOp::Gather { .. } | CopyOp::UploadCast { .. } => match gather {
+                CopyOp::Gather { .. } | CopyOp::Scatter { .. } | CopyOp::UploadCast { .. } => match gather {
                     Some(gather) => gather.submit_one(driver, op, state)?,
-                    None => return Err(unsupported(context, "gather what is strided, or cast")),
+                    None => return Err(unsupported(context, "copy what is strided, or cast")),
                 },
                 _ => submit_one(driver, context, op, state.handle())?,
             }
@@ -149,8 +149,8 @@ unsafe fn submit_one<A: Api>(
             // SAFETY: as above.
             unsafe { driver.clear(to, bytes, stream) }
         }
-        CopyOp::Gather { .. } | CopyOp::UploadCast { .. } => {
-            Err(unsupported(context, "gather or cast without a kernel"))
+        CopyOp::Gather { .. } | CopyOp::Scatter { .. } | CopyOp::UploadCast { .. } => {
+            Err(unsupported(context, "gather, scatter or cast without a kernel"))
         }
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::dtype::DType;
 use crate::tensor::layout::Layout;
 use crate::tensor::non_temporal::HostCopy;
-use crate::tensor::strided_copy::gather;
+use crate::tensor::strided_copy::{gather, scatter};
 
 /// The bytes of every element in row-major order, by the definition of strides.
 fn naive(layout: &Layout, source: &[u8]) -> Vec<u8> {
@@ -84,6 +84,24 @@ proptest! {
         let (first, second) = (ends.0.index(layout.nbytes() + 1), ends.1.index(layout.nbytes() + 1));
         let (from, to) = (first.min(second), first.max(second));
         prop_assert_eq!(gathered(&layout, &source, from, to - from), &expected[from..to]);
+    }
+
+    /// Each byte lands where it is gathered from, and no other one is written.
+    #[test]
+    fn what_is_scattered_is_gathered_again(layout in views(), block in 1_usize..100) {
+        let (bytes, runs) = (vec![0x11; layout.nbytes()], layout.runs());
+        let mut memory = vec![0xEE; layout.span()];
+        for to in (0..bytes.len()).step_by(block) {
+            let part = &bytes[to..bytes.len().min(to + block)];
+            // SAFETY: the memory has the span, and the part lies within the elements.
+            unsafe { scatter(&runs, memory.as_mut_ptr(), to, part.as_ptr(), part.len()) };
+        }
+        prop_assert_eq!(memory.iter().filter(|byte| **byte == 0x11).count(), bytes.len());
+        prop_assert_eq!(naive(&layout, &memory), bytes);
+        let pattern = pattern(layout.nbytes());
+        // SAFETY: as above.
+        unsafe { scatter(&runs, memory.as_mut_ptr(), 0, pattern.as_ptr(), pattern.len()) };
+        prop_assert_eq!(naive(&layout, &memory), pattern);
     }
 
     #[test]

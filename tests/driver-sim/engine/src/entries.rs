@@ -55,6 +55,14 @@ pub(crate) struct Cast {
     bias: f32,
 }
 
+/// `Scatter`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Scatter {
+    from: Strided,
+    to: Strided,
+}
+
 // SAFETY: integers.
 unsafe impl Entry for Range {
     fn touches(&self) -> [Touch; 2] {
@@ -84,6 +92,18 @@ unsafe impl Entry for Strided {
 
     fn at(&self, from: usize, to: usize) -> Self {
         Self { from: from as u64, to: to as u64, ..*self }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Entry for Scatter {
+    /// Of both it may touch all that lies between the first item and the last.
+    fn touches(&self) -> [Touch; 2] {
+        [&self.from, &self.to].map(|items| items.touches()[0])
+    }
+
+    fn at(&self, from: usize, to: usize) -> Self {
+        Self { from: self.from.at(from, 0), to: self.to.at(to, 0) }
     }
 }
 

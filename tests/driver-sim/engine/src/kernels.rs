@@ -1,7 +1,7 @@
 //! Kernels, found under the names of those that are loaded. Those of transship are compiled for the host, from the text that
 //! devices run (`build.rs`).
 
-use crate::entries::{Cast, Entry, Range, Strided};
+use crate::entries::{Cast, Entry, Range, Scatter, Strided};
 use crate::memory::{Memory, Side};
 
 /// A kernel that can be launched.
@@ -20,6 +20,7 @@ pub(crate) enum Parameter {
     Pointer,
     Word,
     Strided,
+    Scatter,
     Cast,
 }
 
@@ -29,6 +30,7 @@ pub(crate) enum Argument {
     Pointer(Side),
     Word(u32),
     Strided(Box<Strided>),
+    Scatter(Box<Scatter>),
     Cast(Box<Cast>),
 }
 
@@ -59,7 +61,7 @@ pub struct Grid {
     pub threads: u64,
 }
 
-static KERNELS: [Kernel; 6] = [
+static KERNELS: [Kernel; 7] = [
     Kernel {
         name: "add_one",
         parameters: &[Parameter::Pointer, Parameter::Pointer, Parameter::Word],
@@ -104,6 +106,19 @@ static KERNELS: [Kernel; 6] = [
         },
     },
     Kernel {
+        name: "transship_scatter_one",
+        parameters: &[Parameter::Scatter],
+        touches: |launch, _| Ok(touches(&[launch.scatter()?])),
+        run: |launch, memory| {
+            let Grid { blocks, threads } = launch.grid;
+            for entry in launch.on_host(&[launch.scatter()?], memory)? {
+                // SAFETY: `on_host` has checked what it touches.
+                unsafe { transship_scatter_one_on_host(entry, blocks as u32, threads as u32) };
+            }
+            Ok(())
+        },
+    },
+    Kernel {
         name: "transship_cast",
         parameters: &[Parameter::Pointer],
         touches: |launch, memory| Ok(touches(&table::<Cast>(launch, memory)?)),
@@ -134,6 +149,7 @@ unsafe extern "C" {
     fn transship_gather_on_host(table: *const Range, blocks: u32, threads: u32);
     fn transship_gather_strided_on_host(table: *const Strided, blocks: u32, threads: u32);
     fn transship_gather_one_on_host(entry: Strided, blocks: u32, threads: u32);
+    fn transship_scatter_one_on_host(entry: Scatter, blocks: u32, threads: u32);
     fn transship_cast_on_host(table: *const Cast, blocks: u32, threads: u32);
     fn transship_cast_one_on_host(entry: Cast, blocks: u32, threads: u32);
 }
@@ -178,6 +194,13 @@ impl Launch {
         }
     }
 
+    fn scatter(&self) -> Result<Scatter, String> {
+        match &self.arguments[..] {
+            [Argument::Scatter(entry)] => Ok(**entry),
+            _ => Err("wrong arguments".to_owned()),
+        }
+    }
+
     fn cast(&self) -> Result<Cast, String> {
         match &self.arguments[..] {
             [Argument::Cast(entry)] => Ok(**entry),
@@ -188,7 +211,7 @@ impl Launch {
     pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
         let arguments = self.arguments.iter().filter_map(|argument| match argument {
             Argument::Pointer(side) => Some(side),
-            Argument::Word(_) | Argument::Strided(_) | Argument::Cast(_) => None,
+            Argument::Word(_) | Argument::Strided(_) | Argument::Scatter(_) | Argument::Cast(_) => None,
         });
         arguments.chain(&self.sides)
     }

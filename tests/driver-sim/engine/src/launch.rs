@@ -1,6 +1,6 @@
 //! Launching kernels.
 
-use crate::entries::{Cast, Entry, Strided};
+use crate::entries::{Cast, Entry, Scatter, Strided};
 use crate::failure::Failure;
 use crate::kernels::{self, Argument, Grid, Launch, Parameter, Touch};
 use crate::memory::Side;
@@ -30,6 +30,9 @@ impl Sim {
                 }
                 Parameter::Strided => {
                     Argument::Strided(Box::new(entry(read::<{ size_of::<Strided>() }>(&argument, index))))
+                }
+                Parameter::Scatter => {
+                    Argument::Scatter(Box::new(entry(read::<{ size_of::<Scatter>() }>(&argument, index))))
                 }
                 Parameter::Cast => {
                     Argument::Cast(Box::new(entry(read::<{ size_of::<Cast>() }>(&argument, index))))

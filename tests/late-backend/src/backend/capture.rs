@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use transship_core::Cast;
 use transship_core::Result;
 use transship_core::backend::{
-    Buffer, CopyOp, Counters, Direction, Elements, GatherTo, HostSide, MemoryKind, Runs, Staging,
+    Buffer, CopyOp, Counters, Direction, Elements, GatherTo, HostSide, MemoryKind, Runs, ScatterFrom,
+    Scattered, Staging,
 };
 
 use crate::backend::LateBackend;
@@ -22,6 +23,7 @@ impl LateBackend {
             CopyOp::Gather { from, elements, skip, to, bytes } => {
                 self.check_gather(from, elements, skip, to, bytes, captured)
             }
+            CopyOp::Scatter { from, to, elements } => self.check_scatter(from, to, elements, captured),
             CopyOp::UploadCast { from, from_offset, cast, to, to_offset, bytes } => self
                 .check_upload_cast(
                     HostSide::Staging(from, from_offset),
@@ -108,6 +110,40 @@ impl LateBackend {
             let bytes = kept.start - made.start..kept.end - made.start;
             captured.push(Op::Cast { from, to, cast: *cast, elements, bytes });
             first += elements;
+        }
+        Ok(())
+    }
+
+    /// A copy of its own for each run of either side.
+    fn check_scatter(
+        &self,
+        from: ScatterFrom<'_>,
+        to: &dyn Buffer,
+        elements: &Scattered,
+        captured: &mut Vec<Op>,
+    ) -> Result<(), String> {
+        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        let (read, written) = (&elements.from, &elements.to);
+        for (side, skip) in [(read, elements.from_skip), (written, elements.to_skip)] {
+            if side.runs.dims().len() > Runs::MOST_DIMS || side.cast.is_some() {
+                return Err(format!("{} dimensions to scatter, or a cast", side.runs.dims().len()));
+            }
+            inside(skip, elements.bytes, side.bytes())?;
+        }
+        let source = |offset: usize, bytes: usize| match from {
+            ScatterFrom::Staging(block) => self.host(HostSide::Staging(block, offset), bytes, false),
+            ScatterFrom::Device(buffer) => self.device_end(buffer, offset, bytes, self.instance.config.peers),
+        };
+        let mut done = 0;
+        for (mut place, bytes) in written.runs.places(elements.to_skip..elements.to_skip + elements.bytes) {
+            let skip = elements.from_skip + done;
+            for (offset, bytes) in read.runs.places(skip..skip + bytes) {
+                let from = Some(source(read.offset + offset, bytes)?);
+                let to = self.device_end(to, written.offset + place, bytes, false)?;
+                captured.push(Op::Copy { from, to, bytes });
+                place += bytes;
+            }
+            done += bytes;
         }
         Ok(())
     }
@@ -266,10 +302,14 @@ pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>], copies: usize) 
     let mut moved = 0;
     for op in ops {
         let counter = match op {
-            CopyOp::Upload { .. } | CopyOp::UploadCast { .. } => Some(&mut counters.bytes_up),
+            CopyOp::Upload { .. }
+            | CopyOp::UploadCast { .. }
+            | CopyOp::Scatter { from: ScatterFrom::Staging(_), .. } => Some(&mut counters.bytes_up),
             CopyOp::Download { .. } => Some(&mut counters.bytes_down),
             CopyOp::Gather { to: GatherTo::Host(_), .. } => Some(&mut counters.bytes_down),
-            CopyOp::Between { .. } | CopyOp::Gather { .. } => Some(&mut counters.bytes_between),
+            CopyOp::Between { .. } | CopyOp::Gather { .. } | CopyOp::Scatter { .. } => {
+                Some(&mut counters.bytes_between)
+            }
             _ => None,
         };
         if let Some(counter) = counter {

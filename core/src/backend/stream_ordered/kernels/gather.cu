@@ -134,6 +134,52 @@ KERNEL(transship_gather_one, Strided, part) {
     EACH_THREAD { gather(entry, u64(block) * threads + thread, u64(blocks) * threads); }
 }
 
+// `ScatterEntry` of core: items of `from`, and where in memory they go, which is what `to` calls `from`.
+struct Scatter {
+    Strided from;
+    Strided to;
+};
+
+// Divisions take long, and what lies in one run needs none.
+DEVICE u64 item_place(const Strided& entry, u64 from, u64 run, u32 rank, u64 item, u32 width) {
+    return rank == 0 ? from + item * width : place_of(entry, from, run, rank, item, width);
+}
+
+template <typename T>
+DEVICE void copy_item(u64 from, u64 to) {
+    *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
+}
+
+DEVICE void scatter(const Scatter& entry, u64 thread, u64 threads) {
+    const u64 from = entry.from.from, from_first = entry.from.first, from_run = entry.from.run;
+    const u64 to = entry.to.from, to_first = entry.to.first, to_run = entry.to.run, count = entry.to.count;
+    const u32 from_rank = entry.from.rank, to_rank = entry.to.rank, width = entry.to.width;
+    for (u64 i = thread; i < count; i += threads) {
+        const u64 source = item_place(entry.from, from, from_run, from_rank, from_first + i, width);
+        const u64 place = item_place(entry.to, to, to_run, to_rank, to_first + i, width);
+        // The places are found by the same code for each width: code that is loaded when a device is opened.
+        switch (width) {
+            case 16: copy_item<Quad>(source, place); break;
+            case 8: copy_item<u64>(source, place); break;
+            case 4: copy_item<u32>(source, place); break;
+            case 2: copy_item<unsigned short>(source, place); break;
+            default: copy_item<unsigned char>(source, place);
+        }
+    }
+}
+
+// Writes to strided places of one tensor, by all blocks. What lies between them is not touched.
+KERNEL(transship_scatter_one, Scatter, part) {
+    SHARED Scatter entry;
+    EACH_THREAD {
+        if (thread == 0) {
+            entry = part;
+        }
+    }
+    BARRIER;
+    EACH_THREAD { scatter(entry, u64(block) * threads + thread, u64(blocks) * threads); }
+}
+
 // Casts. An element is a number of up to 64 bits: those of its type, behind zeros.
 
 // `CastEntry` of core: elements, and what they become.
@@ -349,11 +395,6 @@ DEVICE void store_four(u64 place, u32 width, Four four) {
     }
 }
 
-// Divisions take long, and what lies in one run needs none.
-DEVICE u64 element_place(const Strided& entry, u64 from, u64 run, u32 rank, u64 element, u32 width) {
-    return rank == 0 ? from + element * width : place_of(entry, from, run, rank, element, width);
-}
-
 // Casts four elements at a time, and one where not all ends are aligned for that, and at the end.
 SEPARATE void cast_all(const Cast& cast, u64 thread, u64 threads) {
     const Strided& elements = cast.elements;
@@ -364,7 +405,7 @@ SEPARATE void cast_all(const Cast& cast, u64 thread, u64 threads) {
     for (u64 turn = thread; turn < count - 3 * fours; turn += threads) {
         const bool together = turn < fours;
         const u64 element = together ? 4 * turn : 3 * fours + turn;
-        const u64 from = element_place(elements, first, run, rank, skipped + element, width);
+        const u64 from = item_place(elements, first, run, rank, skipped + element, width);
         const u64 to = elements.to + element * to_width;
         Four four = together ? load_four(from, width) : Four{load(from, width, bytewise), 0, 0, 0};
         // The arithmetic is there once: code that is loaded when a device is opened.
