@@ -127,7 +127,7 @@ impl Tensor {
                 .not_contiguous("call contiguous() on the host, before it is copied to a device"));
         }
         let (first, behind, there) =
-            (self.offset(), self.offset().saturating_add(self.nbytes()), self.memory()?.retained_bytes);
+            (self.offset(), self.offset().saturating_add(self.nbytes()), self.storage()?.bytes());
         if behind > there {
             return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
         }
