@@ -152,13 +152,16 @@ fn parts_that_are_not_all_there_are_named_and_come_back() {
     assert_eq!(Tensor::join(parts).unwrap().to_bytes().unwrap(), (0..12).collect::<Vec<_>>());
 }
 
-/// A copy out of one part stands still; others are filled, read and written meanwhile. catches: 346-parts-share-their-uses
+/// A copy out of one part stands still; others are filled, read and written meanwhile. catches: 346-parts-wait-for-all-of-a-stream
 #[test]
 fn what_uses_one_part_holds_up_no_other() {
     let (late, device) = late();
     device.prepare(64).unwrap();
     let [reads, writes] = [(); 2].map(|()| device.create_stream(StreamPriority::Normal).unwrap());
-    let mut parts = rows(&device);
+    let whole = on(&device, &(0..12).collect::<Vec<_>>()).reshape(&[3, 4]).unwrap();
+    // What the stream is given from now on does not use the third part.
+    whole.record_stream(&reads).unwrap();
+    let mut parts = whole.split(0, &[1, 1, 1]).unwrap();
     let [first, second, third] = [(); 3].map(|()| parts.remove(0));
     late.stall_stream(&**reads.backend_stream());
     first.record_stream(&reads).unwrap();
@@ -227,7 +230,7 @@ fn a_copy_out_of_the_joined_tensor_comes_behind_the_fills_of_each_part() {
     no_violations(&late);
 }
 
-/// catches: 349-uses-of-parts-forgotten
+/// catches: 349-uses-of-joined-parts-forgotten
 #[test]
 fn a_fill_of_the_joined_tensor_comes_behind_the_uses_of_each_part() {
     for in_flight in [false, true] {
@@ -254,7 +257,7 @@ fn a_fill_of_the_joined_tensor_comes_behind_the_uses_of_each_part() {
     }
 }
 
-/// catches: 350-uses-of-gone-parts-forgotten
+/// catches: 350-uses-of-gone-parts-forgotten, 354-uses-of-parts-not-given-to-the-whole
 #[test]
 fn memory_goes_behind_the_uses_of_all_parts() {
     let (late, device) = late();

@@ -208,14 +208,14 @@ fn fillers(parts: &[Tensor]) -> Result<Option<Arc<Completion>>> {
     let all = Completion::new();
     let mut fills = false;
     for (number, tensor) in parts.iter().enumerate() {
-        let Some(copy) = tensor.storage()?.pending() else { continue };
-        if !copy.is_submitted() {
+        let Some(filler) = tensor.storage()?.pending() else { continue };
+        if !filler.is_submitted() {
             return Err(Error::NotReady);
         }
-        copy.positions().iter().for_each(|(queue, position)| all.reach(queue, *position));
+        filler.positions().iter().for_each(|(queue, position)| all.reach(queue, *position));
         // Asked last: a copy that has failed has no positions.
-        match copy.is_done() {
-            Ok(is_done) => fills |= !is_done,
+        match filler.is_done() {
+            Ok(is_over) => fills |= !is_over,
             Err(error) => {
                 let why = format!("the copy into part {number} has failed: {error}");
                 return Err(Error::NotJoinable { why, cure: "fill that part again" });
