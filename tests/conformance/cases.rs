@@ -19,6 +19,7 @@ mod random;
 mod register;
 mod reports;
 mod shapes;
+mod split;
 mod strangers;
 mod streams;
 mod strided;
@@ -49,6 +50,7 @@ pub(crate) fn all() -> Vec<Case> {
         register::cases,
         reports::cases,
         shapes::cases,
+        split::cases,
         strangers::cases,
         streams::cases,
         strided::cases,
