@@ -115,14 +115,25 @@ fn capture(
 ) -> Result<CudaGraph, Box<dyn Error>> {
     input.record_stream(compute)?;
     output.record_stream(compute)?;
-    let (from, to, count) = (device_ptr(input)?, device_ptr(output)?, COUNT as u32);
+    // The driver may load code at the first launch.
+    launch(add_one, theirs, (input, output))?;
     theirs.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    let mut launch = theirs.launch_builder(add_one);
-    launch.arg(&from).arg(&to).arg(&count);
-    // SAFETY: both have `count` floats, and live until the stream is done with the last launch.
-    unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }?;
+    launch(add_one, theirs, (input, output))?;
     let graph = theirs.end_capture(CUgraphInstantiate_flags(0))?;
     graph.ok_or_else(|| "nothing was captured".into())
+}
+
+fn launch(
+    add_one: &CudaFunction,
+    stream: &Arc<CudaStream>,
+    (input, output): (&Tensor, &Tensor),
+) -> Result<(), Box<dyn Error>> {
+    let (from, to, count) = (device_ptr(input)?, device_ptr(output)?, COUNT as u32);
+    let mut launch = stream.launch_builder(add_one);
+    launch.arg(&from).arg(&to).arg(&count);
+    // SAFETY: both have `count` floats, and live until the stream is done with the last launch, captured ones included.
+    unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }?;
+    Ok(())
 }
 
 fn batch(step: usize) -> transship_core::Result<Tensor> {

@@ -163,6 +163,7 @@ fn what_uses_one_part_holds_up_no_other() {
     whole.record_stream(&reads).unwrap();
     let mut parts = whole.split(0, &[1, 1, 1]).unwrap();
     let [first, second, third] = [(); 3].map(|()| parts.remove(0));
+    reads.synchronize().unwrap();
     late.stall_stream(&**reads.backend_stream());
     first.record_stream(&reads).unwrap();
     let kernel = Kernel::launch(&first, &reads);

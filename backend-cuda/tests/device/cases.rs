@@ -73,7 +73,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(captures::copies_do_not_break_the_capture_of_another_thread),
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
         case!(graphs::a_graph_reads_what_was_copied_into_held_memory),
-        case!(graphs::graphs_and_copies_take_turns_on_one_stream),
+        case!(graphs::a_graph_and_copies_on_its_stream_are_submitted_before_any_runs),
         case!(graphs::one_slot_is_filled_while_the_graph_of_the_other_one_runs),
         case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
     ];

@@ -31,26 +31,22 @@ pub(crate) fn a_graph_reads_what_was_copied_into_held_memory() -> Outcome {
     Ok(bench.stream.synchronize()?)
 }
 
-/// As above, with all copies on the stream of the graph, which stands still until all of them are submitted.
-pub(crate) fn graphs_and_copies_take_turns_on_one_stream() -> Outcome {
+/// As above, with all copies on the stream of the graph, which stands still until both copies and the launch are submitted.
+pub(crate) fn a_graph_and_copies_on_its_stream_are_submitted_before_any_runs() -> Outcome {
     let bench = Bench::new()?;
     let (mut held, result) = (bench.floats(&[1, COUNT])?, bench.floats(&[1, COUNT])?);
     let graph = bench.graph(&held, &result)?;
     let on_it = || CopyOptions::default().stream(&bench.stream);
-    // What is pinned once need not be while the stream stands still.
-    bench.device.prepare(4 << 20)?;
-    let stall = Stall::on(&bench.device, bench.theirs.cu_stream());
-    let mut results = Vec::new();
-    for step in 0..4 {
+    for step in 0..STEPS {
+        let stall = Stall::on(&bench.device, bench.theirs.cu_stream());
         held = start_copy_into(input(step)?, held, on_it())?.wait_on(&bench.stream)?;
         graph.launch()?;
-        results.push(start_copy(result.clone(), &Device::host(), on_it())?);
-    }
-    stall.release();
-    for (step, copy) in results.into_iter().enumerate() {
+        let copy = start_copy(result.clone(), &Device::host(), on_it())?;
+        assert!(!copy.is_ready()?, "the stream stands still");
+        stall.release();
         assert!(copy.wait()?.to_vec::<f32>()? == plus_one(step), "step {step}");
     }
-    Ok(())
+    Ok(bench.stream.synchronize()?)
 }
 
 /// A ring of two slots, each with a graph of its own: one is filled while the graph of the other one runs.
@@ -62,7 +58,7 @@ pub(crate) fn one_slot_is_filled_while_the_graph_of_the_other_one_runs() -> Outc
     let results = bench.floats(&[2, COUNT])?.split(0, &[1, 1])?;
     let graphs = slots.iter().zip(&results).map(|(slot, result)| bench.graph(slot, result));
     let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
-    let mut fill = |step, slot| -> Result<_, libtest_mimic::Failed> {
+    let fill = |step, slot| -> Result<_, libtest_mimic::Failed> {
         Ok(start_copy_into(input(step)?, slot, CopyOptions::default())?)
     };
     let mut filling = fill(0, slots.pop_front().ok_or("two slots")?)?;
