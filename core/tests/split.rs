@@ -237,17 +237,20 @@ fn a_fill_of_the_joined_tensor_comes_behind_the_uses_of_each_part() {
     for in_flight in [false, true] {
         let (late, device) = late();
         device.prepare(64).unwrap();
-        let stream = device.create_stream(StreamPriority::Normal).unwrap();
+        let [stream, other] = [(); 2].map(|()| device.create_stream(StreamPriority::Normal).unwrap());
         let mut parts = rows(&device);
+        parts[1].record_stream(&stream).unwrap();
         if in_flight {
             late.stall();
             let copy = start_copy_into(row(9), parts.pop().unwrap(), options()).unwrap();
-            parts.push(copy.wait_on(&stream).unwrap());
+            parts.push(copy.wait_on(&other).unwrap());
         }
-        late.stall_stream(&**stream.backend_stream());
-        parts[1].record_stream(&stream).unwrap();
-        let kernel = Kernel::launch(&parts[1], &stream);
         let whole = Tensor::join(parts).unwrap();
+        assert_eq!(whole.is_ready().unwrap(), !in_flight);
+        late.release();
+        device.synchronize().unwrap();
+        late.stall_stream(&**stream.backend_stream());
+        let kernel = Kernel::launch(&whole.narrow(0, 1, 1).unwrap(), &stream);
         let value = Tensor::from_vec(vec![6_u8; 12], &[3, 4]).unwrap();
         let copy = start_copy_into(value, whole, options()).unwrap();
         assert!((0..32).all(|_| !copy.is_ready().unwrap()), "it has run before the work");
@@ -308,11 +311,13 @@ fn a_clone_of_a_part_and_the_joined_tensor_are_both_read_only() {
         let stream = device.create_stream(StreamPriority::Normal).unwrap();
         let mut parts = rows(&device);
         if in_flight {
+            late.stall();
             let copy = start_copy_into(row(0), parts.remove(0), options()).unwrap();
             parts.insert(0, copy.wait_on(&stream).unwrap());
         }
         let twin = parts[1].clone();
         let whole = Tensor::join(parts).unwrap();
+        late.release();
         device.synchronize().unwrap();
         let failed = start_copy_into(row(1), twin, options()).and_then(|copy| copy.wait()).unwrap_err();
         assert!(matches!(unsuited(failed.error()).2, Error::NotWritable { .. }), "{failed}");
