@@ -107,7 +107,7 @@ fn split_parts_are_filled_while_others_are_read(bed: &Bed) -> Result<(), Failed>
         });
         let reading = (0..20).try_for_each(|_| same(bed, &first, &read));
         let filled = filling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        reading.and_then(|()| filled).map(|filled| (read, filled))
+        reading.and(filled).map(|filled| (read, filled))
     })?;
     let whole = Tensor::join(vec![read, filled])?;
     same(bed, &first, &whole.narrow(0, 0, 1)?)?;
