@@ -61,6 +61,8 @@ struct Batch<'a> {
     /// The staging blocks, each once.
     blocks: SmallVec<[Arc<Block>; 2]>,
     landings: Vec<Landing>,
+    /// What lies in one buffer goes through these: wgpu copies between two buffers only.
+    between: Vec<wgpu::Buffer>,
     moved: Moved,
 }
 
@@ -70,6 +72,13 @@ type Place<'a> = (&'a wgpu::Buffer, u64);
 enum Command<'a> {
     Copy {
         from: Place<'a>,
+        to: Place<'a>,
+        bytes: u64,
+    },
+    /// Within one buffer.
+    Within {
+        from: Place<'a>,
+        between: usize,
         to: Place<'a>,
         bytes: u64,
     },
@@ -123,7 +132,10 @@ impl<'a> Batch<'a> {
             }
             CopyOp::Between { from, from_offset, to, to_offset, bytes } => {
                 let (from, to) = (place(context, from, from_offset)?, place(context, to, to_offset)?);
-                Command::Copy { from, to, bytes: bytes as u64 }
+                match from.0 == to.0 {
+                    true => self.within(context, from, to, bytes)?,
+                    false => Command::Copy { from, to, bytes: bytes as u64 },
+                }
             }
             CopyOp::Clear { to, to_offset, bytes } => {
                 let to = place(context, to, to_offset)?;
@@ -134,6 +146,18 @@ impl<'a> Batch<'a> {
         self.moved.count(op);
         self.commands.push(command);
         Ok(())
+    }
+
+    fn within(
+        &mut self,
+        context: &Arc<Context>,
+        from: Place<'a>,
+        to: Place<'a>,
+        bytes: usize,
+    ) -> Result<Command<'a>> {
+        let usages = BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        self.between.push(context.create_buffer(bytes, usages, "between", false)?);
+        Ok(Command::Within { from, between: self.between.len() - 1, to, bytes: bytes as u64 })
     }
 
     fn upload(
@@ -211,8 +235,7 @@ impl<'a> Batch<'a> {
             let (workspace, launches) = self.gather(context, &mut encoder, stretches).unzip();
             let mut copies = launches.unwrap_or(0) + stretches.len();
             for command in self.alone(stretches) {
-                self.encode(context, &mut encoder, command);
-                copies += 1;
+                copies += self.encode(context, &mut encoder, command);
             }
             for (block, signal) in self.blocks.iter().zip(&mut signals) {
                 block.reopen_behind(&encoder, signal);
@@ -275,10 +298,18 @@ impl<'a> Batch<'a> {
         })
     }
 
-    fn encode(&self, context: &Context, encoder: &mut wgpu::CommandEncoder, command: &Command<'a>) {
+    /// Returns how many copies it took.
+    fn encode(&self, context: &Context, encoder: &mut wgpu::CommandEncoder, command: &Command<'a>) -> usize {
         match *command {
             Command::Copy { from, to, bytes } => {
                 encoder.copy_buffer_to_buffer(from.0, from.1, to.0, to.1, bytes)
+            }
+            Command::Within { from, between, to, bytes } => {
+                if let Some(between) = self.between.get(between) {
+                    encoder.copy_buffer_to_buffer(from.0, from.1, between, 0, bytes);
+                    encoder.copy_buffer_to_buffer(between, 0, to.0, to.1, bytes);
+                }
+                return 2;
             }
             Command::Up { block, offset, to, bytes } => {
                 if let Some(block) = self.blocks.get(block) {
@@ -293,6 +324,7 @@ impl<'a> Batch<'a> {
             Command::Clear { to, bytes } => encoder.clear_buffer(to.0, to.1, Some(bytes)),
             Command::Write { from, to, bytes } => write(context.queue(), from, to, bytes),
         }
+        1
     }
 }
 

@@ -80,7 +80,8 @@ pub unsafe fn wgpu_device(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)
 /// A tensor over the start of a buffer of the program's own, without a copy.
 ///
 /// The program may go on using the buffer; what it submits before a copy starts comes before that copy. It must not be
-/// mapped while a copy uses it.
+/// mapped while a copy uses it. One with the usage `COPY_DST` can be copied into as well, with
+/// [`start_copy_into`](transship_core::start_copy_into), and [split](Tensor::split).
 ///
 /// ```no_run
 /// # fn wrap(gpu: &transship_core::Device, buffer: wgpu::Buffer) -> transship_core::Result<()> {
@@ -112,9 +113,16 @@ pub fn wrap_buffer(
         let cure = "put the elements at such an offset";
         return Err(Error::Misaligned { what: "offset", value: offset, alignment, cure });
     }
+    let is_writable = buffer.usage().contains(BufferUsages::COPY_DST);
     let buffer = Box::new(WgpuBuffer::wrap(backend.context(), buffer, start, bytes));
-    // SAFETY: the buffer is used on this device alone, since wgpu refuses it elsewhere; it has no host pointer.
-    unsafe { Tensor::from_buffer(device, buffer, None, layout) }
+    // SAFETY: the buffer is used on this device alone, since wgpu refuses it elsewhere; it has no host pointer, and the one queue
+    // orders what else writes or reads it.
+    unsafe {
+        match is_writable {
+            true => Tensor::from_buffer_mut(device, buffer, None, layout),
+            false => Tensor::from_buffer(device, buffer, None, layout),
+        }
+    }
 }
 
 /// Where the memory starts and how much there is.

@@ -181,6 +181,22 @@ pub enum Error {
         /// Its element type.
         into_dtype: DType,
     },
+    /// A tensor cannot be split like that.
+    #[error("the tensor cannot be split: {why}; {cure}")]
+    NotSplittable {
+        /// What is in the way.
+        why: String,
+        /// What to do, as in `let them add up to it`.
+        cure: &'static str,
+    },
+    /// Tensors are not all the parts of one that was split.
+    #[error("the parts cannot be joined: {why}; {cure}")]
+    NotJoinable {
+        /// Which part is missing, or wrong.
+        why: String,
+        /// What to do, as in `fill that part again`.
+        cure: &'static str,
+    },
     /// A tensor does not suit a copy into memory that the caller holds, or cannot be cast.
     #[error("{} {role}: {error}", place(path))]
     UnsuitedTensor {
@@ -538,6 +554,8 @@ impl Error {
             | Self::NotWritable { .. }
             | Self::StructureMismatch { .. }
             | Self::DestinationMismatch { .. }
+            | Self::NotSplittable { .. }
+            | Self::NotJoinable { .. }
             | Self::InvalidOption { .. }
             | Self::InvalidMemory { .. }
             | Self::NotLockable { .. }

@@ -448,6 +448,8 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
             },
             InvalidInput,
         ),
+        (Error::NotSplittable { why: String::new(), cure: "" }, InvalidInput),
+        (Error::NotJoinable { why: String::new(), cure: "" }, InvalidInput),
         (unsuited(Error::WrongDevice { actual: device, expected: device }), InvalidInput),
         (unsuited(Error::CopyFailed(Arc::new(Error::Cancelled))), Cancelled),
         (Error::NotReady, NotReady),

@@ -20,6 +20,7 @@ mod register;
 mod reports;
 mod scatter;
 mod shapes;
+mod split;
 mod strangers;
 mod streams;
 mod strided;
@@ -51,6 +52,7 @@ pub(crate) fn all() -> Vec<Case> {
         reports::cases,
         scatter::cases,
         shapes::cases,
+        split::cases,
         strangers::cases,
         streams::cases,
         strided::cases,

@@ -6,6 +6,7 @@ mod contexts;
 mod cudarc;
 #[path = "../../../tests/device/forgotten.rs"]
 mod forgotten;
+mod graphs;
 #[path = "../../../tests/device/guard.rs"]
 mod guard;
 mod kernels;
@@ -71,6 +72,9 @@ pub(crate) fn all() -> Vec<Case> {
         case!(peers::a_source_that_is_still_being_filled_is_waited_for, devices: 2),
         case!(captures::copies_do_not_break_the_capture_of_another_thread),
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
+        case!(graphs::a_graph_reads_what_was_copied_into_held_memory),
+        case!(graphs::a_graph_and_copies_on_its_stream_are_submitted_before_any_runs),
+        case!(graphs::one_slot_is_filled_while_the_graph_of_the_other_one_runs),
         case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
     ];
     cases.extend(litmus::of_the_child().into_iter().chain(forgotten::of_the_child()));

@@ -65,4 +65,18 @@ impl AddOne {
         // SAFETY: both have `count` floats; the arguments are those of the kernel.
         unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }.unwrap();
     }
+
+    /// The same over `count` floats at these addresses, for streams that are captured: cudarc makes slices wait for events, which a
+    /// capture does not know.
+    ///
+    /// # Safety
+    ///
+    /// They are there until the work is done, captured or not.
+    pub(crate) unsafe fn launch_at(&self, stream: &Arc<CudaStream>, from: u64, to: u64, count: usize) {
+        let count = u32::try_from(count).unwrap();
+        let mut launch = stream.launch_builder(&self.0);
+        launch.arg(&from).arg(&to).arg(&count);
+        // SAFETY: the caller's promise; the arguments are those of the kernel.
+        unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }.unwrap();
+    }
 }

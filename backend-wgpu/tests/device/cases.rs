@@ -57,6 +57,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(order::memory_is_not_reused_before_a_shader_has_read_it),
         case!(order::a_position_covers_submissions_of_the_program),
         case!(buffers::what_the_host_writes_is_not_shown),
+        case!(buffers::a_buffer_is_copied_into),
         case!(lost::destroyed_with_copies_in_flight, may_leak: true),
         case!(lost::destroyed_while_idle, may_leak: true),
         case!(lost::destroyed_where_the_host_writes, may_leak: true),

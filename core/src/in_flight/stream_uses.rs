@@ -73,6 +73,29 @@ impl Uses {
         self.add(Use::Until(ticket))
     }
 
+    /// Adds those of other memory; returns what is not needed any more.
+    pub(crate) fn absorb(&mut self, others: Self) -> List {
+        let mut unneeded = List::new();
+        for using in others.all {
+            unneeded.extend(match &using {
+                Use::On(handed) => self.hand_to(handed),
+                Use::Until(ticket) => self.last_until(ticket.clone()),
+            });
+            unneeded.push(using);
+        }
+        unneeded
+    }
+
+    /// The same uses, up to what their streams were given so far.
+    pub(crate) fn so_far(&self) -> Self {
+        let so_far = |using: &Use| match using.ticket() {
+            Ok(ticket) => ticket.map(Use::Until),
+            // Captured, or broken: that shows again when somebody waits for it.
+            Err(_) => using.handed().map(|handed| Use::On(handed.clone())),
+        };
+        Self { all: self.all.iter().filter_map(so_far).collect(), room: self.room }
+    }
+
     fn add(&mut self, using: Use) -> List {
         let mut over = List::new();
         if self.all.len() >= self.room.max(FEW) {
@@ -125,6 +148,13 @@ impl Use {
     fn is_past(&self) -> bool {
         let reached = |ticket: Option<Ticket>| ticket.map_or(Ok(true), |ticket| ticket.is_reached());
         self.ticket().and_then(reached).unwrap_or(false)
+    }
+
+    fn handed(&self) -> Option<&Arc<Handed>> {
+        match self {
+            Self::On(handed) => Some(handed),
+            Self::Until(_) => None,
+        }
     }
 
     /// The position behind it as it is now; `None` if it is over.

@@ -362,7 +362,7 @@ impl<'a> Scan<'a> {
                 Err(Error::NeverCopy { from: storage.device_id(), to: self.target.id() })
             }
             CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
-            CopyPolicy::Compact if resident && storage.bytes() / 2 <= bytes => Ok(Place::Resident),
+            CopyPolicy::Compact if resident && storage.retained_bytes() / 2 <= bytes => Ok(Place::Resident),
             _ => Ok(Place::From(self.source_of(storage, layout, is_cast))),
         }
     }

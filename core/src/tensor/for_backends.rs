@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::tensor::layout::Layout;
-use crate::tensor::storage::{Storage, poisoned};
+use crate::tensor::storage::{Lent, Storage, poisoned};
 use crate::tensor::tensor::Tensor;
 
 impl Tensor {
@@ -33,6 +33,27 @@ impl Tensor {
     ) -> Result<Self> {
         let filled = filled.map(|ticket| Completion::at(device.queue_of(ticket.stream), ticket.position));
         Self::from_storage(Storage::lent(buffer, Some(device.clone()), filled), 0, layout)
+    }
+
+    /// As [`from_buffer`](Self::from_buffer), for a buffer that may be written as well: [`start_copy_into`](crate::start_copy_into) fills it.
+    ///
+    /// # Safety
+    ///
+    /// As [`from_buffer`](Self::from_buffer); the buffer may be written by copies, and nobody else reads it but in an order with them
+    /// that the device keeps.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_buffer`](Self::from_buffer).
+    pub unsafe fn from_buffer_mut(
+        device: &Device,
+        buffer: Box<dyn Buffer>,
+        filled: Option<Ticket>,
+        layout: Layout,
+    ) -> Result<Self> {
+        let filled = filled.map(|ticket| Completion::at(device.queue_of(ticket.stream), ticket.position));
+        let storage = Storage::lent_to(Lent::ToWrite, buffer, Some(device.clone()), filled);
+        Self::from_storage(storage, 0, layout)
     }
 
     /// The buffer that the tensor lies in, for a downcast in the backend's own crate. While the host may still write it, nobody
@@ -127,7 +148,7 @@ impl Tensor {
                 .not_contiguous("call contiguous() on the host, before it is copied to a device"));
         }
         let (first, behind, there) =
-            (self.offset(), self.offset().saturating_add(self.nbytes()), self.memory()?.retained_bytes);
+            (self.offset(), self.offset().saturating_add(self.nbytes()), self.storage()?.bytes());
         if behind > there {
             return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
         }

@@ -6,12 +6,18 @@ use std::sync::Arc;
 use crate::backend::Buffer;
 use crate::backend::host::foreign_memory::ForeignMemory;
 use crate::runtime::lent_collector;
+use crate::tensor::parts::{Joined, Split};
+use crate::tensor::storage::Storage;
 
 /// The memory of a storage.
 pub(crate) enum Memory {
     Buffer(Box<dyn Buffer>),
     /// Memory of the host whose owner has lent more of it: counting it costs less than a box for each.
     Part(ForeignMemory<Owner>),
+    /// A part of the memory of another storage.
+    Split(Split),
+    /// All parts of the memory of another storage.
+    Joined(Box<Joined>),
 }
 
 /// What keeps all parts.
@@ -23,13 +29,26 @@ impl Memory {
         match self {
             Self::Buffer(buffer) => &**buffer,
             Self::Part(part) => part,
+            Self::Split(part) => part.buffer(),
+            Self::Joined(joined) => joined.whole().storage().buffer(),
         }
     }
 
-    pub(crate) fn into_buffer(self) -> Box<dyn Buffer> {
+    /// Whether nobody holds it through another storage.
+    pub(crate) fn is_exclusive(&self) -> bool {
         match self {
-            Self::Buffer(buffer) => buffer,
-            Self::Part(part) => Box::new(part),
+            Self::Buffer(_) | Self::Part(_) => true,
+            Self::Split(part) => part.is_exclusive(),
+            Self::Joined(joined) => joined.parts().iter().all(Storage::is_exclusive),
+        }
+    }
+
+    /// The other storages whose uses are uses of it.
+    pub(crate) fn also_used(&self) -> &[Storage] {
+        match self {
+            Self::Buffer(_) | Self::Part(_) => &[],
+            Self::Split(part) => part.also_used().map_or(&[], std::slice::from_ref),
+            Self::Joined(joined) => joined.parts(),
         }
     }
 }

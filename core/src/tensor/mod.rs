@@ -11,8 +11,10 @@ pub(crate) mod memory;
 #[cfg(feature = "ndarray")]
 pub(crate) mod ndarray;
 pub(crate) mod non_temporal;
+pub(crate) mod parts;
 pub(crate) mod registered;
 pub(crate) mod shared_owner;
+pub(crate) mod split;
 pub(crate) mod storage;
 pub(crate) mod strided_copy;
 pub(crate) mod strides;

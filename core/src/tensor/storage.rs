@@ -1,6 +1,7 @@
 //! Memory that tensors share: a buffer, where it lies, and when it may be used.
 
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use crate::tensor::bulk_arc;
 use crate::tensor::bulk_arc::BulkArc;
 use crate::tensor::memory;
 use crate::tensor::memory::{Memory, Owner};
+use crate::tensor::parts::{Joined, Split, Whole};
 
 /// Shared ownership of one piece of memory. Cloning it shares the memory.
 #[derive(Clone)]
@@ -41,6 +43,7 @@ impl Iterator for Shares {
 /// What a traversal looks at comes first, in one cache line with the count.
 #[repr(C)]
 struct StorageInner {
+    /// Where it ends in its buffer. A part does not begin at the start, but no offset of a tensor in it lies before it.
     bytes: usize,
     host: Option<(NonNull<u8>, bool)>,
     /// `None` is the host: sources are let go of by many threads at once, and a shared count would slow them down.
@@ -134,6 +137,54 @@ impl Storage {
         Self::over(Memory::Part(part), None, None, Gaps::Kept, lent)
     }
 
+    /// Part number `number` of `whole`, which lies at `range` of its buffer.
+    pub(crate) fn part(whole: &Arc<Whole>, number: usize, range: Range<usize>) -> Self {
+        let from = whole.storage();
+        let memory = Memory::Split(Split::new(whole, number, range.start));
+        Self(BulkArc::new(StorageInner {
+            bytes: range.end,
+            host: from.0.host,
+            memory: ManuallyDrop::new(memory),
+            device: from.0.device.clone(),
+            filled_by: from.pending().cloned(),
+            gaps: Gaps::Kept,
+            lent: from.0.lent,
+            used: AtomicBool::new(true),
+            uses: Mutex::new(whole.uses_so_far()),
+        }))
+    }
+
+    /// All parts of `whole`, which `filled_by` fills.
+    pub(crate) fn joined(whole: Arc<Whole>, parts: Vec<Self>, filled_by: Option<Arc<Completion>>) -> Self {
+        let from = whole.storage().0.clone();
+        let mut joined = Self(BulkArc::new(StorageInner {
+            bytes: from.bytes,
+            host: from.host,
+            memory: ManuallyDrop::new(Memory::Joined(Box::new(Joined::new(whole, parts)))),
+            device: from.device.clone(),
+            filled_by,
+            gaps: Gaps::Kept,
+            lent: from.lent,
+            used: AtomicBool::new(true),
+            uses: Mutex::default(),
+        }));
+        drop(from);
+        joined.settle();
+        joined
+    }
+
+    /// Makes one storage out of parts that were joined, if nothing is in flight in them any more.
+    pub(crate) fn settle(&mut self) {
+        let Memory::Joined(joined) = &*self.0.memory else { return };
+        if self.check_ready().is_err() || !self.is_exclusive() {
+            return;
+        }
+        // The parts go, and leave their uses to the whole.
+        let whole = joined.whole().storage().clone();
+        *self = whole;
+        self.swap_filler(&mut None);
+    }
+
     fn with(
         buffer: Box<dyn Buffer>,
         device: Option<Device>,
@@ -168,6 +219,24 @@ impl Storage {
         Self(BulkArc::new(memory))
     }
 
+    /// Fails unless it may be written and nobody else holds it, but for the copy that still fills it.
+    pub(crate) fn check_splittable(&self) -> Result<()> {
+        if !self.is_writable() {
+            let cure = "split a copy of it, or memory that was lent to be written";
+            return Err(Error::NotWritable { why: "lent read-only", cure });
+        }
+        let is_filled = || matches!(self.check_ready(), Err(Error::NotReady));
+        let is_joined = matches!(&*self.0.memory, Memory::Joined(_));
+        match self.is_exclusive() || is_filled() || self.is_exclusive() {
+            true if is_joined => {
+                let cure = "wait for what fills and reads them (Device::synchronize)";
+                Err(Error::NotWritable { why: "joined of parts that are still in flight", cure })
+            }
+            true => Ok(()),
+            false => Err(self.shared()),
+        }
+    }
+
     /// What tells this storage from any other that is alive.
     #[inline]
     pub(crate) fn identity(&self) -> usize {
@@ -180,8 +249,31 @@ impl Storage {
         Shares(self.0.shares(count))
     }
 
+    /// Where it ends, counted from the start of its buffer.
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes
+    }
+
+    /// The size of what it keeps alive.
+    pub(crate) fn retained_bytes(&self) -> usize {
+        self.buffer().bytes()
+    }
+
+    /// The size of what is its own.
+    pub(crate) fn own_bytes(&self) -> usize {
+        match &*self.0.memory {
+            Memory::Split(part) => self.0.bytes.saturating_sub(part.start()),
+            _ => self.0.bytes,
+        }
+    }
+
+    /// What it is a part of, and which.
+    pub(crate) fn as_part(&self) -> Option<&Split> {
+        match &*self.0.memory {
+            Memory::Split(part) => Some(part),
+            Memory::Joined(joined) => joined.whole().storage().as_part(),
+            Memory::Buffer(_) | Memory::Part(_) => None,
+        }
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {
@@ -219,17 +311,25 @@ impl Storage {
 
     /// Whether nobody else holds it: no other tensor, and nothing in flight.
     pub(crate) fn is_exclusive(&self) -> bool {
-        !self.0.is_shared()
+        !self.0.is_shared() && self.0.memory.is_exclusive()
+    }
+
+    /// All of it, if nobody else holds it.
+    fn exclusive(&mut self) -> Option<&mut StorageInner> {
+        if !self.0.memory.is_exclusive() {
+            return None;
+        }
+        self.0.get_mut()
     }
 
     /// Takes out the uses that are over, if nobody else holds it: dropping them may run code of a stream's owner.
     pub(crate) fn take_past_uses(&mut self) -> List {
-        self.0.get_mut().map(|memory| memory.uses.get_mut().take_past()).unwrap_or_default()
+        self.exclusive().map(|memory| memory.take_past_uses()).unwrap_or_default()
     }
 
     /// Swaps the copy that fills it for another one; `false`, and nothing is changed, if somebody else holds it.
     pub(crate) fn swap_filler(&mut self, filler: &mut Option<Arc<Completion>>) -> bool {
-        let memory = self.0.get_mut();
+        let memory = self.exclusive();
         memory.map(|memory| std::mem::swap(&mut memory.filled_by, filler)).is_some()
     }
 
@@ -297,8 +397,9 @@ impl Storage {
     pub(crate) fn host_bytes_mut(&mut self, offset: usize, bytes: usize) -> Result<&mut [u8]> {
         self.check_ready()?;
         let start = self.host_range(offset, bytes)?;
-        let Some(memory) = self.0.get_mut() else {
-            return Err(self.shared());
+        let shared = self.shared();
+        let Some(memory) = self.exclusive() else {
+            return Err(shared);
         };
         if !memory.host().is_some_and(|(_, writable)| writable) {
             let cure = "write to a copy of its elements (to_vec)";
@@ -313,11 +414,11 @@ impl Storage {
     pub(crate) fn buffer_mut(&mut self) -> Result<Option<&mut Box<dyn Buffer>>> {
         self.check_ready()?;
         let shared = self.shared();
-        let memory = self.0.get_mut().ok_or(shared)?;
+        let memory = self.exclusive().ok_or(shared)?;
         memory.check_unused()?;
         Ok(match &mut *memory.memory {
             Memory::Buffer(buffer) => Some(buffer),
-            Memory::Part(_) => None,
+            Memory::Part(_) | Memory::Split(_) | Memory::Joined(_) => None,
         })
     }
 
@@ -414,6 +515,24 @@ impl Storage {
 
     fn add_known_uses(&self, streams: &mut StreamUses) {
         self.0.uses.lock().add_to(streams);
+        self.0.memory.also_used().iter().for_each(|storage| storage.add_uses(streams));
+    }
+
+    /// Its uses up to now.
+    pub(crate) fn uses_so_far(&self) -> Uses {
+        self.0.uses.lock().so_far()
+    }
+
+    /// Keeps the uses of parts that have gone until the memory goes.
+    pub(crate) fn keep(&self, uses: Uses) {
+        if !uses.is_empty() {
+            let over = {
+                let mut known = self.0.uses.lock();
+                self.0.used.store(true, Ordering::Release);
+                known.absorb(uses)
+            };
+            drop(over);
+        }
     }
 }
 
@@ -427,7 +546,7 @@ pub(crate) fn poisoned(error: Error) -> Error {
 /// What a device fills outside of any copy.
 impl Retained for Storage {
     fn give_up(&self) -> usize {
-        self.bytes()
+        self.own_bytes()
     }
 }
 
@@ -445,25 +564,38 @@ impl Drop for StorageInner {
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         let uses = std::mem::take(self.uses.get_mut());
         match (uses.is_empty(), memory) {
+            (_, Memory::Split(part)) => part.whole().keep(uses),
+            (_, Memory::Joined(joined)) => joined.whole().keep(uses),
             (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, self.is_lent()),
             (true, Memory::Part(part)) => memory::let_go(part),
-            (false, memory) => uses.release(memory.into_buffer(), self.is_lent()),
+            (false, Memory::Buffer(buffer)) => uses.release(buffer, self.is_lent()),
+            (false, Memory::Part(part)) => uses.release(Box::new(part), self.is_lent()),
         }
     }
 }
 
 impl StorageInner {
     /// Fails while a stream uses the memory.
-    fn check_unused(&mut self) -> Result<()> {
-        let uses = self.uses.get_mut();
-        drop(uses.take_past());
-        match uses.is_empty() {
+    fn check_unused(&self) -> Result<()> {
+        drop(self.take_past_uses());
+        match self.is_unused() {
             true => Ok(()),
             false => Err(Error::NotWritable {
                 why: "in use on a stream",
                 cure: "wait for the stream (Stream::synchronize)",
             }),
         }
+    }
+
+    /// Takes out the uses that are over. To be called while nobody else holds the memory.
+    fn take_past_uses(&self) -> List {
+        let mut past = self.uses.lock().take_past();
+        self.memory.also_used().iter().for_each(|storage| past.extend(storage.0.take_past_uses()));
+        past
+    }
+
+    fn is_unused(&self) -> bool {
+        self.uses.lock().is_empty() && self.memory.also_used().iter().all(|storage| storage.0.is_unused())
     }
 
     fn is_lent(&self) -> bool {

@@ -172,7 +172,7 @@ impl Tensor {
             address,
             alignment: Alignment::new(1 << first_bit.min(20)).unwrap_or(Alignment::ONE),
             bytes: self.layout.span(),
-            retained_bytes: storage.bytes(),
+            retained_bytes: storage.retained_bytes(),
         })
     }
 
@@ -200,7 +200,7 @@ impl Tensor {
 
     /// The size of the whole storage that the tensor keeps alive; 0 while a copy has taken it.
     pub fn retained_bytes(&self) -> usize {
-        self.storage().map_or(0, Storage::bytes)
+        self.storage().map_or(0, Storage::retained_bytes)
     }
 
     /// A tensor over a part of a storage.

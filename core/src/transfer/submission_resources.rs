@@ -53,7 +53,7 @@ impl Retained for SubmissionResources {
     fn give_up(&self) -> usize {
         let shared = self.shared_blocks.iter().map(|block| &**block);
         let sources = self.sources().iter().map(|leaf| &leaf.storage);
-        let mut bytes = self.storages.iter().chain(sources).map(Storage::bytes).sum::<usize>();
+        let mut bytes = self.storages.iter().chain(sources).map(Storage::own_bytes).sum::<usize>();
         for block in self.blocks.iter().chain(shared).chain(&self.table) {
             if block.give_up() {
                 bytes += block.bytes();

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use transship_core::{DType, Device, Error, StreamPriority};
+use transship_core::{CopyOptions, DType, Device, Error, StreamPriority, Tensor, start_copy_into};
 use transship_wgpu::WgpuBuffer;
 use wgpu::BufferUsages;
 
@@ -22,6 +22,33 @@ pub(crate) fn a_buffer_becomes_a_tensor() -> Outcome {
     assert_eq!(floats(tensor), numbers(1024, 1)[24..1024]);
     // The program's buffer is still the program's.
     assert_eq!(program.read(&buffer), numbers(1024, 1));
+    Ok(())
+}
+
+/// All of it, parts of it, and one part out of another: wgpu itself copies between two buffers only.
+pub(crate) fn a_buffer_is_copied_into() -> Outcome {
+    let program = Program::new();
+    let buffer = program.buffer(4096, BufferUsages::COPY_SRC | BufferUsages::COPY_DST);
+    let held = transship_wgpu::wrap_buffer(&program.target, buffer.clone(), 0, &[4, 256], DType::F32)?;
+    let value = |rows, seed| Tensor::from_vec(numbers(rows * 256, seed), &[rows, 256]);
+    let held = start_copy_into(value(4, 1)?, held, CopyOptions::default())?.wait()?;
+    assert_eq!(program.read(&buffer), numbers(1024, 1));
+
+    let mut parts = held.split(0, &[1, 2, 1])?;
+    let middle = start_copy_into(value(2, 2)?, parts.remove(1), CopyOptions::default())?.wait()?;
+    let first = parts.remove(0);
+    let first = start_copy_into(parts.remove(0), first, CopyOptions::default())?.wait()?;
+    assert_eq!(floats(first), numbers(1024, 1)[768..]);
+    drop(middle);
+    let expected = [&numbers(1024, 1)[768..], &numbers(512, 2), &numbers(1024, 1)[768..]].concat();
+    assert_eq!(program.read(&buffer), expected);
+
+    let read_only = program.buffer(4096, BufferUsages::COPY_SRC);
+    let held = transship_wgpu::wrap_buffer(&program.target, read_only, 0, &[4, 256], DType::F32)?;
+    let refused = start_copy_into(value(4, 1)?, held, CopyOptions::default()).err();
+    let refused = refused.ok_or("a buffer without COPY_DST was written")?;
+    let why = format!("{:?}", refused.error());
+    assert!(why.contains("lent read-only"), "{why}");
     Ok(())
 }
 
