@@ -11,6 +11,7 @@ use crate::job::job::Job;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::fork;
 use crate::runtime::sync::Instant;
+use crate::runtime::trace::span;
 use crate::tensor::storage::Storage;
 use crate::tree::tensor_tree::TensorTree;
 
@@ -36,6 +37,7 @@ impl<S: TensorTree> CopyHandle<S> {
 
     /// Waits. While the device copies, puts the structure together and releases the sources.
     pub(crate) fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, CopyError<S>> {
+        let _span = span!("wait", copy = self.number());
         if timeout.is_none() {
             self.help()?;
         }
@@ -48,6 +50,12 @@ impl<S: TensorTree> CopyHandle<S> {
             Ok(done) => Ok(done),
             Err(error) => Err(self.give_up(error)),
         }
+    }
+
+    /// The number of the copy in its spans, as long as it has its sources.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.job.as_ref().map(|job| job.leaves.copy())
     }
 
     /// Whether workers carry it out and many copies share the same staging.
@@ -90,10 +98,12 @@ impl<S: TensorTree> CopyHandle<S> {
             return Ok(());
         }
         let Some(job) = &self.job else { return Ok(()) };
-        if let Some(unstaging) = job.left_to_unstage() {
-            if !self.completion.is_done_cached() {
-                return Ok(());
-            }
+        let left = job.left_to_unstage();
+        if left.is_some() && !self.completion.is_done_cached() {
+            return Ok(());
+        }
+        let _span = span!("finish", copy = job.leaves.copy());
+        if let Some(unstaging) = left {
             // SAFETY: the copy is done (`is_done_cached`), and only `place`, below, puts its results into the structure.
             if let Err(error) = unsafe { unstaging.unstage() } {
                 return Err(self.give_up(error));

@@ -12,6 +12,7 @@ use crate::job::job::Job;
 use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::job::report::CopyReport;
 use crate::runtime::fork;
+use crate::runtime::trace::span;
 use crate::transfer::background::BackgroundCopy;
 use crate::transfer::launch::launch;
 use crate::tree::tensor_tree::TensorTree;
@@ -78,9 +79,18 @@ fn started<S: TensorTree>(
     options: CopyOptions,
 ) -> Result<(Arc<Job>, Option<Arc<BackgroundCopy>>, CopyReport)> {
     fork::check()?;
+    let span = span!(
+        "start_copy_into",
+        device = tracing::field::Empty,
+        copy = tracing::field::Empty,
+        leaves = tracing::field::Empty,
+        bytes = tracing::field::Empty
+    );
     let completion = Completion::within(options.deadline);
     let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
-    match launch(&job) {
+    span.record("device", || job.target.id().to_string());
+    job.describe(&span);
+    match launch(&job, &span) {
         Ok(workers) => Ok((job, workers, report)),
         Err(error) => {
             take_and_put::restore(&job.leaves, value);

@@ -12,6 +12,7 @@ use crate::in_flight::submission_queue::{Ops, SubmissionQueue};
 use crate::job::chunk_memory::Destinations;
 use crate::job::job::Job;
 use crate::job::transfer_path::TransferPath;
+use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::transfer::cut_segments::Segment;
 use crate::transfer::submission_resources::SubmissionResources;
@@ -66,8 +67,20 @@ impl<'a> SegmentCopy<'a> {
     {
         let completion = &self.job.completion;
         self.job.note_begun();
+        let span = span!(
+            "submit",
+            device = queue.device().to_string(),
+            stream = queue.number(),
+            bytes = tracing::field::Empty,
+            copies = tracing::field::Empty,
+            gathered = tracing::field::Empty
+        );
         // SAFETY: the caller keeps the promise of `SubmissionQueue::submit`.
         let submission = completion.metrics.time(Phase::Submit, || unsafe { queue.submit(keep, ops) })?;
+        span.record("bytes", || submission.bytes);
+        span.record("copies", || submission.copies);
+        span.record("gathered", || submission.gathered);
+        span.end();
         completion.metrics.count(&submission);
         completion.reach(queue, submission.position);
         if self.job.pace.is_some() && !self.segment.last {
