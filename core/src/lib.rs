@@ -34,6 +34,7 @@ mod runtime;
 pub mod runtime;
 mod staging;
 mod tensor;
+mod timeline;
 mod transfer;
 mod tree;
 
@@ -72,6 +73,7 @@ pub use crate::tensor::registered::Registered;
 pub use crate::tensor::shared_owner::SharedOwner;
 pub use crate::tensor::strides::Strides;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
+pub use crate::timeline::timeline::Timeline;
 pub use crate::tree::pair::Pairs;
 pub use crate::tree::paths::{Paths, TensorPath, for_each_path};
 pub use crate::tree::step::Step;

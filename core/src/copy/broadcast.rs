@@ -61,8 +61,9 @@ pub fn start_copy_to_all<S: TensorTree + Clone>(
     );
     // Made first, because deadlines and reports count from the call.
     let mut targets =
-        to.iter().map(|target| (target, Completion::within(options.deadline)));
+        to.iter().map(|target| (target, Completion::within(options.deadline, options.timeline.as_ref())));
     let Some((first, completion)) = targets.next() else { return Ok(Vec::new()) };
+    let _timed = completion.metrics.timed("start_copy_to_all");
     let mut broadcast = Broadcast::new(Prepared::new(value, first, &options, completion)?);
     span.record("device", || names(to));
     broadcast.copies.iter().for_each(|(_, job, _)| job.describe(&span));

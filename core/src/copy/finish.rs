@@ -38,6 +38,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// Waits. While the device copies, puts the structure together and releases the sources.
     pub(crate) fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, CopyError<S>> {
         let _span = span!("wait", copy = self.number());
+        let _timed = self.completion.metrics.timed("wait");
         if timeout.is_none() {
             self.help()?;
         }
@@ -103,6 +104,7 @@ impl<S: TensorTree> CopyHandle<S> {
             return Ok(());
         }
         let _span = span!("finish", copy = job.leaves.copy());
+        let _timed = self.completion.metrics.timed("finish");
         if let Some(unstaging) = left {
             // SAFETY: the copy is done (`is_done_cached`), and only `place`, below, puts its results into the structure.
             if let Err(error) = unsafe { unstaging.unstage() } {
@@ -111,6 +113,7 @@ impl<S: TensorTree> CopyHandle<S> {
         }
         self.place()?;
         if let Some(job) = self.job.take() {
+            job.note_memory();
             self.placed = job.results();
             job.report(&mut self.planned);
         }
@@ -147,6 +150,7 @@ impl<S: TensorTree> CopyHandle<S> {
 
     pub(crate) fn finish(&mut self) -> Result<S, CopyError<S>> {
         self.rebuild()?;
+        self.note_memory();
         self.placed.clear();
         if self.job.is_some() {
             // It has failed since the last look.
@@ -156,6 +160,15 @@ impl<S: TensorTree> CopyHandle<S> {
         // Its memory is in the structure that comes out.
         self.into = None;
         self.value.take().ok_or_else(|| self.failed(Error::Finished, None))
+    }
+
+    /// Writes down what is in use at its end, if it goes into a timeline.
+    fn note_memory(&self) {
+        if let Some(recorder) = self.completion.metrics.recorder()
+            && let Some(device) = self.placed.first().and_then(Storage::device)
+        {
+            device.note_memory(recorder);
+        }
     }
 
     fn failed(&self, error: Error, value: Option<S>) -> CopyError<S> {

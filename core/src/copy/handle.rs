@@ -77,6 +77,7 @@ impl<S: TensorTree> CopyHandle<S> {
     ) -> Self {
         let keeper = job.leaves.keeper().clone();
         keeper.retired.join();
+        job.note_memory();
         Self {
             keeper,
             value: Some(value),
@@ -155,6 +156,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// [`wait`](Self::wait) otherwise.
     pub fn wait_on(mut self, stream: &Stream) -> Result<S, CopyError<S>> {
         let span = span!("wait_on", copy = self.number(), stream = stream.queue().number());
+        let _timed = self.completion.metrics.timed("wait_on");
         self.help()?;
         match self.hand_to(stream) {
             Ok(()) => {}

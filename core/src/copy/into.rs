@@ -86,7 +86,8 @@ fn started<S: TensorTree>(
         leaves = tracing::field::Empty,
         bytes = tracing::field::Empty
     );
-    let completion = Completion::within(options.deadline);
+    let completion = Completion::within(options.deadline, options.timeline.as_ref());
+    let _timed = completion.metrics.timed("start_copy_into");
     let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
     span.record("device", || job.target.id().to_string());
     job.describe(&span);
@@ -138,7 +139,12 @@ fn prepared<S: TensorTree>(
     report.leaves = paired.leaves.len();
     match Job::into_memory(paired, options, completion) {
         Ok(job) => {
-            report.plan = taken.elapsed();
+            let planned = Instant::now();
+            report.plan = planned - taken;
+            if let Some(recorder) = job.completion.metrics.recorder() {
+                recorder.phase("traverse", started, taken);
+                recorder.phase("plan", taken, planned);
+            }
             Ok((Arc::new(job), report))
         }
         Err(failed) => {

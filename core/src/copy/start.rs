@@ -62,7 +62,8 @@ pub fn start_copy<S: TensorTree>(
         leaves = tracing::field::Empty,
         bytes = tracing::field::Empty
     );
-    let completion = Completion::within(options.deadline);
+    let completion = Completion::within(options.deadline, options.timeline.as_ref());
+    let _timed = completion.metrics.timed("start_copy");
     let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
     job.describe(&span);
     match launch(&job, &span) {
@@ -110,7 +111,12 @@ impl<S: TensorTree> Prepared<S> {
                 return Err(CopyError::new(error, Some(value)).of_copy_to(to.id()));
             }
         };
-        report.plan = taken.elapsed();
+        let planned = Instant::now();
+        report.plan = planned - taken;
+        if let Some(recorder) = job.completion.metrics.recorder() {
+            recorder.phase("traverse", started, taken);
+            recorder.phase("plan", taken, planned);
+        }
         report.leaves = job.leaves.len();
         Ok(Self { value, job, report })
     }

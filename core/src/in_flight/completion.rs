@@ -16,6 +16,7 @@ use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::runtime::sync::{Condvar, Instant, Mutex, MutexGuard, thread};
 use crate::runtime::{fork, reactor};
+use crate::timeline::timeline::Timeline;
 
 const RUNNING: u8 = 0;
 const SUBMITTED: u8 = 1;
@@ -59,11 +60,11 @@ struct Inner {
 impl Completion {
     /// A copy whose pieces are not submitted yet, without a deadline.
     pub(crate) fn new() -> Arc<Self> {
-        Self::within(None)
+        Self::within(None, None)
     }
 
-    /// A copy whose pieces are not submitted yet, to be done within `limit`.
-    pub(crate) fn within(limit: Option<Duration>) -> Arc<Self> {
+    /// A copy whose pieces are not submitted yet, to be done within `limit`, which goes into `timeline`.
+    pub(crate) fn within(limit: Option<Duration>, timeline: Option<&Timeline>) -> Arc<Self> {
         // A limit beyond the range of the clock is none.
         let deadline =
             limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
@@ -80,7 +81,7 @@ impl Completion {
                 watched: false,
             }),
             moved: Condvar::new(),
-            metrics: CopyMetrics::new(),
+            metrics: CopyMetrics::new(timeline),
             retired: Retired::default(),
         })
     }

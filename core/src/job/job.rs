@@ -113,6 +113,15 @@ impl Job {
         span.record("bytes", || self.payload_bytes());
     }
 
+    /// Writes down what is in use on its devices, if it goes into a timeline.
+    #[inline]
+    pub(crate) fn note_memory(&self) {
+        if let Some(recorder) = self.completion.metrics.recorder() {
+            let devices = [&self.target].into_iter().chain(self.source_devices());
+            devices.for_each(|device| device.note_memory(recorder));
+        }
+    }
+
     /// To be called before something is submitted or written.
     pub(crate) fn note_begun(&self) {
         self.begun.store(true, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! staging block holds just the bytes of one segment, at the same distances.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::backend::Direction;
 use crate::error::{Error, Result};
@@ -75,6 +76,7 @@ impl<'a> SegmentCopy<'a> {
             copies = tracing::field::Empty,
             gathered = tracing::field::Empty
         );
+        let begin = completion.metrics.recorder().map(|_| Instant::now());
         // SAFETY: the caller keeps the promise of `SubmissionQueue::submit`.
         let submission = completion.metrics.time(Phase::Submit, || unsafe { queue.submit(keep, ops) })?;
         span.record("bytes", || submission.bytes);
@@ -82,6 +84,10 @@ impl<'a> SegmentCopy<'a> {
         span.record("gathered", || submission.gathered);
         span.end();
         completion.metrics.count(&submission);
+        if let (Some(recorder), Some(at)) = (completion.metrics.recorder(), begin) {
+            let bytes = submission.bytes as u64;
+            recorder.submitted(queue.device(), queue.number(), submission.position, bytes, at);
+        }
         completion.reach(queue, submission.position);
         if self.job.pace.is_some() && !self.segment.last {
             queue.wait(submission.position, None)?;
