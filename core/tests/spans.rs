@@ -14,7 +14,7 @@ use support::{bytes_of, eventually, in_time, late, no_violations};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
-use tracing::{Event, Metadata, Subscriber, subscriber};
+use tracing::{Dispatch, Event, Metadata, Subscriber, subscriber};
 use transship_core::{
     BackgroundWork, CopyOptions, Device, Tensor, start_copy, start_copy_into, start_copy_to_all,
 };
@@ -285,6 +285,8 @@ fn a_subscriber_may_lock_and_copy() {
     device.prepare(64).unwrap();
     let (looker, seen) = Looker::new();
     let looker = Looker { act: Some((copy_under_its_own_lock, device.clone())), ..looker };
+    // A span that the only subscriber of a process causes first, `tracing` takes for one that nobody wants.
+    let _another = Dispatch::new(Looker::new().0);
     let done = seen.clone();
     in_time(move || {
         subscriber::with_default(looker, || {

@@ -60,7 +60,7 @@ mod on {
     struct Scope(Option<DefaultGuard>);
 
     /// The span that work on other threads belongs to. Clones are one.
-    #[derive(Clone, Default)]
+    #[derive(Clone)]
     pub(crate) struct Parent(Option<Arc<Held>>);
 
     struct Held(Option<(Span, Dispatch)>);
@@ -128,6 +128,12 @@ mod on {
         }
     }
 
+    impl Parent {
+        pub(crate) fn none() -> Self {
+            Self(None)
+        }
+    }
+
     impl Drop for Held {
         fn drop(&mut self) {
             if let Some(held) = self.0.take() {
@@ -143,8 +149,14 @@ mod off {
     pub(crate) struct Entered;
 
     /// No parent.
-    #[derive(Clone, Default)]
+    #[derive(Clone)]
     pub(crate) struct Parent;
+
+    impl Parent {
+        pub(crate) fn none() -> Self {
+            Self
+        }
+    }
 
     impl Entered {
         #[inline(always)]

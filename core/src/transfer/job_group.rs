@@ -35,7 +35,7 @@ pub(crate) struct JobGroup {
 
 impl JobGroup {
     pub(crate) fn of(job: Arc<Job>) -> Self {
-        Self { jobs: smallvec![job], lease: None, parent: Parent::default() }
+        Self { jobs: smallvec![job], lease: None, parent: Parent::none() }
     }
 
     /// Whether a copy to `target` can share with these.

@@ -88,7 +88,9 @@ impl<'a> SegmentCopy<'a> {
             let bytes = submission.bytes as u64;
             recorder.submitted(queue.device(), queue.number(), submission.position, bytes, at);
         }
-        completion.reach(queue, submission.position);
+        // What goes over the host counts when it goes up.
+        let is_last_leg = Arc::ptr_eq(queue, &self.path.queue);
+        completion.reach_with(queue, submission.position, if is_last_leg { submission.bytes } else { 0 });
         if self.job.pace.is_some() && !self.segment.last {
             queue.wait(submission.position, None)?;
         }
