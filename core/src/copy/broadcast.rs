@@ -12,6 +12,7 @@ use crate::job::job::Job;
 use crate::job::options::CopyOptions;
 use crate::job::report::CopyReport;
 use crate::runtime::foreign;
+use crate::runtime::trace::{Entered, span};
 use crate::transfer::background::BackgroundCopy;
 use crate::transfer::job_group::JobGroup;
 use crate::transfer::launch::launch_all;
@@ -51,19 +52,34 @@ pub fn start_copy_to_all<S: TensorTree + Clone>(
     to: &[Device],
     options: CopyOptions,
 ) -> Result<Vec<CopyHandle<S>>, CopyError<S>> {
+    let span = span!(
+        "start_copy_to_all",
+        device = tracing::field::Empty,
+        copy = tracing::field::Empty,
+        leaves = tracing::field::Empty,
+        bytes = tracing::field::Empty
+    );
     // Made first, because deadlines and reports count from the call.
-    let mut targets = to.iter().map(|target| (target, Completion::within(options.deadline)));
+    let mut targets =
+        to.iter().map(|target| (target, Completion::within(options.deadline, options.timeline.as_ref())));
     let Some((first, completion)) = targets.next() else { return Ok(Vec::new()) };
+    let _timed = completion.metrics.timed("start_copy_to_all");
     let mut broadcast = Broadcast::new(Prepared::new(value, first, &options, completion)?);
+    span.record("device", || names(to));
+    broadcast.copies.iter().for_each(|(_, job, _)| job.describe(&span));
     for (target, completion) in targets {
         if let Err(error) = broadcast.add(target, &options, completion) {
             return Err(broadcast.fail(error));
         }
     }
-    match broadcast.launch() {
+    match broadcast.launch(&span) {
         Ok(()) => Ok(broadcast.into_handles()),
         Err(error) => Err(broadcast.fail(error)),
     }
+}
+
+fn names(devices: &[Device]) -> String {
+    devices.iter().map(|device| device.id().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The copies of one structure.
@@ -113,11 +129,11 @@ impl<S: TensorTree + Clone> Broadcast<S> {
     }
 
     /// Launches all; fails if no copy can be.
-    fn launch(&mut self) -> Result<()> {
+    fn launch(&mut self, span: &Entered) -> Result<()> {
         let mut failed = None;
         let mut some_run = false;
         for plan in &mut self.plans {
-            match launch_all(&plan.jobs) {
+            match launch_all(&plan.jobs, span) {
                 Ok(workers) => {
                     plan.workers = workers;
                     some_run = true;

@@ -11,6 +11,7 @@ use crate::job::job::Job;
 use crate::runtime::backoff::Backoff;
 use crate::runtime::fork;
 use crate::runtime::sync::Instant;
+use crate::runtime::trace::span;
 use crate::tensor::storage::Storage;
 use crate::tree::tensor_tree::TensorTree;
 
@@ -36,6 +37,8 @@ impl<S: TensorTree> CopyHandle<S> {
 
     /// Waits. While the device copies, puts the structure together and releases the sources.
     pub(crate) fn wait_for(&mut self, timeout: Option<Duration>) -> Result<bool, CopyError<S>> {
+        let _span = span!("wait", copy = self.number());
+        let _timed = self.completion.metrics.timed("wait");
         if timeout.is_none() {
             self.help()?;
         }
@@ -48,6 +51,12 @@ impl<S: TensorTree> CopyHandle<S> {
             Ok(done) => Ok(done),
             Err(error) => Err(self.give_up(error)),
         }
+    }
+
+    /// The number of the copy in its spans, as long as it has its sources.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.job.as_ref().map(|job| job.leaves.copy())
     }
 
     /// Whether workers carry it out and many copies share the same staging.
@@ -90,10 +99,13 @@ impl<S: TensorTree> CopyHandle<S> {
             return Ok(());
         }
         let Some(job) = &self.job else { return Ok(()) };
-        if let Some(unstaging) = job.left_to_unstage() {
-            if !self.completion.is_done_cached() {
-                return Ok(());
-            }
+        let left = job.left_to_unstage();
+        if left.is_some() && !self.completion.is_done_cached() {
+            return Ok(());
+        }
+        let _span = span!("finish", copy = job.leaves.copy());
+        let _timed = self.completion.metrics.timed("finish");
+        if let Some(unstaging) = left {
             // SAFETY: the copy is done (`is_done_cached`), and only `place`, below, puts its results into the structure.
             if let Err(error) = unsafe { unstaging.unstage() } {
                 return Err(self.give_up(error));
@@ -101,6 +113,7 @@ impl<S: TensorTree> CopyHandle<S> {
         }
         self.place()?;
         if let Some(job) = self.job.take() {
+            job.note_memory();
             self.placed = job.results();
             job.report(&mut self.planned);
         }
@@ -137,6 +150,7 @@ impl<S: TensorTree> CopyHandle<S> {
 
     pub(crate) fn finish(&mut self) -> Result<S, CopyError<S>> {
         self.rebuild()?;
+        self.note_memory();
         self.placed.clear();
         if self.job.is_some() {
             // It has failed since the last look.
@@ -146,6 +160,15 @@ impl<S: TensorTree> CopyHandle<S> {
         // Its memory is in the structure that comes out.
         self.into = None;
         self.value.take().ok_or_else(|| self.failed(Error::Finished, None))
+    }
+
+    /// Writes down what is in use at its end, if it goes into a timeline.
+    fn note_memory(&self) {
+        if let Some(recorder) = self.completion.metrics.recorder()
+            && let Some(device) = self.placed.first().and_then(Storage::device)
+        {
+            device.note_memory(recorder);
+        }
     }
 
     fn failed(&self, error: Error, value: Option<S>) -> CopyError<S> {

@@ -12,6 +12,7 @@ use crate::in_flight::after_cancel::InFlight;
 use crate::in_flight::completion::Completion;
 use crate::job::job::Job;
 use crate::job::report::CopyReport;
+use crate::runtime::trace::span;
 use crate::runtime::{fork, lent_collector};
 use crate::tensor::storage::Storage;
 use crate::transfer::background::BackgroundCopy;
@@ -76,6 +77,7 @@ impl<S: TensorTree> CopyHandle<S> {
     ) -> Self {
         let keeper = job.leaves.keeper().clone();
         keeper.retired.join();
+        job.note_memory();
         Self {
             keeper,
             value: Some(value),
@@ -153,6 +155,8 @@ impl<S: TensorTree> CopyHandle<S> {
     /// [`Error::HostTarget`] if the target is the host, [`Error::Unsupported`] if `stream` is of another driver; as
     /// [`wait`](Self::wait) otherwise.
     pub fn wait_on(mut self, stream: &Stream) -> Result<S, CopyError<S>> {
+        let span = span!("wait_on", copy = self.number(), stream = stream.queue().number());
+        let _timed = self.completion.metrics.timed("wait_on");
         self.help()?;
         match self.hand_to(stream) {
             Ok(()) => {}
@@ -163,6 +167,7 @@ impl<S: TensorTree> CopyHandle<S> {
             }
         }
         let value = self.finish()?;
+        span.end();
         // Without a reactor thread the memory stays in its queue until the next copy settles it.
         let _ = self.completion.leave_to_reactor();
         Ok(value)

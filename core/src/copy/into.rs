@@ -12,6 +12,7 @@ use crate::job::job::Job;
 use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::job::report::CopyReport;
 use crate::runtime::fork;
+use crate::runtime::trace::span;
 use crate::transfer::background::BackgroundCopy;
 use crate::transfer::launch::launch;
 use crate::tree::tensor_tree::TensorTree;
@@ -83,9 +84,19 @@ fn started<S: TensorTree>(
     options: CopyOptions,
 ) -> Result<(Arc<Job>, Option<Arc<BackgroundCopy>>, CopyReport)> {
     fork::check()?;
-    let completion = Completion::within(options.deadline);
+    let span = span!(
+        "start_copy_into",
+        device = tracing::field::Empty,
+        copy = tracing::field::Empty,
+        leaves = tracing::field::Empty,
+        bytes = tracing::field::Empty
+    );
+    let completion = Completion::within(options.deadline, options.timeline.as_ref());
+    let _timed = completion.metrics.timed("start_copy_into");
     let (job, report) = prepared(value, into, &options.policy(CopyPolicy::Always), completion)?;
-    match launch(&job) {
+    span.record("device", || job.target.id().to_string());
+    job.describe(&span);
+    match launch(&job, &span) {
         Ok(workers) => Ok((job, workers, report)),
         Err(error) => {
             take_and_put::restore(&job.leaves, value);
@@ -133,7 +144,12 @@ fn prepared<S: TensorTree>(
     report.leaves = paired.leaves.len();
     match Job::into_memory(paired, options, completion) {
         Ok(job) => {
-            report.plan = taken.elapsed();
+            let planned = Instant::now();
+            report.plan = planned - taken;
+            if let Some(recorder) = job.completion.metrics.recorder() {
+                recorder.phase("traverse", started, taken);
+                recorder.phase("plan", taken, planned);
+            }
             Ok((Arc::new(job), report))
         }
         Err(failed) => {

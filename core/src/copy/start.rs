@@ -12,6 +12,7 @@ use crate::job::job::Job;
 use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
 use crate::job::report::CopyReport;
+use crate::runtime::trace::span;
 use crate::transfer::launch::launch;
 use crate::tree::tensor_tree::TensorTree;
 
@@ -54,9 +55,18 @@ pub fn start_copy<S: TensorTree>(
     to: &Device,
     options: CopyOptions,
 ) -> Result<CopyHandle<S>, CopyError<S>> {
-    let completion = Completion::within(options.deadline);
+    let span = span!(
+        "start_copy",
+        device = to.id().to_string(),
+        copy = tracing::field::Empty,
+        leaves = tracing::field::Empty,
+        bytes = tracing::field::Empty
+    );
+    let completion = Completion::within(options.deadline, options.timeline.as_ref());
+    let _timed = completion.metrics.timed("start_copy");
     let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
-    match launch(&job) {
+    job.describe(&span);
+    match launch(&job, &span) {
         Ok(workers) => Ok(CopyHandle::new(value, job, workers, report)),
         Err(error) => {
             job.completion.fail(error.clone());
@@ -101,7 +111,12 @@ impl<S: TensorTree> Prepared<S> {
                 return Err(CopyError::new(error, Some(value)).of_copy_to(to.id()));
             }
         };
-        report.plan = taken.elapsed();
+        let planned = Instant::now();
+        report.plan = planned - taken;
+        if let Some(recorder) = job.completion.metrics.recorder() {
+            recorder.phase("traverse", started, taken);
+            recorder.phase("plan", taken, planned);
+        }
         report.leaves = job.leaves.len();
         Ok(Self { value, job, report })
     }

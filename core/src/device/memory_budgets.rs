@@ -10,6 +10,7 @@ use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
 use crate::staging::block_accounts::PoolUsage;
 use crate::staging::pool::StagingPool;
+use crate::timeline::recorder::Recorder;
 
 impl Device {
     /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
@@ -104,6 +105,18 @@ impl Device {
     /// What pinned results on the host hold.
     pub fn result_usage(&self) -> PoolUsage {
         statistics(self.results())
+    }
+
+    /// Writes down what is in use now.
+    pub(crate) fn note_memory(&self, recorder: &Recorder) {
+        if self.is_host() {
+            return;
+        }
+        recorder.sample(self.id(), "pinned staging in use", self.staging_usage().in_use as u64);
+        recorder.sample(self.id(), "pinned results in use", self.result_usage().in_use as u64);
+        if let Ok(DeviceMemory { used: Some(used), .. }) = self.memory() {
+            recorder.sample(self.id(), "device memory in use", used);
+        }
     }
 
     /// Allocates memory of the device in stream order of `queue`: at least `bytes` bytes, in whole granules. If there is

@@ -16,6 +16,7 @@ use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::runtime::sync::{Condvar, Instant, Mutex, MutexGuard, thread};
 use crate::runtime::{fork, reactor};
+use crate::timeline::timeline::Timeline;
 
 const RUNNING: u8 = 0;
 const SUBMITTED: u8 = 1;
@@ -54,16 +55,28 @@ struct Inner {
     /// The reactor shall look after the copy once it is submitted.
     unattended: bool,
     watched: bool,
+    /// What workers have submitted and the device may not have copied yet.
+    on_the_way: Vec<Piece>,
+    /// Bytes of what was taken out of that list.
+    arrived: u64,
+}
+
+/// A part of a copy that was submitted.
+struct Piece {
+    /// Its number in `positions`.
+    queue: usize,
+    position: u64,
+    bytes: u64,
 }
 
 impl Completion {
     /// A copy whose pieces are not submitted yet, without a deadline.
     pub(crate) fn new() -> Arc<Self> {
-        Self::within(None)
+        Self::within(None, None)
     }
 
-    /// A copy whose pieces are not submitted yet, to be done within `limit`.
-    pub(crate) fn within(limit: Option<Duration>) -> Arc<Self> {
+    /// A copy whose pieces are not submitted yet, to be done within `limit`, which goes into `timeline`.
+    pub(crate) fn within(limit: Option<Duration>, timeline: Option<&Timeline>) -> Arc<Self> {
         // A limit beyond the range of the clock is none.
         let deadline =
             limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
@@ -78,9 +91,11 @@ impl Completion {
                 left: Positions::new(),
                 unattended: false,
                 watched: false,
+                on_the_way: Vec::new(),
+                arrived: 0,
             }),
             moved: Condvar::new(),
-            metrics: CopyMetrics::new(),
+            metrics: CopyMetrics::new(timeline),
             retired: Retired::default(),
         })
     }
@@ -95,6 +110,11 @@ impl Completion {
 
     /// Adds a position that the copy waits for.
     pub(crate) fn reach(&self, queue: &Arc<SubmissionQueue>, position: u64) {
+        self.reach_with(queue, position, 0);
+    }
+
+    /// The same, where so many bytes have arrived. Only copies that workers carry out count them: others have few pieces.
+    pub(crate) fn reach_with(&self, queue: &Arc<SubmissionQueue>, position: u64, bytes: usize) {
         if fork::is_child() {
             return;
         }
@@ -106,7 +126,30 @@ impl Completion {
             let _ = reactor::watch(queue.clone());
             return;
         }
-        note(&mut inner.positions, queue, position);
+        let number = note(&mut inner.positions, queue, position);
+        if bytes > 0 && self.metrics.background.load(Ordering::Relaxed) {
+            inner.on_the_way.push(Piece { queue: number, position, bytes: bytes as u64 });
+        }
+    }
+
+    /// The bytes that have arrived, as far as it counts them. Asks the driver about the queues that it `may_ask`; never blocks.
+    pub(crate) fn arrived(&self, may_ask: &mut dyn FnMut(&Arc<SubmissionQueue>) -> bool) -> u64 {
+        let positions = self.positions();
+        for (queue, _) in &positions {
+            if may_ask(queue) {
+                // Whoever waits for the copy finds the error.
+                let _ = queue.poll();
+            }
+        }
+        let mut inner = self.inner.lock();
+        let Inner { on_the_way, arrived, .. } = &mut *inner;
+        on_the_way.retain(|piece| {
+            let is_there =
+                positions.get(piece.queue).is_some_and(|(queue, _)| queue.has_reached(piece.position));
+            *arrived += if is_there { piece.bytes } else { 0 };
+            !is_there
+        });
+        inner.arrived + self.metrics.written_bytes.load(Ordering::Relaxed)
     }
 
     /// Everything is submitted, or done where nothing needed a device.
@@ -408,10 +451,18 @@ impl Pollable for Arc<Completion> {
     }
 }
 
-/// Notes a position of a queue. Keeps the highest of each.
-fn note(positions: &mut Positions, queue: &Arc<SubmissionQueue>, position: u64) {
-    match positions.iter_mut().find(|(known, _)| Arc::ptr_eq(known, queue)) {
-        Some((_, known)) => *known = position.max(*known),
-        None => positions.push((queue.clone(), position)),
+/// Notes a position of a queue, and returns the number of the queue. Keeps the highest of each.
+fn note(positions: &mut Positions, queue: &Arc<SubmissionQueue>, position: u64) -> usize {
+    match positions.iter_mut().position(|(known, _)| Arc::ptr_eq(known, queue)) {
+        Some(number) => {
+            if let Some((_, known)) = positions.get_mut(number) {
+                *known = position.max(*known);
+            }
+            number
+        }
+        None => {
+            positions.push((queue.clone(), position));
+            positions.len() - 1
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::backend::Submission;
+use crate::timeline::recorder::{Recorder, Timed};
+use crate::timeline::timeline::Timeline;
 
 /// Counters of a copy in progress.
 pub(crate) struct CopyMetrics {
@@ -22,6 +24,7 @@ pub(crate) struct CopyMetrics {
     pub(crate) submit: AtomicU64,
     pub(crate) submitted: AtomicU64,
     pub(crate) ended: AtomicU64,
+    recorder: Option<Recorder>,
 }
 
 /// A phase whose time is added up.
@@ -33,7 +36,8 @@ pub(crate) enum Phase {
 }
 
 impl CopyMetrics {
-    pub(crate) fn new() -> Self {
+    /// Of a copy that is written down in `timeline`, if there is one.
+    pub(crate) fn new(timeline: Option<&Timeline>) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
             started: Instant::now(),
@@ -51,6 +55,7 @@ impl CopyMetrics {
             submit: zero(),
             submitted: zero(),
             ended: zero(),
+            recorder: timeline.map(Recorder::new),
         }
     }
 
@@ -58,12 +63,16 @@ impl CopyMetrics {
     pub(crate) fn time<R>(&self, phase: Phase, work: impl FnOnce() -> R) -> R {
         let from = Instant::now();
         let result = work();
-        let counter = match phase {
-            Phase::Allocate => &self.allocate,
-            Phase::Stage => &self.stage,
-            Phase::Submit => &self.submit,
+        let took = from.elapsed();
+        let (counter, name) = match phase {
+            Phase::Allocate => (&self.allocate, "allocate"),
+            Phase::Stage => (&self.stage, "stage"),
+            Phase::Submit => (&self.submit, "submit"),
         };
-        counter.fetch_add(nanoseconds(from.elapsed()), Ordering::Relaxed);
+        counter.fetch_add(nanoseconds(took), Ordering::Relaxed);
+        if let Some(recorder) = &self.recorder {
+            recorder.phase(name, from, from + took);
+        }
         result
     }
 
@@ -102,7 +111,23 @@ impl CopyMetrics {
     }
 
     pub(crate) fn note_end(&self) {
-        self.ended.store(nanoseconds(self.started.elapsed()).max(1), Ordering::Relaxed);
+        let after = self.started.elapsed();
+        self.ended.store(nanoseconds(after).max(1), Ordering::Relaxed);
+        if let Some(recorder) = &self.recorder {
+            recorder.ended(self.started + after);
+        }
+    }
+
+    /// What writes the copy down, if it goes into a timeline.
+    #[inline]
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// Writes down what this thread does until the result is dropped.
+    #[inline]
+    pub(crate) fn timed(&self, name: &'static str) -> Timed {
+        Timed::new(self.recorder(), name)
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::backend::{Backend, BackendStream, CopyOp, Submission, Ticket};
+use crate::device_id::DeviceId;
 use crate::error::Result;
 use crate::in_flight::retained::Retained;
 use crate::in_flight::stream_uses::Handed;
@@ -27,6 +28,8 @@ pub(crate) type Ops<'a> = SmallVec<[CopyOp<'a>; 2]>;
 pub(crate) struct SubmissionQueue {
     backend: Arc<dyn Backend>,
     stream: Arc<dyn BackendStream>,
+    /// Which one it is, for whoever looks on.
+    number: u64,
     /// Stored only after the entries up to it were released: a thread that sees a copy done finds its sources free.
     reached: AtomicU64,
     entries: Mutex<Entries>,
@@ -70,9 +73,12 @@ impl Entries {
 
 impl SubmissionQueue {
     pub(crate) fn new(backend: Arc<dyn Backend>, stream: Arc<dyn BackendStream>) -> Arc<Self> {
+        // Nothing depends on the order, so the model checker need not see it.
+        static QUEUES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new(Self {
             backend,
             stream,
+            number: QUEUES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             reached: AtomicU64::new(0),
             entries: Mutex::default(),
             handed: OnceLock::new(),
@@ -81,6 +87,15 @@ impl SubmissionQueue {
 
     pub(crate) fn stream(&self) -> &Arc<dyn BackendStream> {
         &self.stream
+    }
+
+    /// Which queue of the program it is, from 0 on.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn device(&self) -> DeviceId {
+        self.backend.device()
     }
 
     /// Fails if its stream is lost.

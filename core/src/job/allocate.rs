@@ -11,6 +11,7 @@ use crate::job::job::Job;
 use crate::job::result_blocks::{HostBlocks, HostResults};
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::plan::plan::Route;
+use crate::runtime::trace::span;
 use crate::tensor::storage::Storage;
 
 type Buffers = SmallVec<[Box<dyn Buffer>; 1]>;
@@ -25,6 +26,7 @@ impl Job {
         if let Some(known) = self.destinations.get() {
             return Ok(Some(known));
         }
+        let _span = span!("allocate");
         let made = self.completion.metrics.time(Phase::Allocate, || self.make_destinations(host_results))?;
         Ok(made.map(|made| self.destinations.get_or_init(|| made)))
     }

@@ -23,6 +23,7 @@ use crate::plan::leaf::PlanOptions;
 use crate::plan::plan::{Plan, Route};
 use crate::runtime::sync::OnceLock;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
+use crate::runtime::trace::{self, span};
 use crate::tensor::storage::Storage;
 
 /// A planned copy. Its handle and the workers that carry it out share it. It owns the sources until they are not needed any
@@ -64,6 +65,7 @@ impl Job {
         completion: Arc<Completion>,
     ) -> Result<Self, Box<(Error, Leaves)>> {
         let target = scan.target();
+        let _span = span!("plan");
         let planning = plan_options(options, &scan);
         match Plan::new(scan.leaves(), &planning, target.limits()) {
             Ok(plan) => Self::by_plan(plan, leaves, scan, options, completion),
@@ -102,6 +104,22 @@ impl Job {
             destinations: OnceLock::new(),
             begun: AtomicBool::new(false),
         })
+    }
+
+    /// Says in the span of its call what is copied.
+    pub(crate) fn describe(&self, span: &trace::Entered) {
+        span.record("copy", || self.leaves.copy());
+        span.record("leaves", || self.leaves.len());
+        span.record("bytes", || self.payload_bytes());
+    }
+
+    /// Writes down what is in use on its devices, if it goes into a timeline.
+    #[inline]
+    pub(crate) fn note_memory(&self) {
+        if let Some(recorder) = self.completion.metrics.recorder() {
+            let devices = [&self.target].into_iter().chain(self.source_devices());
+            devices.for_each(|device| device.note_memory(recorder));
+        }
     }
 
     /// To be called before something is submitted or written.

@@ -8,6 +8,7 @@ use crate::cast::Cast;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::plan::rules::DEFAULT_ALIGNMENT;
+use crate::timeline::timeline::Timeline;
 
 /// Where a device demands an alignment above this, in bytes, tensors are not made bindable on their own unless that is asked for.
 const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
@@ -37,6 +38,7 @@ pub struct CopyOptions {
     pub(crate) policy: CopyPolicy,
     pub(crate) stream: Option<Stream>,
     pub(crate) casts: Vec<Cast>,
+    pub(crate) timeline: Option<Timeline>,
 }
 
 /// Whether workers may do the staging.
@@ -85,6 +87,7 @@ impl Default for CopyOptions {
             policy: CopyPolicy::IfNeeded,
             stream: None,
             casts: Vec::new(),
+            timeline: None,
         }
     }
 }
@@ -194,6 +197,12 @@ impl CopyOptions {
     pub fn cast(mut self, cast: Cast) -> Self {
         self.casts.retain(|known| known.from_dtype() != cast.from_dtype());
         self.casts.push(cast);
+        self
+    }
+
+    /// Writes down in `timeline` what the copy does and when (default: nowhere).
+    pub fn timeline(mut self, timeline: &Timeline) -> Self {
+        self.timeline = Some(timeline.clone());
         self
     }
 

@@ -16,6 +16,7 @@ use crate::job::options::CopyOptions;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::plan::plan::Plan;
 use crate::plan::preallocated::DestinationRange;
+use crate::runtime::trace::span;
 use crate::staging::block::host_side;
 use crate::staging::page_locked::PageLocked;
 
@@ -26,6 +27,7 @@ impl Job {
         options: &CopyOptions,
         completion: Arc<Completion>,
     ) -> Result<Self, Box<(Error, Leaves, Preallocated)>> {
+        let _span = span!("plan");
         if let Err(error) = held.check_sources(&leaves, &scan) {
             return Err(Box::new((error, leaves, held)));
         }

@@ -181,9 +181,14 @@ impl Job {
         let Counts { resident, empty, aliases, packed, alone } = self.plan.counts();
         (report.resident, report.empty, report.aliased) = (resident, empty, aliases);
         (report.packed, report.alone) = (packed, alone);
-        let copied = self.plan.order().iter().filter_map(|leaf| self.leaves.get(*leaf as usize));
-        report.payload_bytes = copied.map(|leaf| leaf.payload as u64).sum();
+        report.payload_bytes = self.payload_bytes();
         report.chunks = self.plan.chunks().len();
         report.chunk_bytes = self.plan.chunks().iter().map(|chunk| chunk.bytes as u64).sum();
+    }
+
+    /// Of all tensors that are copied, without padding.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        let copied = self.plan.order().iter().filter_map(|leaf| self.leaves.get(*leaf as usize));
+        copied.map(|leaf| leaf.payload as u64).sum()
     }
 }

@@ -1,7 +1,9 @@
-//! The only door to a program's own code: destructors of memory that it has lent, wakers, and what it implements for us.
+//! The only door to a program's own code: destructors of memory that it has lent, wakers, subscribers, and what
+//! it implements for us.
 //!
 //! Such code may lock, wait, panic, and copy. So no lock of ours is held while it runs (debug builds check that), and it does not
-//! run on threads that others wait for: the reactor calls wakers and nothing else, workers that copy call nothing.
+//! run on threads that others wait for: the reactor calls wakers and nothing else, workers that copy call subscribers
+//! and nothing else.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -43,6 +45,13 @@ fn enter<R>(program: impl FnOnce() -> R) -> R {
     debug_assert_eq!(locks_held(), 0, "a lock is held while the program's code runs");
     let _inside = Inside::new(Place::Program);
     program()
+}
+
+/// Calls who looks on, a subscriber, on any thread. Its panic goes no further: it must not change what it looks at.
+#[cfg(feature = "tracing")]
+#[cold]
+pub(crate) fn observe<R>(program: impl FnOnce() -> R) -> Option<R> {
+    enter(|| caught(program))
 }
 
 pub(crate) fn place() -> Place {

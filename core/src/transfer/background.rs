@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use crate::error::{Error, Result};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
+use crate::runtime::trace::span;
 use crate::runtime::workers;
 use crate::transfer::carry_in_parallel::{ParallelCopy, most_fillers};
 use crate::transfer::cut_segments::{segments, segments_of_many};
@@ -87,6 +88,7 @@ impl BackgroundCopy {
 
 /// Begins the copies; `None` if there is nothing to copy.
 fn begin(mut group: JobGroup) -> Result<Option<Arc<ParallelCopy>>> {
+    let _span = span!(in group.parent, "prepare");
     group.prepare()?;
     group.lease();
     let Some(lead) = group.lead() else {

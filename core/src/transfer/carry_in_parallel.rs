@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::runtime::trace::span;
 use crate::runtime::workers;
 use crate::staging::pool::StagingPool;
 use crate::transfer::cut_segments::Segment;
@@ -26,7 +27,7 @@ pub(crate) struct ParallelCopy {
     /// Segments that are not carried yet, and blocks that are filled and not submitted yet.
     left: AtomicUsize,
     filled: Mutex<SmallVec<[FilledSegment; 1]>>,
-    submitting: Mutex<()>,
+    submitting: AtomicBool,
     /// How many threads carry segments.
     busy: AtomicUsize,
     /// The pool that they take blocks from, if the copies have a share of one.
@@ -46,7 +47,7 @@ impl ParallelCopy {
             left: AtomicUsize::new(segments.len()),
             segments,
             filled: Mutex::default(),
-            submitting: Mutex::new(()),
+            submitting: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
             staging: group.leased().map(|lease| lease.pool().clone()),
             stopped: AtomicBool::new(false),
@@ -82,6 +83,7 @@ impl ParallelCopy {
     fn carry_segments(&self, has_left: impl Fn() -> bool) {
         let mut segment = self.take();
         let mut group = segment.and_then(|_| self.group.lock().clone());
+        let _span = group.as_ref().map(|group| span!(in group.parent, "carry"));
         let ahead = Ahead::default();
         while let Some(current) = segment {
             let begun = 1 + ahead.count();
@@ -122,7 +124,7 @@ impl ParallelCopy {
     fn submit_filled(&self, group: &JobGroup) -> usize {
         let mut submitted = 0;
         while !self.filled.lock().is_empty() {
-            let Some(_submitting) = self.submitting.try_lock() else { break };
+            let Some(_turn) = Turn::take(&self.submitting) else { break };
             let filled = mem::take(&mut *self.filled.lock());
             submitted += filled.len();
             self.attempt(group, || group.copy_up(filled));
@@ -148,6 +150,22 @@ impl ParallelCopy {
         }
         drop(group);
         conclude(&self.completions, self.error.lock().take());
+    }
+}
+
+/// The turn of a thread to submit. No lock, since nobody waits for it and subscribers look on.
+struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    /// `None` if another thread has it.
+    fn take(taken: &'a AtomicBool) -> Option<Self> {
+        (!taken.swap(true, Ordering::Acquire)).then(|| Self(taken))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

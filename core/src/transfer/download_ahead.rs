@@ -11,6 +11,7 @@ use crate::in_flight::completion::Completion;
 use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::job::unstage::Unstaged;
+use crate::runtime::trace::span;
 
 /// A segment whose copies into a block are submitted.
 pub(crate) struct DownloadBegun {
@@ -27,6 +28,7 @@ impl DownloadBegun {
         if let Some(position) = self.position {
             self.queue.wait(position, None)?;
         }
+        let _span = span!("unstage");
         // SAFETY: the copies into the block are done. Nobody uses the chunks before the whole copy is done
         // (`Storage::check_ready`), and earlier uses come before those copies (`order_behind_uses`).
         self.completion.metrics.time(Phase::Stage, || unsafe { self.unstaged.unstage() })

@@ -12,6 +12,7 @@ use crate::job::options::CopyOptions;
 use crate::job::result_blocks::HostResults;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::runtime::foreign;
+use crate::runtime::trace::Parent;
 use crate::runtime::workers::Team;
 use crate::staging::copy_share::CopyShare;
 use crate::transfer::carry_segment::carry;
@@ -28,11 +29,13 @@ pub(crate) struct JobGroup {
     jobs: SmallVec<[Arc<Job>; 2]>,
     /// The share of staging that they have while they are carried out by workers.
     lease: Option<Arc<CopyShare>>,
+    /// What other threads do belongs to this span.
+    pub(crate) parent: Parent,
 }
 
 impl JobGroup {
     pub(crate) fn of(job: Arc<Job>) -> Self {
-        Self { jobs: smallvec![job], lease: None }
+        Self { jobs: smallvec![job], lease: None, parent: Parent::none() }
     }
 
     /// Whether a copy to `target` can share with these.

@@ -5,28 +5,29 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::job::job::Job;
 use crate::job::options::BackgroundWork;
+use crate::runtime::trace::Entered;
 use crate::transfer::background::BackgroundCopy;
 use crate::transfer::inline;
 use crate::transfer::job_group::JobGroup;
 use crate::transfer::not_inline::{Effort, NotInline};
 
-/// Carries a copy out, at once or by workers. Returns what the workers carry out, so that a thread that waits can help them.
-pub(crate) fn launch(job: &Arc<Job>) -> Result<Option<Arc<BackgroundCopy>>> {
+/// Carries a copy out, at once or by workers, whose spans belong to `span`. Returns what the workers carry out, so that a thread that waits can help them.
+pub(crate) fn launch(job: &Arc<Job>, span: &Entered) -> Result<Option<Arc<BackgroundCopy>>> {
     let inline = |effort| inline::inline(job, effort);
-    launch_by(job, inline, || in_background(JobGroup::of(job.clone())).map(Some))
+    launch_by(job, inline, || in_background(JobGroup::of(job.clone()), span).map(Some))
 }
 
 /// Carries the copies of `group` out, at once or by workers. If none of them can be, this fails, and so does each copy. Workers
 /// are returned for a single copy only: a thread that waits for one of several copies must neither wait for the devices of the
 /// others nor work for those alone.
-pub(crate) fn launch_all(group: &JobGroup) -> Result<Option<Arc<BackgroundCopy>>> {
+pub(crate) fn launch_all(group: &JobGroup, span: &Entered) -> Result<Option<Arc<BackgroundCopy>>> {
     let first = match group.jobs() {
         [] => return Ok(None),
-        [only] => return launch(only).inspect_err(|error| only.completion.fail(error.clone())),
+        [only] => return launch(only, span).inspect_err(|error| only.completion.fail(error.clone())),
         [first, ..] => first,
     };
     let inline = |effort| group.inline(effort);
-    launch_by(first, inline, || in_background(group.clone()).map(|_| None))
+    launch_by(first, inline, || in_background(group.clone(), span).map(|_| None))
         .inspect_err(|error| group.jobs().iter().for_each(|job| job.completion.fail(error.clone())))
 }
 
@@ -52,7 +53,8 @@ fn launch_by(
 }
 
 /// Hands the copies to workers.
-fn in_background(group: JobGroup) -> Result<Arc<BackgroundCopy>> {
+fn in_background(mut group: JobGroup, span: &Entered) -> Result<Arc<BackgroundCopy>> {
+    group.parent = span.as_parent();
     for job in group.jobs() {
         job.completion.metrics.note_background();
         for device in [&job.target].into_iter().chain(job.source_devices()) {

@@ -4,6 +4,7 @@
 //! staging block holds just the bytes of one segment, at the same distances.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::backend::Direction;
 use crate::error::{Error, Result};
@@ -12,6 +13,7 @@ use crate::in_flight::submission_queue::{Ops, SubmissionQueue};
 use crate::job::chunk_memory::Destinations;
 use crate::job::job::Job;
 use crate::job::transfer_path::TransferPath;
+use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::transfer::cut_segments::Segment;
 use crate::transfer::submission_resources::SubmissionResources;
@@ -66,10 +68,29 @@ impl<'a> SegmentCopy<'a> {
     {
         let completion = &self.job.completion;
         self.job.note_begun();
+        let span = span!(
+            "submit",
+            device = queue.device().to_string(),
+            stream = queue.number(),
+            bytes = tracing::field::Empty,
+            copies = tracing::field::Empty,
+            gathered = tracing::field::Empty
+        );
+        let begin = completion.metrics.recorder().map(|_| Instant::now());
         // SAFETY: the caller keeps the promise of `SubmissionQueue::submit`.
         let submission = completion.metrics.time(Phase::Submit, || unsafe { queue.submit(keep, ops) })?;
+        span.record("bytes", || submission.bytes);
+        span.record("copies", || submission.copies);
+        span.record("gathered", || submission.gathered);
+        span.end();
         completion.metrics.count(&submission);
-        completion.reach(queue, submission.position);
+        if let (Some(recorder), Some(at)) = (completion.metrics.recorder(), begin) {
+            let bytes = submission.bytes as u64;
+            recorder.submitted(queue.device(), queue.number(), submission.position, bytes, at);
+        }
+        // What goes over the host counts when it goes up.
+        let is_last_leg = Arc::ptr_eq(queue, &self.path.queue);
+        completion.reach_with(queue, submission.position, if is_last_leg { submission.bytes } else { 0 });
         if self.job.pace.is_some() && !self.segment.last {
             queue.wait(submission.position, None)?;
         }

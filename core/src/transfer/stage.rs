@@ -11,6 +11,7 @@ use crate::in_flight::copy_metrics::Phase;
 use crate::job::chunk_memory::{Destination, StridedPlaces};
 use crate::job::leaf::{Leaf, Special};
 use crate::job::transfer_path::TransferPath;
+use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
@@ -29,6 +30,7 @@ impl<'a> SegmentCopy<'a> {
     /// Writes the segment directly into the destination.
     pub(crate) fn fill(&self) -> Result<Carried> {
         self.job.note_begun();
+        let _span = span!("stage", bytes = self.segment.bytes());
         self.job.completion.metrics.time(Phase::Stage, || {
             let (mut chunk, mut window, mut base) = (usize::MAX, None, 0);
             let (mut written, mut strided) = (0, None);
@@ -107,7 +109,9 @@ impl<'a> SegmentCopy<'a> {
             }
             BlockSource::Now(_) => Block::pageable(self.segment.bytes())?,
         };
+        let span = span!("stage", bytes = self.segment.bytes());
         self.job.completion.metrics.time(Phase::Stage, || self.write_block(&block, None))?;
+        span.end();
         outlet(FilledSegment { segment: *self.segment, block }).map(|()| Carried::Whole)
     }
 

@@ -7,6 +7,7 @@ use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::submission_queue::SubmissionQueue;
+use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
 use crate::transfer::filled::{FilledSegment, Outlet};
@@ -30,7 +31,9 @@ impl<'a> SegmentCopy<'a> {
             pair => pair?,
         };
         let below = self.copy_down(down, below)?;
+        let span = span!("stage", bytes = self.segment.bytes());
         self.job.completion.metrics.time(Phase::Stage, || self.write_block(&above, Some(&below)))?;
+        span.end();
         drop(below);
         outlet(FilledSegment { segment: *self.segment, block: above }).map(|()| Carried::Whole)
     }

@@ -1,0 +1,173 @@
+//! Spans of `tracing`, with the feature of that name. Without it nothing of this is compiled in.
+//!
+//! A subscriber is the program's code, so it is called where no lock of ours is held ([`foreign::observe`]).
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) use off::*;
+#[cfg(feature = "tracing")]
+pub(crate) use on::*;
+
+/// Enters a span, which ends when what this returns is dropped: a name, and fields as `tracing` has them. `in` names the
+/// [`Parent`] where that is not the span of this thread.
+#[cfg(feature = "tracing")]
+macro_rules! span {
+    (in $parent:expr, $name:literal) => {
+        $crate::runtime::trace::enter_in(
+            &$parent,
+            |parent| tracing::debug_span!(target: "transship", parent: parent, $name),
+        )
+    };
+    ($name:literal $($fields:tt)*) => {
+        $crate::runtime::trace::enter(|| tracing::debug_span!(target: "transship", $name $($fields)*))
+    };
+}
+
+#[cfg(not(feature = "tracing"))]
+macro_rules! span {
+    (in $parent:expr, $($span:tt)*) => {{
+        let _ = &$parent;
+        $crate::runtime::trace::Entered
+    }};
+    ($($span:tt)*) => {
+        $crate::runtime::trace::Entered
+    };
+}
+
+pub(crate) use span;
+
+#[cfg(feature = "tracing")]
+mod on {
+    use std::sync::Arc;
+
+    use tracing::dispatcher::{DefaultGuard, Dispatch, set_default};
+    use tracing::level_filters::LevelFilter;
+    use tracing::span::{EnteredSpan, Id, Span};
+    use tracing::{Level, Value};
+
+    use super::super::foreign;
+
+    /// A span that this thread is in.
+    pub(crate) struct Entered(Option<EnteredSpan>);
+
+    /// The same on a thread of ours, with the subscriber of the parent.
+    pub(crate) struct EnteredIn {
+        // Left before the subscriber is.
+        _span: Entered,
+        _scope: Scope,
+    }
+
+    /// The subscriber of this thread, until it is dropped.
+    struct Scope(Option<DefaultGuard>);
+
+    /// The span that work on other threads belongs to. Clones are one.
+    #[derive(Clone)]
+    pub(crate) struct Parent(Option<Arc<Held>>);
+
+    struct Held(Option<(Span, Dispatch)>);
+
+    /// Whether somebody may look on.
+    #[inline]
+    fn is_watched() -> bool {
+        Level::DEBUG <= LevelFilter::current()
+    }
+
+    #[inline]
+    pub(crate) fn enter(make: impl FnOnce() -> Span) -> Entered {
+        Entered(if is_watched() { foreign::observe(|| make().entered()) } else { None })
+    }
+
+    #[inline]
+    pub(crate) fn enter_in(parent: &Parent, make: impl FnOnce(Id) -> Span) -> EnteredIn {
+        let held = parent.0.as_deref().and_then(|held| held.0.as_ref());
+        let Some((id, subscriber)) = held.and_then(|(span, subscriber)| Some((span.id()?, subscriber)))
+        else {
+            return EnteredIn { _span: Entered(None), _scope: Scope(None) };
+        };
+        let scope = Scope(foreign::observe(|| set_default(subscriber)));
+        EnteredIn { _span: enter(|| make(id)), _scope: scope }
+    }
+
+    impl Entered {
+        #[inline]
+        pub(crate) fn end(self) {}
+
+        /// For what other threads do.
+        #[inline]
+        pub(crate) fn as_parent(&self) -> Parent {
+            let held = |span: &EnteredSpan| {
+                let subscriber = span.with_subscriber(|(_, subscriber)| subscriber.clone())?;
+                Some(Arc::new(Held(Some(((**span).clone(), subscriber)))))
+            };
+            Parent(self.0.as_ref().and_then(|span| foreign::observe(|| held(span)).flatten()))
+        }
+
+        /// Gives a field, declared empty, its value.
+        #[inline]
+        pub(crate) fn record<V: Value>(&self, field: &'static str, value: impl FnOnce() -> V) {
+            if let Some(span) = &self.0 {
+                foreign::observe(|| span.record(field, value()));
+            }
+        }
+    }
+
+    impl Drop for Entered {
+        #[inline]
+        fn drop(&mut self) {
+            if let Some(span) = self.0.take() {
+                foreign::observe(|| drop(span));
+            }
+        }
+    }
+
+    impl Drop for Scope {
+        #[inline]
+        fn drop(&mut self) {
+            if let Some(scope) = self.0.take() {
+                foreign::observe(|| drop(scope));
+            }
+        }
+    }
+
+    impl Parent {
+        pub(crate) fn none() -> Self {
+            Self(None)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            if let Some(held) = self.0.take() {
+                foreign::observe(|| drop(held));
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+mod off {
+    /// No span.
+    pub(crate) struct Entered;
+
+    /// No parent.
+    #[derive(Clone)]
+    pub(crate) struct Parent;
+
+    impl Parent {
+        pub(crate) fn none() -> Self {
+            Self
+        }
+    }
+
+    impl Entered {
+        #[inline(always)]
+        pub(crate) fn end(self) {}
+
+        #[inline(always)]
+        pub(crate) fn as_parent(&self) -> Parent {
+            Parent
+        }
+
+        #[inline(always)]
+        pub(crate) fn record<V>(&self, _: &'static str, _: impl FnOnce() -> V) {}
+    }
+}
