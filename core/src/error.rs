@@ -391,7 +391,7 @@ pub enum Error {
         /// Bytes there are at most.
         limit: usize,
     },
-    /// The copy cannot start now without blocking, and background work was switched off.
+    /// The copy cannot start now without blocking, and background work was switched off; or pinned memory cannot be had now.
     #[error(
         "{} cannot be had on {device} without waiting: {reason}; {cure}",
         count(*requested, "byte")

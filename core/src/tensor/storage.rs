@@ -17,6 +17,7 @@ use crate::plan::plan::Chunk;
 use crate::runtime::fork;
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
+use crate::staging::page_locked::PageLocked;
 use crate::tensor::bulk_arc;
 use crate::tensor::bulk_arc::BulkArc;
 use crate::tensor::memory;
@@ -443,11 +444,13 @@ impl Drop for StorageInner {
         }
         // SAFETY: the field is not touched again.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        // What is page-locked hands its owner on itself, behind its end.
+        let is_foreign = self.is_lent() && PageLocked::of(memory.buffer()).is_none();
         let uses = std::mem::take(self.uses.get_mut());
         match (uses.is_empty(), memory) {
-            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, self.is_lent()),
+            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, is_foreign),
             (true, Memory::Part(part)) => memory::let_go(part),
-            (false, memory) => uses.release(memory.into_buffer(), self.is_lent()),
+            (false, memory) => uses.release(memory.into_buffer(), is_foreign),
         }
     }
 }
