@@ -272,6 +272,16 @@ impl Storage {
         }
     }
 
+    /// Fails unless whatever fills the memory is done, or has failed and has nothing in flight. Never blocks.
+    fn check_over(&self) -> Result<()> {
+        let Some(copy) = self.pending() else { return Ok(()) };
+        fork::check()?;
+        match copy.is_over(false).map_err(poisoned)? {
+            true => Ok(()),
+            false => Err(Error::NotReady),
+        }
+    }
+
     /// Fails unless all of the copy that fills the memory is submitted, without asking the driver: before, the host may be
     /// writing it.
     pub(crate) fn check_submitted(&self) -> Result<()> {
@@ -310,9 +320,10 @@ impl Storage {
         Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
     }
 
-    /// The memory itself, to be taken out; only while nobody else holds it and nothing uses it. `None` if its owner has lent more of it.
+    /// The memory itself, to be taken out; only while nobody else holds it and nothing uses it, whatever came of the copy into it. `None`
+    /// if its owner has lent more of it.
     pub(crate) fn buffer_mut(&mut self) -> Result<Option<&mut Box<dyn Buffer>>> {
-        self.check_ready()?;
+        self.check_over()?;
         let shared = self.shared();
         let memory = self.0.get_mut().ok_or(shared)?;
         memory.check_unused()?;

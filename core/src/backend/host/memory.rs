@@ -46,7 +46,7 @@ impl HostMemory {
     pub(crate) fn from_vec<T: Element>(vec: Vec<T>) -> Self {
         let bytes = size_of_val(vec.as_slice());
         match Block::array::<T>(vec.capacity()) {
-            Ok(block) if bytes > 0 => {
+            Ok(block) if block.size() > 0 => {
                 let mut vec = ManuallyDrop::new(vec);
                 // SAFETY: the pointer of a vector is never null.
                 let start = unsafe { NonNull::new_unchecked(vec.as_mut_ptr().cast()) };
