@@ -300,13 +300,12 @@ mod tests {
 
     #[test]
     fn no_bytes_need_no_allocation() {
-        let vec = Vec::<f64>::with_capacity(4);
-        for memory in
-            [HostMemory::zeroed(0).unwrap(), HostMemory::uninit(0).unwrap(), HostMemory::from_vec(vec)]
-        {
+        let vec = HostMemory::from_vec(Vec::<f64>::new());
+        for memory in [HostMemory::zeroed(0).unwrap(), HostMemory::uninit(0).unwrap(), vec] {
             assert!(matches!(memory.owner, Owner::Nobody));
             assert_eq!(read(&memory), []);
         }
+        assert_eq!(read(&HostMemory::from_vec(Vec::<f64>::with_capacity(4))), []);
     }
 
     #[test]
