@@ -52,7 +52,7 @@ impl Cast {
         Self { from, to, saturating: false, scaling: None }
     }
 
-    /// Integers that do not fit become the smallest or the largest one that does. Without, each value is looked at when the copy
+    /// Integers that do not fit become the smallest or the largest one that does; those of the same type stay as they are. Without, each value is looked at when the copy
     /// starts, on the thread that starts it.
     pub fn saturating(mut self) -> Self {
         self.saturating = true;
@@ -108,13 +108,19 @@ impl Cast {
 
     fn what_there_is(&self) -> &'static str {
         match self.from {
-            DType::U8 => "uint8 becomes another integer, float16, bfloat16 or float32",
-            from if is_integer(from) => "integers of 8 to 64 bits become others of these",
-            from if is_float(from) => "float16, bfloat16, float32 and float64 become others of these",
+            DType::U8 => {
+                "uint8 becomes another integer, float16, bfloat16 or float32; name one of these, or cast it where it is used"
+            }
+            from if is_integer(from) => {
+                "integers of 8 to 64 bits become others of these; name one of these, or cast it where it is used"
+            }
+            from if is_float(from) => {
+                "float16, bfloat16, float32 and float64 become others of these; name one of these, or cast it where it is used"
+            }
             DType::F8E4M3FN | DType::F8E5M2 => {
                 "8-bit floating point is copied as it is; cast it where it is used"
             }
-            _ => "only integers and floating point are cast",
+            _ => "only integers and floating point are cast; leave the cast out",
         }
     }
 
@@ -124,12 +130,13 @@ impl Cast {
             let value = format!("{} to {}", self.from, self.to);
             Err(Error::InvalidOption { name: "cast", value, reason })
         };
+        let is_integer_kept = self.from == self.to && is_integer(self.from);
         match self.kind() {
             None if self.from != self.to => refused(self.what_there_is()),
             kind if self.scaling.is_some() && kind != Some(Kind::Scaled) => {
                 refused("only uint8 is scaled, to float16, bfloat16 or float32; leave scaled() out")
             }
-            kind if self.saturating && kind != Some(Kind::Integers) => {
+            kind if self.saturating && kind != Some(Kind::Integers) && !is_integer_kept => {
                 refused("only integers that become integers saturate; leave saturating() out")
             }
             _ => Ok(()),

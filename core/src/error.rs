@@ -92,6 +92,16 @@ pub enum Error {
         /// What to do, as in `call contiguous() first`.
         cure: &'static str,
     },
+    /// The tensor is not a vector as it lies in memory.
+    #[error("a tensor of shape {shape:?} with strides {strides:?} {why}; copy its elements (to_vec)")]
+    NotVector {
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its strides, in elements.
+        strides: Vec<usize>,
+        /// What is in the way, as in `does not lie in a vector`.
+        why: String,
+    },
     /// Bytes that are no value of the element type (a bool that is neither 0 nor 1).
     #[error("the bytes are not valid {dtype} values; read them with as_bytes() or to_bytes()")]
     InvalidBits {
@@ -209,9 +219,10 @@ pub enum Error {
         /// What is wrong with it.
         error: Arc<Error>,
     },
-    /// The copy that fills this memory is not done.
+    /// The copy that fills this memory, or the work of a stream that does, is not done.
     #[error(
-        "the copy into this tensor is not done; wait for its handle, or use it on a stream that waits for it"
+        "the copy, or the work of a stream, that fills this tensor is not done; wait for its handle, or for the stream \
+         (Stream::synchronize), or use the tensor on a stream that waits for it"
     )]
     NotReady,
     /// The copy was not done within its deadline.
@@ -235,7 +246,11 @@ pub enum Error {
     #[error("the tensor is part of a copy in progress; wait for its handle, which gives it back")]
     Taken,
     /// The copy that should have filled this memory failed.
-    #[error("the copy that should have filled this tensor {}; copy its source again", copy_error::outcome(.0.kind()))]
+    #[error(
+        "the copy that should have filled this tensor {}; copy its source again; memory that you hold can be read again once any \
+         copy has filled it (start_copy_into)",
+        copy_error::outcome(.0.kind())
+    )]
     CopyFailed(
         /// Why it failed.
         #[source]
@@ -372,6 +387,19 @@ pub enum Error {
         /// Where it should go.
         to: DeviceId,
     },
+    /// The copy policy forbids the copy that a cast is.
+    #[error(
+        "{}: cannot cast {from} to {to} without copying; allow copying to do so, or copy {from} without a cast",
+        place(path)
+    )]
+    NeverCast {
+        /// Where the tensor is in its structure, as in `.layers["attn.q"][3]`; empty where it is all of it, or this is not known.
+        path: String,
+        /// Its type.
+        from: DType,
+        /// The type to which it is to be cast.
+        to: DType,
+    },
     /// Memory ran out; it may be there later.
     #[error(
         "{device} is out of {kind} memory: {} asked for{}; free some and try again{}",
@@ -407,7 +435,7 @@ pub enum Error {
         /// Bytes there are at most.
         limit: usize,
     },
-    /// The copy cannot start now without blocking, and background work was switched off.
+    /// The copy cannot start now without blocking, and background work was switched off; or pinned memory cannot be had now.
     #[error(
         "{} cannot be had on {device} without waiting: {reason}; {cure}",
         count(*requested, "byte")
@@ -548,6 +576,7 @@ impl Error {
             | Self::Misaligned { .. }
             | Self::WrongDType { .. }
             | Self::NotContiguous { .. }
+            | Self::NotVector { .. }
             | Self::InvalidBits { .. }
             | Self::NotOnHost { .. }
             | Self::WrongDevice { .. }
@@ -565,6 +594,7 @@ impl Error {
             | Self::DriverExists { .. }
             | Self::DoesNotFit { .. }
             | Self::NeverCopy { .. }
+            | Self::NeverCast { .. }
             | Self::TooDeep { .. }
             | Self::HostTarget
             | Self::WrongStream { .. } => ErrorKind::InvalidInput,
@@ -598,6 +628,7 @@ impl Error {
         | Self::NotShown { path, .. }
         | Self::DestinationMismatch { path, .. }
         | Self::DoesNotFit { path, .. }
+        | Self::NeverCast { path, .. }
         | Self::UnsuitedTensor { path, .. } = &mut self
             && path.is_empty()
         {

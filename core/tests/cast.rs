@@ -318,7 +318,8 @@ fn what_is_there_already_is_cast_too() {
 
     let never = from_to(DType::F32, DType::BF16).policy(CopyPolicy::Never);
     let refused = copied(&Tensor::from(vec![1.0_f32]), &host, never.clone()).unwrap_err();
-    assert!(matches!(refused.error(), Error::NeverCopy { .. }));
+    let text = "the value: cannot cast float32 to bfloat16 without copying; allow copying to do so, or copy float32 without a cast";
+    assert_eq!(refused.error().to_string(), text);
     assert!(copied(&Tensor::from(vec![1.0_f64]), &host, never).is_ok());
 }
 
@@ -429,7 +430,7 @@ fn repeated_elements_are_looked_at_once() {
     assert!(matches!(failed.error(), Error::SizeOverflow { .. }), "{failed:#}");
     let failed =
         copied(&endless, &host, from_to(DType::U8, DType::I8).policy(CopyPolicy::Never)).unwrap_err();
-    assert!(matches!(failed.error(), Error::NeverCopy { .. }), "{failed:#}");
+    assert!(matches!(failed.error(), Error::NeverCast { .. }), "{failed:#}");
 }
 
 #[test]
@@ -448,6 +449,18 @@ fn errors_name_the_tensor() {
     );
     let failed = start_copy(batch(), &Device::host(), from_to(DType::U8, DType::F32)).unwrap_err();
     assert!(failed.error().to_string().starts_with(r#"["images"][0] to copy: late:"#), "{failed:#}");
+    let never = |to| from_to(DType::I64, to).policy(CopyPolicy::Never);
+    let there = BTreeMap::from([("labels", vec![Tensor::scalar(1_u8), Tensor::from(vec![1_i64])])]);
+    let failed = start_copy(there.clone(), &Device::host(), never(DType::I32)).unwrap_err();
+    assert!(
+        failed
+            .error()
+            .to_string()
+            .starts_with(r#"["labels"][1]: cannot cast int64 to int32 without copying"#),
+        "{failed:#}"
+    );
+    let failed = start_copy(there, &device, never(DType::I32)).unwrap_err();
+    assert!(matches!(failed.error(), Error::NeverCopy { .. }), "{failed:#}");
 }
 
 #[test]
@@ -461,4 +474,9 @@ fn the_last_cast_of_a_type_counts() {
     assert_eq!(kept.dtype(), DType::F32);
     let nothing = casting(Cast::new(DType::F32, DType::F32).saturating()).validate().unwrap_err();
     assert!(nothing.to_string().contains("leave saturating() out"), "{nothing}");
+    let kept = Tensor::from(vec![-1_i32]);
+    let same = copied(&kept, &host, casting(Cast::new(DType::I32, DType::I32).saturating())).unwrap();
+    assert!(same.shares_memory_with(&kept) && same.dtype() == DType::I32);
+    let none = from_to(DType::I32, DType::F32).validate().unwrap_err();
+    assert!(none.to_string().ends_with("name one of these, or cast it where it is used"), "{none}");
 }

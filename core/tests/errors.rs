@@ -191,7 +191,11 @@ fn devices_say_what_they_cannot_do() {
     says(&stream.wait_event(&event).unwrap_err(), "Unsupported", &["late:0", "another device"]);
     late.stall();
     let tensor = start_copy(bytes(8), &device, options()).unwrap().wait_on(&stream).unwrap();
-    says(&tensor.to_bytes().unwrap_err(), "NotReady", &["is not done", "wait for its handle"]);
+    says(
+        &tensor.to_bytes().unwrap_err(),
+        "NotReady",
+        &["is not done", "wait for its handle", "Stream::synchronize"],
+    );
 
     let memory = RawMemory::new(0, 8, MemoryKind::Device);
     // SAFETY: the device refuses memory that it has not allocated.
@@ -373,7 +377,8 @@ fn a_failure_of_an_earlier_copy_is_told_from_one_of_this_copy() {
     eventually("it is late", || there.is_ready().is_err());
     let failed = start_copy(there.clone(), &Device::host(), options()).unwrap_err();
     let told = "the copy to host needs a tensor that an earlier copy did not fill: the copy that should have filled this tensor \
-                missed its deadline; copy its source again";
+                missed its deadline; copy its source again; memory that you hold can be read again once any copy has filled it \
+                (start_copy_into)";
     assert_eq!(format!("{failed:#}"), told);
     assert_eq!(failed.error().kind(), ErrorKind::TimedOut);
     let failed = start_copy_into(vec![bytes(8), there], vec![held, held_too], options()).unwrap_err();
@@ -433,6 +438,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::InvalidBits { dtype }, InvalidInput),
         (Error::NotOnHost { device }, InvalidInput),
         (Error::WrongDevice { actual: device, expected: device }, InvalidInput),
+        (Error::NotVector { shape: vec![], strides: vec![], why: text() }, InvalidInput),
         (Error::NotWritable { why: "", cure: "" }, InvalidInput),
         (Error::Forked, Unsupported),
         (Error::StructureMismatch { path: path(), value: text(), into: text() }, InvalidInput),
@@ -471,6 +477,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::InvalidLimit { device, field: "", value: text(), reason }, Bug),
         (Error::DriverExists { name: "" }, InvalidInput),
         (Error::NeverCopy { from: device, to: device }, InvalidInput),
+        (Error::NeverCast { path: path(), from: DType::I64, to: DType::U8 }, InvalidInput),
         (
             Error::DoesNotFit {
                 path: path(),

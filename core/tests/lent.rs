@@ -165,3 +165,25 @@ fn ranges_that_cannot_be_are_refused() {
     assert!(matches!(lend(9, 2, pageable, words), Err(Error::Misaligned { .. })));
     assert_eq!(lend(0, 0, pageable, bytes(0)).unwrap().as_slice::<u8>().unwrap(), []);
 }
+
+/// Once, on this thread, before the error is there.
+#[test]
+fn what_a_refused_tensor_was_to_lie_in_is_dropped() {
+    struct Bytes(Arc<[u8; 5]>);
+    impl AsRef<[u8]> for Bytes {
+        fn as_ref(&self) -> &[u8] {
+            &*self.0
+        }
+    }
+    for shape in [&[4][..], &[usize::MAX, 2]] {
+        let theirs = Arc::new([0_u8; 5]);
+        assert!(Tensor::from_owner(Bytes(theirs.clone()), DType::U8, shape).is_err());
+        assert_eq!(Arc::strong_count(&theirs), 1);
+        let memory = RawMemory::new(theirs.as_ptr().expose_provenance() as u64, 3, MemoryKind::Pageable);
+        // SAFETY: the owner keeps the memory, and nobody writes to it.
+        let refused =
+            unsafe { Tensor::from_raw(memory, Box::new(theirs.clone()), shape, DType::U8, &Device::host()) };
+        assert!(refused.is_err());
+        assert_eq!(Arc::strong_count(&theirs), 1);
+    }
+}

@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::executor::block_on;
 use hostile::{Flag, Owner};
 use late_backend::{Call, LateConfig, LateHandle};
-use support::{bytes_of, eventually, late, no_violations, on, two, with};
+use support::{PATIENCE, bytes_of, eventually, late, no_violations, on, two, with};
 use transship_core::{
-    Alignment, Cancelled, CopyOptions, DType, Device, Error, MemoryKind, Registered, Tensor, TimedWait,
-    runtime_stats, start_copy, start_copy_into,
+    Alignment, Cancelled, CopyOptions, DType, Device, Error, ErrorKind, MemoryKind, Registered, Tensor,
+    TimedWait, runtime_stats, start_copy, start_copy_into,
 };
 
 const MIB: usize = 1 << 20;
@@ -361,12 +362,6 @@ fn a_page_is_registered_once() {
     let (late, device) = late();
     let (memory, part) = apart(4 * PAGE);
     let shared = Arc::new(memory);
-    struct Part(Arc<Vec<u8>>, std::ops::Range<usize>);
-    impl AsRef<[u8]> for Part {
-        fn as_ref(&self) -> &[u8] {
-            &self.0[self.1.clone()]
-        }
-    }
     let start = part.start;
     let register = |from: usize, to: usize| device.register(Part(shared.clone(), start + from..start + to));
     let held = register(PAGE, 2 * PAGE + 10).unwrap();
@@ -383,7 +378,126 @@ fn a_page_is_registered_once() {
     assert_eq!(calls(&late, Call::Register), 3);
     drop((held, neighbours));
     eventually("all are unregistered", || calls(&late, Call::Unregister) == 3);
-    eventually("they can be registered again", || register(0, 4 * PAGE).is_ok());
+    register(0, 4 * PAGE).unwrap();
+    no_violations(&late);
+}
+
+/// Pages of a vector that others hold as well.
+#[derive(Clone)]
+struct Part(Arc<Vec<u8>>, std::ops::Range<usize>);
+
+impl Part {
+    fn new(bytes: usize) -> Self {
+        let (memory, part) = apart(bytes);
+        Self(Arc::new(memory), part)
+    }
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[self.1.clone()]
+    }
+}
+
+/// Unlocking is left to a worker, and registering waits for it.
+///
+/// Mutants: pages that are being unlocked are refused; what is lent goes by way of the threads for owners before it is unlocked.
+#[test]
+fn what_nobody_uses_any_more_is_registered_again_at_once() {
+    let (late, device) = late();
+    let part = Part::new(MIB);
+    let rounds = if cfg!(miri) { 2 } else { 50 };
+    let start = |device: &Device| {
+        let memory = device.register(part.clone()).unwrap();
+        start_copy(whole(&memory), device, options()).unwrap()
+    };
+    for _ in 0..rounds {
+        drop(device.register(part.clone()).unwrap());
+        drop(start(&device).wait().unwrap());
+        drop(block_on(start(&device)).unwrap());
+    }
+    assert_eq!(calls(&late, Call::Register), 3 * rounds);
+    eventually("the owners go", || Arc::strong_count(&part.0) == 1);
+    no_violations(&late);
+}
+
+/// Mutant: pages that are being unlocked are refused.
+#[test]
+fn registering_waits_for_pages_that_are_being_unlocked_and_not_for_ever() {
+    let (late, device) = late();
+    let part = Part::new(MIB);
+    let memory = device.register(part.clone()).unwrap();
+    late.hold(0);
+    drop(memory);
+    eventually("it is being unlocked", || late.is_holding());
+    let refused = device.register(part.clone()).unwrap_err();
+    assert!(refused.to_string().ends_with("is still being unlocked; try again"), "{refused}");
+    assert_eq!(refused.error().kind(), ErrorKind::Busy);
+    let registered = Flag::default();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let memory = device.register(part.clone());
+            registered.raise();
+            memory
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!registered.is_raised(), "its pages are locked");
+        late.let_go();
+        drop(waits.join().unwrap().unwrap());
+    });
+    no_violations(&late);
+}
+
+/// What the driver keeps is said, and waited for by nobody.
+#[test]
+fn what_the_driver_did_not_unlock_is_not_registered_again() {
+    let (late, device) = late();
+    let part = Part::new(MIB);
+    let memory = device.register(part.clone()).unwrap();
+    late.fail_next(Call::Unregister, 0);
+    drop(memory);
+    let refused = device.register(part).unwrap_err();
+    assert!(
+        refused.to_string().contains("memory that the driver did not unlock; use other memory"),
+        "{refused}"
+    );
+    no_violations(&late);
+}
+
+/// Mutant: it comes back before the memory is unlocked.
+#[test]
+fn memory_is_unregistered_when_nobody_shares_it() {
+    let (late, device) = late();
+    let part = Part::new(MIB);
+    let memory = device.register(part.clone()).unwrap();
+    let clone = memory.clone();
+    let refused = memory.unregister().unwrap_err();
+    assert!(matches!(refused.error(), Error::NotWritable { .. }), "{refused}");
+    drop(clone);
+    let memory = refused.into_value();
+    late.stall();
+    let copy = start_copy(whole(&memory), &device, options()).unwrap();
+    let refused = memory.unregister().unwrap_err();
+    assert!(matches!(refused.error(), Error::NotWritable { .. }), "{refused}");
+    assert_eq!(calls(&late, Call::Unregister), 0);
+    late.release();
+    drop(copy.wait().unwrap());
+    late.fail_next(Call::Unregister, 0);
+    let refused = refused.into_value().unregister().unwrap_err();
+    assert!(matches!(refused.error(), Error::Driver { .. }), "{refused}");
+    let memory = refused.into_value();
+    assert_eq!(memory.memory_kind(), MemoryKind::Pinned);
+    let refused = device.register(part.clone()).unwrap_err();
+    assert!(matches!(refused.error(), Error::NotLockable { .. }), "{refused}");
+    memory.unregister().unwrap();
+    assert_eq!((calls(&late, Call::Unregister), Arc::strong_count(&part.0)), (2, 2));
+    drop(refused);
+    let here = thread::current().id();
+    let owner = Lender::new(MIB, move || assert_eq!(thread::current().id(), here));
+    device.register(owner).unwrap().unregister().unwrap();
+    Device::host().register(part.clone()).unwrap().unregister().unwrap();
+    device.register(part.clone()).unwrap().unregister().unwrap();
+    assert_eq!(Arc::strong_count(&part.0), 1);
     no_violations(&late);
 }
 
@@ -462,10 +576,7 @@ fn small_results_come_down_into_one_vector() {
     let (parts, report) =
         start_copy_into(leaves(&there), parts, options()).unwrap().wait_with_report().unwrap();
     assert_eq!(report.pinned_staging_bytes, 0, "{report}");
-    let mut parts = parts.into_iter();
-    let last = parts.next_back().unwrap();
-    drop(parts);
-    assert!(last.into_vec::<u8>().unwrap() == numbers(100 * 256));
+    assert!(parts.iter().flat_map(|part| part.to_bytes().unwrap()).collect::<Vec<_>>() == numbers(100 * 256));
     no_violations(&late);
 }
 
@@ -493,15 +604,108 @@ fn vectors_come_out_of_ordinary_tensors_as_well() {
     let row = tensor.narrow(0, 1, 1).unwrap();
     let refused = tensor.into_vec::<u16>().unwrap_err();
     assert!(matches!(refused.error(), Error::NotWritable { .. }), "{refused}");
-    drop(refused);
-    assert_eq!(row.into_vec::<u16>().unwrap(), [1, 2, 3, 4], "all of the vector");
-    assert!(Tensor::from(Vec::<f64>::new()).into_vec::<f64>().unwrap().is_empty());
+    drop(row);
+    assert_eq!(refused.into_value().into_vec::<u16>().unwrap(), [1, 2, 3, 4]);
     let zeros = Tensor::zeros(&[4], DType::U8, &Device::host()).unwrap();
     let lent = Tensor::from_owner(vec![1_u8], DType::U8, &[1]).unwrap();
     for none in [zeros, lent] {
         let refused = none.into_vec::<u8>().unwrap_err();
-        assert!(matches!(refused.error(), Error::Unsupported { .. }), "{refused}");
+        assert!(matches!(refused.error(), Error::NotVector { .. }), "{refused}");
+        assert!(
+            refused.to_string().ends_with("does not lie in a vector; copy its elements (to_vec)"),
+            "{refused}"
+        );
     }
+    let (_late, device) = late();
+    let refused = on(&device, &[1, 2]).into_vec::<u8>().unwrap_err();
+    assert!(
+        matches!(refused.error(), Error::NotOnHost { device: there } if *there == device.id()),
+        "{refused}"
+    );
+}
+
+/// Its elements would be others than those of `to_vec`.
+///
+/// Mutant: whatever part of a vector a tensor shows, all of it comes out.
+#[test]
+fn what_shows_a_vector_otherwise_does_not_become_it() {
+    let tensor = || Tensor::from_vec(vec![1_u16, 2, 3, 4], &[2, 2]).unwrap();
+    let views = [
+        tensor().narrow(0, 0, 1).unwrap(),
+        tensor().narrow(0, 1, 1).unwrap(),
+        tensor().narrow(0, 0, 0).unwrap(),
+        tensor().transpose(0, 1).unwrap(),
+        tensor().as_strided(&[4], &[0], 0).unwrap(),
+        tensor().as_strided(&[8], &[0], 3).unwrap(),
+    ];
+    for view in views {
+        let elements = view.to_vec::<u16>().unwrap();
+        let shape_and_strides = format!("shape {:?} with strides {:?} ", view.shape(), &*view.strides());
+        let refused = view.into_vec::<u16>().unwrap_err();
+        assert!(matches!(refused.error(), Error::NotVector { .. }), "{refused}");
+        let text = refused.to_string();
+        assert!(
+            text.contains(&shape_and_strides) && text.contains("4 elements") && text.contains("to_vec"),
+            "{text}"
+        );
+        assert_eq!(refused.into_value().to_vec::<u16>().unwrap(), elements);
+    }
+    let same = tensor().reshape(&[4]).unwrap().unsqueeze(0).unwrap().transpose(0, 1).unwrap();
+    assert_eq!(same.into_vec::<u16>().unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_vector_of_no_elements_keeps_its_room() {
+    let (_late, device) = late();
+    for device in [device, Device::host()] {
+        let vec = Vec::<f32>::with_capacity(1000);
+        let start = vec.as_ptr();
+        let vec = device.register_vec(vec, &[0, 5]).unwrap().into_vec::<f32>().unwrap();
+        assert_eq!((vec.len(), vec.capacity(), vec.as_ptr()), (0, 1000, start));
+    }
+    assert_eq!(Tensor::from(Vec::<f64>::new()).into_vec::<f64>().unwrap().capacity(), 0);
+}
+
+/// Once nothing is in flight, whatever it holds.
+///
+/// Mutant: it never comes back.
+#[test]
+fn a_vector_comes_back_after_a_failed_copy_into_it() {
+    let (late, device) = late();
+    let there = on(&device, &numbers(MIB));
+    for registered in [true, false] {
+        let vec = spaced(7_u8, MIB);
+        let held = match registered {
+            true => device.register_vec(vec, &[MIB]).unwrap(),
+            false => Tensor::from_vec(vec, &[MIB]).unwrap(),
+        };
+        late.stall();
+        let hurried = options().deadline(Duration::from_millis(5));
+        let failed = start_copy_into(there.clone(), held, hurried).unwrap().wait().unwrap_err();
+        assert!(matches!(failed.error(), Error::DeadlineExceeded { .. }), "{failed:#}");
+        let mut held = failed.into_both().1.unwrap();
+        for _ in 0..10 {
+            let refused = held.into_vec::<u8>().unwrap_err();
+            assert!(matches!(refused.error(), Error::NotReady | Error::NotWritable { .. }), "{refused}");
+            held = refused.into_value();
+        }
+        let read = held.to_bytes().unwrap_err();
+        assert!(
+            matches!(read, Error::CopyFailed(_)) && read.to_string().contains("start_copy_into"),
+            "{read}"
+        );
+        late.release();
+        let start = Instant::now();
+        let vec = loop {
+            match held.into_vec::<u8>() {
+                Ok(vec) => break vec,
+                Err(refused) if start.elapsed() < PATIENCE => held = refused.into_value(),
+                Err(refused) => panic!("{refused}"),
+            }
+        };
+        assert!(vec.iter().zip(numbers(MIB)).all(|(is, copied)| *is == 7 || *is == copied));
+    }
+    no_violations(&late);
 }
 
 #[test]

@@ -401,3 +401,17 @@ fn a_ring_is_split_and_joined_again_and_again() {
     assert!(calls[39] <= calls[1] + 4, "calls of each step: {calls:?}");
     no_violations(&late);
 }
+
+#[test]
+fn a_vector_comes_back_once_no_clone_of_a_part_is_alive() {
+    let parts = Tensor::from_vec(vec![1_u32, 2, 3], &[3]).unwrap().split(0, &[1, 2]).unwrap();
+    let clone = parts[1].clone();
+    let refused = Tensor::join(parts).unwrap().into_vec::<u32>().unwrap_err();
+    assert!(
+        matches!(refused.error(), Error::NotWritable { .. } | Error::NotVector { .. }),
+        "{}",
+        why(&refused)
+    );
+    drop(clone);
+    assert_eq!(refused.into_value().into_vec::<u32>().unwrap(), [1, 2, 3]);
+}

@@ -19,6 +19,9 @@ use crate::tree::tensor_tree::TensorTree;
 const SPIN_IN_POLL: Duration = Duration::from_micros(15);
 
 /// One thread wakes the tasks of all copies of the program: a waker that blocks holds the other tasks up.
+///
+/// A poll runs no destructor of an owner ([`Tensor::from_owner`](crate::Tensor::from_owner) and others): other threads do, perhaps after
+/// the copy is done, and if one panics, that is reported there and the task does not notice.
 impl<S: TensorTree> Future for CopyHandle<S> {
     type Output = Result<S, CopyError<S>>;
 

@@ -111,6 +111,13 @@ impl<S: TensorTree> CopyHandle<S> {
     ///
     /// What made the copy fail. The error gives the structure back if its sources are still there: they are let go of
     /// while the device copies the last pieces.
+    ///
+    /// # Panics
+    ///
+    /// If the destructor of an owner does ([`Tensor::from_owner`](crate::Tensor::from_owner) and others) that the copy was the last to use:
+    /// this thread runs it. The copies of the structure are dropped then. Owners of memory that was page-locked
+    /// ([`Device::register`](crate::Device::register)) go on threads of transship's own, where a panic is reported and ends nothing; so
+    /// do all of them if the handle is awaited or dropped.
     pub fn wait(mut self) -> Result<S, CopyError<S>> {
         self.and_drop_sources(|handle| {
             handle.wait_for(None)?;
@@ -121,6 +128,10 @@ impl<S: TensorTree> CopyHandle<S> {
     /// As [`wait`](Self::wait), with the report of the whole copy.
     ///
     /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Panics
     ///
     /// As [`wait`](Self::wait).
     pub fn wait_with_report(mut self) -> Result<(S, CopyReport), CopyError<S>> {
@@ -134,6 +145,10 @@ impl<S: TensorTree> CopyHandle<S> {
     /// Blocks until the copy is done or `timeout` is over; then the handle comes back.
     ///
     /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    ///
+    /// # Panics
     ///
     /// As [`wait`](Self::wait).
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<TimedWait<S>, CopyError<S>> {
@@ -176,6 +191,10 @@ impl<S: TensorTree> CopyHandle<S> {
     /// Stops the copy and gives the structure back at once: what is not submitted yet is not submitted any more. Never
     /// blocks. Sources that the device still reads cannot be written before it is done with them, nor can what it still fills be
     /// copied into again: [`Cancelled::in_flight`] tells when that is over.
+    ///
+    /// # Panics
+    ///
+    /// As [`wait`](Self::wait).
     pub fn cancel(mut self) -> Cancelled<S> {
         if fork::is_child() {
             let (report, in_flight) = (self.planned.clone(), InFlight::until(&self.completion));

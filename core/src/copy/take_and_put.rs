@@ -34,7 +34,7 @@ pub(crate) fn take<S: TensorTree>(
 /// `error` with the path of tensor number `index`, which it is about, if it is about one and the structure shows its paths.
 #[cold]
 fn located<S: TensorTree>(error: Error, index: usize, value: &S) -> Error {
-    if !matches!(error, Error::DoesNotFit { .. } | Error::UnsuitedTensor { .. }) {
+    if !matches!(error, Error::DoesNotFit { .. } | Error::NeverCast { .. } | Error::UnsuitedTensor { .. }) {
         return error;
     }
     let (mut left, mut found) = (index, String::new());

@@ -81,7 +81,8 @@ impl<S> CopyError<S> {
     }
 
     /// The structure with the tensors that went in, and the one that [`start_copy_into`](crate::start_copy_into) should have
-    /// copied it into. If the copy had begun, the latter's tensors are [`Error::CopyFailed`] until another copy has filled them.
+    /// copied it into. If the copy had begun, the latter's tensors are [`Error::CopyFailed`] until another copy has filled them; [`Tensor::into_vec`](crate::Tensor::into_vec) gives a vector
+    /// back once nothing is in flight any more.
     pub fn into_both(self) -> (Option<S>, Option<S>) {
         let Failed { value, into, .. } = *self.0;
         (value.map(|value| value.0), into.map(|into| into.0))

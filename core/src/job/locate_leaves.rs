@@ -358,12 +358,22 @@ impl<'a> Scan<'a> {
             Some(device) => device.same_as(self.target),
         };
         match self.policy {
-            CopyPolicy::Never if !resident => {
-                Err(Error::NeverCopy { from: storage.device_id(), to: self.target.id() })
-            }
+            CopyPolicy::Never if !resident => Err(self.never(storage, layout)),
             CopyPolicy::IfNeeded | CopyPolicy::Never if resident => Ok(Place::Resident),
             CopyPolicy::Compact if resident && storage.retained_bytes() / 2 <= bytes => Ok(Place::Resident),
             _ => Ok(Place::From(self.source_of(storage, layout, is_cast))),
+        }
+    }
+
+    /// The error of a tensor that would have to be copied.
+    #[cold]
+    fn never(&self, storage: &Storage, layout: &Layout) -> Error {
+        let is_there = storage.device().map_or(self.to_host, |device| device.same_as(self.target));
+        match cast_of(self.casts, layout.dtype()).filter(|_| is_there) {
+            Some(cast) => {
+                Error::NeverCast { path: String::new(), from: cast.from_dtype(), to: cast.to_dtype() }
+            }
+            None => Error::NeverCopy { from: storage.device_id(), to: self.target.id() },
         }
     }
 

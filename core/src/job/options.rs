@@ -63,7 +63,8 @@ pub enum CopyPolicy {
     IfNeeded,
     /// Always: the result shares no memory with the source.
     Always,
-    /// Never: a tensor that is somewhere else is [`Error::NeverCopy`].
+    /// Never: a tensor that is somewhere else is [`Error::NeverCopy`], one that
+    /// would be cast [`Error::NeverCast`].
     Never,
     /// If it is somewhere else, or keeps more than twice its own bytes alive ([`Tensor::retained_bytes`](crate::Tensor::retained_bytes)):
     /// what is to be kept for long is copied out of the chunks that it came in. Its own bytes are those that a copy moves: without

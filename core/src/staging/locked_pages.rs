@@ -6,16 +6,40 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::runtime::own_pages::page_size;
-use crate::runtime::sync::{Mutex, statics};
+use crate::runtime::sync::{Condvar, Instant, Mutex, statics};
+
+/// Who wants pages that are being unlocked waits so long for them. A driver may wait for a device before it has unlocked them, and
+/// who asks may be what that device waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of each driver, by the number of the first page.
+type Ranges = FxHashMap<String, BTreeMap<usize, Range>>;
 
 statics! {
-    // Of each driver, by the number of the first page, the number of the last.
-    static LOCKED: Mutex<FxHashMap<String, BTreeMap<usize, usize>>> =
-        Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static LOCKED: Mutex<Ranges> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static MOVED: Condvar = Condvar::new();
+}
+
+#[derive(Clone, Copy)]
+struct Range {
+    last: usize,
+    holder: Holder,
+}
+
+/// Who has pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// Tensors, copies, streams.
+    Users,
+    /// Nobody: they are being unlocked.
+    Ending,
+    /// The driver, which did not unlock them.
+    Driver,
 }
 
 /// Pages that one registration with a driver has for itself, until they are [released](Self::release): for ever, if they are dropped.
@@ -25,19 +49,38 @@ pub(crate) struct LockedPages {
 }
 
 impl LockedPages {
-    /// The pages of a range; the address of one that another registration has, if there is such a page.
-    pub(crate) fn claim(driver: &str, start: NonNull<u8>, bytes: NonZeroUsize) -> Result<Self, usize> {
+    /// The pages of a range; the address of one that another registration has, and who has that, if there is such a page. Waits for
+    /// pages that are being unlocked, a second at most.
+    pub(crate) fn claim(
+        driver: &str,
+        start: NonNull<u8>,
+        bytes: NonZeroUsize,
+    ) -> Result<Self, (usize, Holder)> {
         let (start, page) = (start.addr().get(), page_size());
         let (first, last) = (start / page, start.saturating_add(bytes.get() - 1) / page);
+        let until = Instant::now() + PATIENCE;
         let mut locked = LOCKED.lock();
-        let pages = locked.entry(driver.to_owned()).or_default();
-        match pages.range(..=last).next_back() {
-            Some((_, taken)) if *taken >= first => Err((*taken).min(last).saturating_mul(page)),
-            _ => {
-                pages.insert(first, last);
-                Ok(Self { driver: driver.to_owned(), first })
+        loop {
+            let pages = locked.entry(driver.to_owned()).or_default();
+            let before = pages.range(..=last).next_back().map(|(_, taken)| *taken);
+            let Some(taken) = before.filter(|taken| taken.last >= first) else {
+                pages.insert(first, Range { last, holder: Holder::Users });
+                return Ok(Self { driver: driver.to_owned(), first });
+            };
+            if taken.holder != Holder::Ending || MOVED.wait_until(&mut locked, until).timed_out() {
+                return Err((taken.last.min(last).saturating_mul(page), taken.holder));
             }
         }
+    }
+
+    /// Others that ask for them do as `holder` says.
+    pub(crate) fn note(&self, holder: Holder) {
+        let mut locked = LOCKED.lock();
+        if let Some(range) = locked.get_mut(&self.driver).and_then(|pages| pages.get_mut(&self.first)) {
+            range.holder = holder;
+        }
+        drop(locked);
+        MOVED.notify_all();
     }
 
     /// Others may have them.
@@ -45,6 +88,7 @@ impl LockedPages {
         if let Some(pages) = LOCKED.lock().get_mut(&self.driver) {
             pages.remove(&self.first);
         }
+        MOVED.notify_all();
     }
 }
 
@@ -54,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    fn claim(driver: &str, start: usize, bytes: usize) -> Result<LockedPages, usize> {
+    fn claim(driver: &str, start: usize, bytes: usize) -> Result<LockedPages, (usize, Holder)> {
         let start = NonNull::new(std::ptr::without_provenance_mut(start)).unwrap();
         LockedPages::claim(driver, start, NonZeroUsize::new(bytes).unwrap())
     }
@@ -72,7 +116,7 @@ mod tests {
         ] {
             assert!(claim("pages", start, bytes).is_err(), "{bytes} bytes at {start:#x}");
         }
-        assert_eq!(claim("pages", 9 * page + 20, 4).err(), Some(9 * page));
+        assert_eq!(claim("pages", 9 * page + 20, 4).err(), Some((9 * page, Holder::Users)));
         let (before, behind) =
             (claim("pages", 7 * page, page).unwrap(), claim("pages", 10 * page, 1).unwrap());
         claim("others", 8 * page, 1).unwrap().release();

@@ -10,7 +10,7 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
 use crate::runtime::{lent_collector, workers};
-use crate::staging::locked_pages::LockedPages;
+use crate::staging::locked_pages::{Holder, LockedPages};
 
 /// Memory of the program that copies use as it is. It is unlocked before it goes.
 pub(crate) struct PageLocked {
@@ -29,7 +29,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Page-locks a range for `backend`. May block for milliseconds.
+    /// Page-locks a range for `backend`. May block for milliseconds; up to a second where memory is being unlocked.
     ///
     /// # Safety
     ///
@@ -41,13 +41,8 @@ impl Lock {
         access: HostAccess,
     ) -> Result<Self> {
         let device = backend.device();
-        let pages = LockedPages::claim(device.driver(), start, bytes).map_err(|page| Error::NotLockable {
-            device,
-            address: start.addr().get() as u64,
-            bytes: bytes.get(),
-            reason: format!("the page at {page:#x} holds memory that is registered already"),
-            cure: "take tensors out of that (Registered::tensor), or give a vector a page more room than it needs (Vec::with_capacity)",
-        })?;
+        let pages = LockedPages::claim(device.driver(), start, bytes)
+            .map_err(|(page, holder)| in_the_way(device, start, bytes.get(), page, holder))?;
         // SAFETY: the caller's promise.
         match unsafe { backend.register(start, bytes.get(), access) } {
             Ok(registration) => Ok(Self { registration: ManuallyDrop::new(registration), pages }),
@@ -58,12 +53,13 @@ impl Lock {
         }
     }
 
-    /// Ends it, or gives it back. May block for milliseconds.
+    /// Ends it, or gives it back, to be held by `on_failure` then. May block for milliseconds.
     ///
     /// # Safety
     ///
     /// No copy uses the memory any more.
-    unsafe fn end(mut self) -> Result<(), Box<(Error, Self)>> {
+    unsafe fn end(mut self, on_failure: Holder) -> Result<(), Box<(Error, Self)>> {
+        self.pages.note(Holder::Ending);
         // SAFETY: the caller's promise; `self` goes with the first success.
         match unsafe { self.registration.end() } {
             Ok(()) => {
@@ -71,9 +67,31 @@ impl Lock {
                 self.pages.release();
                 Ok(())
             }
-            Err(error) => Err(Box::new((error, self))),
+            Err(error) => {
+                self.pages.note(on_failure);
+                Err(Box::new((error, self)))
+            }
         }
     }
+}
+
+/// The error of a range of which another registration has a page.
+#[cold]
+fn in_the_way(device: DeviceId, start: NonNull<u8>, bytes: usize, page: usize, holder: Holder) -> Error {
+    let (what, cure) = match holder {
+        Holder::Ending => {
+            let reason = "memory there that was registered before is still being unlocked";
+            return Error::Busy { device, requested: bytes, reason, cure: "try again" };
+        }
+        Holder::Users => (
+            "memory that is registered already",
+            "take tensors out of that (Registered::tensor); if nobody holds it any more, wait for the copies and streams that use it; a \
+             vector has its pages for itself with room for a page more than it needs (Vec::with_capacity)",
+        ),
+        Holder::Driver => ("memory that the driver did not unlock", "use other memory"),
+    };
+    let reason = format!("the page at {page:#x} holds {what}");
+    Error::NotLockable { device, address: start.addr().get() as u64, bytes, reason, cure }
 }
 
 impl PageLocked {
@@ -106,7 +124,7 @@ impl PageLocked {
     pub(crate) unsafe fn unlock(&mut self) -> Result<&mut Box<dyn Buffer>> {
         if let Some(lock) = self.lock.take() {
             // SAFETY: the caller's promise.
-            if let Err(failed) = unsafe { lock.end() } {
+            if let Err(failed) = unsafe { lock.end(Holder::Users) } {
                 let (error, lock) = *failed;
                 self.lock = Some(lock);
                 return Err(error);
@@ -146,7 +164,10 @@ impl Drop for PageLocked {
         // SAFETY: this is `drop`, which runs once and does not touch the field again.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         match self.lock.take() {
-            Some(lock) => workers::dispose(Ending { held: Some((memory, lock)), is_lent: self.is_lent }),
+            Some(lock) => {
+                lock.pages.note(Holder::Ending);
+                workers::dispose(Ending { held: Some((memory, lock)), is_lent: self.is_lent });
+            }
             None => let_go(memory, self.is_lent),
         }
     }
@@ -163,7 +184,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         let Some((memory, lock)) = self.held.take() else { return };
         // SAFETY: a copy that uses the memory holds its storage until it is over, and `PageLocked` was dropped with that.
-        match unsafe { lock.end() } {
+        match unsafe { lock.end(Holder::Driver) } {
             Ok(()) => let_go(memory, self.is_lent),
             Err(_) => {
                 let bytes = memory.bytes();

@@ -114,7 +114,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidMemory`] (also where the bytes of device memory are no multiple of
+    /// The owner is dropped with each: [`Error::InvalidMemory`] (also where the bytes of device memory are no multiple of
     /// [`Limits::copy_granularity`](crate::backend::Limits::copy_granularity)), [`Error::Misaligned`],
     /// [`Error::OutOfRange`] where `shape` needs more bytes.
     pub unsafe fn from_raw(

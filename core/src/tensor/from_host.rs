@@ -11,10 +11,11 @@ use crate::tensor::storage::Storage;
 use crate::tensor::tensor::{Tensor, TensorMemory};
 
 impl Tensor {
-    /// The elements of a vector, in row-major order.
+    /// The elements of a vector, in row-major order. [`into_vec`](Tensor::into_vec) gives it back.
     ///
     /// # Errors
     ///
+    /// The vector is dropped with each; [`Device::register_vec`](crate::Device::register_vec) of the host gives it back:
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shape has another number of elements;
     /// [`Error::SizeOverflow`](crate::Error::SizeOverflow).
     pub fn from_vec<T: Element>(data: Vec<T>, shape: &[usize]) -> Result<Self> {
@@ -28,7 +29,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// As [`from_vec`](Tensor::from_vec).
+    /// This share of the slice is dropped with each: as [`from_vec`](Tensor::from_vec).
     pub fn from_arc<T: Element>(data: Arc<[T]>, shape: &[usize]) -> Result<Self> {
         // No code of the program runs when these elements go.
         let memory = HostMemory::from_owner(AsBytes(data));
@@ -40,8 +41,9 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// As [`from_vec`](Tensor::from_vec); [`Error::Misaligned`](crate::Error::Misaligned) if elements of `dtype`
-    /// cannot lie there.
+    /// The owner is dropped with each, on this thread; where that must not be, register it with the host
+    /// ([`Device::register`](crate::Device::register)) and take the tensor out of that. As [`from_vec`](Tensor::from_vec);
+    /// [`Error::Misaligned`](crate::Error::Misaligned) if elements of `dtype` cannot lie there.
     pub fn from_owner(
         owner: impl AsRef<[u8]> + Send + Sync + 'static,
         dtype: DType,

@@ -4,24 +4,25 @@ use std::any::Any;
 
 use crate::backend::Buffer;
 use crate::backend::host::memory::HostMemory;
-use crate::device_id::DeviceId;
 use crate::element::Element;
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, Refused, Result, count};
 use crate::runtime::fork;
 use crate::staging::page_locked::PageLocked;
-use crate::tensor::tensor::Tensor;
+use crate::tensor::tensor::{Tensor, TensorMemory};
 
 impl Tensor {
-    /// The vector that the tensor lies in, of [`from_vec`](Tensor::from_vec) or [`Device::register_vec`](crate::Device::register_vec): all
-    /// of it, whatever part the tensor shows. Nothing is copied. What was registered is unlocked first, which may block for
-    /// milliseconds.
+    /// The vector that the tensor is, of [`from_vec`](Tensor::from_vec) or [`Device::register_vec`](crate::Device::register_vec), with its
+    /// room for more (`Vec::capacity`). Nothing is copied. What was registered is unlocked first, which may block for milliseconds.
+    ///
+    /// After a copy into it ([`start_copy_into`](crate::start_copy_into)) that has failed, or was cancelled, it comes back once nothing of
+    /// that is in flight any more; each element is what it was or what was copied then.
     ///
     /// # Errors
     ///
-    /// The tensor comes back with each: [`Error::NotWritable`] while anything else shares the memory, a copy or a stream included;
-    /// [`Error::NotReady`], [`Error::CopyFailed`] or [`Error::Taken`] as for [`as_slice`](Tensor::as_slice); [`Error::WrongDType`];
-    /// [`Error::InvalidBits`] if a bool is neither 0 nor 1; [`Error::Unsupported`] if the memory is no vector's; what the driver says,
-    /// in which case it is still registered.
+    /// The tensor comes back with each: [`Error::WrongDType`]; [`Error::NotOnHost`]; [`Error::NotVector`] if it lies in no vector, or is not all
+    /// of one, in row-major order; [`Error::NotWritable`] while anything else shares the memory, a copy or a stream included;
+    /// [`Error::NotReady`] while a copy into it is in flight, [`Error::CopyFailed`] if nobody will ever know whether one is;
+    /// [`Error::Taken`]; [`Error::InvalidBits`] if a bool is neither 0 nor 1; what the driver says, in which case it is still registered.
     pub fn into_vec<T: Element>(mut self) -> Result<Vec<T>, Refused<Self>> {
         self.take_vec().map_err(|error| Refused::new(error, self))
     }
@@ -30,21 +31,27 @@ impl Tensor {
         if self.dtype() != T::DTYPE {
             return Err(Error::WrongDType { actual: self.dtype(), asked: T::DTYPE });
         }
-        let storage = self.storage_mut()?;
-        let bytes = storage.bytes();
-        let (device, what) =
-            (DeviceId::HOST, "give out as a vector what is none; copy the elements (to_vec)");
-        let no_vector = Error::Unsupported { device, what };
-        let memory = storage.buffer_mut()?.and_then(|buffer| vector_memory(&**buffer));
-        if !memory.is_some_and(HostMemory::is_vec_of::<T>) {
-            return Err(no_vector);
+        let TensorMemory::Here { storage, .. } = &mut self.memory else { return Err(Error::Taken) };
+        if storage.device().is_some() {
+            return Err(Error::NotOnHost { device: storage.device_id() });
         }
-        check_bits::<T>(storage.host_bytes(0, bytes)?)?;
-        let Some(buffer) = storage.buffer_mut()? else { return Err(no_vector) };
+        storage.settle();
+        let no_vector = || self.layout.not_vector("does not lie in a vector".to_owned());
+        if !vector_memory(storage.buffer()).is_some_and(HostMemory::is_vec_of::<T>) {
+            return Err(no_vector());
+        }
+        if !self.layout.is_contiguous() || self.layout.nbytes() != storage.bytes() {
+            let all = count(storage.bytes() / size_of::<T>(), "element");
+            return Err(self
+                .layout
+                .not_vector(format!("is not all of its vector, {all}, in row-major order")));
+        }
+        let buffer = storage.buffer_mut()?.ok_or_else(no_vector)?;
+        vector_memory(&**buffer).map_or(Ok(()), check_bits::<T>)?;
         let memory = take(buffer)?;
-        // SAFETY: the vector's elements were initialised when it came, copies have filled them since, and `check_bits` has looked.
+        // SAFETY: the vector's elements were initialised when it came, copies have filled some since, and `check_bits` has looked.
         let vec = memory.and_then(|memory| unsafe { memory.into_vec::<T>() });
-        vec.ok_or(no_vector)
+        vec.ok_or_else(no_vector)
     }
 }
 
@@ -69,10 +76,14 @@ fn take(buffer: &mut Box<dyn Buffer>) -> Result<Option<HostMemory>> {
     Ok(memory.map(|memory| std::mem::replace(memory, HostMemory::empty())))
 }
 
-fn check_bits<T: Element>(bytes: &[u8]) -> Result<()> {
-    // SAFETY: the memory is aligned for `T` (`HostMemory::is_vec_of`), and `Bits` is of the same size and alignment, any bytes allowed.
-    let bits =
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<T::Bits>(), bytes.len() / size_of::<T>()) };
+/// Looks at the elements of memory that nobody else uses.
+fn check_bits<T: Element>(memory: &HostMemory) -> Result<()> {
+    let Some((start, _)) = memory.host_pointer() else { return Ok(()) };
+    // SAFETY: the memory is that of a vector of `T` (`HostMemory::is_vec_of`), all of it initialised, and `Bits` is of the same size and
+    // alignment, any bytes allowed; `Storage::buffer_mut` has shown that nobody writes to it.
+    let bits = unsafe {
+        std::slice::from_raw_parts(start.as_ptr().cast::<T::Bits>(), memory.bytes() / size_of::<T>())
+    };
     match bits.iter().all(T::is_valid_bit_pattern) {
         true => Ok(()),
         false => Err(Error::InvalidBits { dtype: T::DTYPE }),

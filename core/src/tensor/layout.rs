@@ -178,6 +178,11 @@ impl Layout {
         Error::NotContiguous { shape: self.shape.to_vec(), strides: self.strides().to_vec(), cure }
     }
 
+    /// The error of a tensor that is no vector, which `why` says.
+    pub(crate) fn not_vector(&self, why: String) -> Error {
+        Error::NotVector { shape: self.shape.to_vec(), strides: self.strides().to_vec(), why }
+    }
+
     /// The error of memory of `actual` bytes for this layout.
     pub(crate) fn shape_mismatch(&self, actual: usize) -> Error {
         Error::ShapeMismatch {

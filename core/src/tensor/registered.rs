@@ -22,6 +22,8 @@ use crate::tensor::tensor::Tensor;
 ///
 /// Tensors over it are of [`MemoryKind::Pinned`], and large ones are copied by the devices of the driver as they lie, without
 /// staging. They are read-only.
+///
+/// Dropped, it is unlocked a moment after its last use is over. [`unregister`](Self::unregister) waits until it is.
 #[derive(Clone)]
 pub struct Registered(Storage);
 
@@ -35,6 +37,45 @@ impl Registered {
     /// elements of `dtype` cannot lie there; [`Error::SizeOverflow`].
     pub fn tensor(&self, dtype: DType, shape: &[usize], offset: usize) -> Result<Tensor> {
         Tensor::from_storage(self.0.clone(), offset, Layout::contiguous(dtype, shape)?)
+    }
+
+    /// Unlocks the memory, and drops its owner on this thread. May block for milliseconds. Afterwards the memory is as it was before it was
+    /// registered; it can be registered again.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use transship_core::{DType, Device};
+    ///
+    /// let weights: Arc<[u8]> = vec![7; 1 << 20].into();
+    /// let registered = Device::host().register(weights.clone())?; // or a GPU
+    /// let tensor = registered.tensor(DType::U8, &[100], 0)?;
+    /// let refused = registered.unregister().unwrap_err(); // `tensor` lies there
+    /// drop(tensor);
+    /// refused.into_value().unregister()?;
+    /// assert_eq!(Arc::strong_count(&weights), 1);
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// It comes back, still registered, with each: [`Error::NotWritable`] while anything else shares the memory: a clone, a tensor, a copy or
+    /// a stream; [`Error::Forked`]; what the driver says.
+    ///
+    /// # Panics
+    ///
+    /// If the destructor of the owner does.
+    pub fn unregister(mut self) -> Result<(), Refused<Self>> {
+        self.unlock().map_err(|error| Refused::new(error, self))
+    }
+
+    fn unlock(&mut self) -> Result<()> {
+        let buffer: Option<&mut dyn Any> = self.0.buffer_mut()?.map(|buffer| &mut **buffer as _);
+        if let Some(locked) = buffer.and_then(|buffer| buffer.downcast_mut::<PageLocked>()) {
+            fork::check()?;
+            // SAFETY: `Storage::buffer_mut` has shown that no tensor, no copy and no stream holds the memory.
+            unsafe { locked.unlock() }?;
+        }
+        Ok(())
     }
 
     /// The size of the memory in bytes.
@@ -66,7 +107,9 @@ impl std::fmt::Debug for Registered {
 /// be copied by older systems, away from where the device looks.
 impl Device {
     /// Page-locks the bytes of an owner, such as a memory map or an `Arc` of a vector. It is asked for them once. When the memory is not
-    /// used any more it is unlocked, and then the owner is dropped, by a thread of transship's own on which nobody waits.
+    /// used any more it is unlocked, and then the owner is dropped, by a thread of transship's own on which nobody waits; where nothing had
+    /// to be locked (the host, no bytes), it goes as that of [`Tensor::from_owner`]. [`Registered::unregister`] does both at once, on the
+    /// thread that calls it. Memory that is just being unlocked is waited for, a second at most.
     ///
     /// ```
     /// use transship_core::{CopyOptions, DType, Device, start_copy};
@@ -83,7 +126,7 @@ impl Device {
     /// # Errors
     ///
     /// The owner comes back with each: [`Error::NotLockable`] if some of it is page-locked already, or the system
-    /// cannot lock it; [`Error::OutOfMemory`] if it locks no more;
+    /// cannot lock it; [`Error::Busy`] if some of it is still being unlocked after a second; [`Error::OutOfMemory`] if the system locks no more;
     /// [`Error::Unsupported`] where the device's API reaches no memory but its own buffers (wgpu);
     /// [`Error::Forked`]; what else the driver says.
     pub fn register<O>(&self, owner: O) -> Result<Registered, Refused<O>>

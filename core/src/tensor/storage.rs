@@ -18,6 +18,7 @@ use crate::plan::plan::Chunk;
 use crate::runtime::fork;
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
+use crate::staging::page_locked::PageLocked;
 use crate::tensor::bulk_arc;
 use crate::tensor::bulk_arc::BulkArc;
 use crate::tensor::memory;
@@ -371,6 +372,16 @@ impl Storage {
         }
     }
 
+    /// Fails unless whatever fills the memory is done, or has failed and has nothing in flight. Never blocks.
+    fn check_over(&self) -> Result<()> {
+        let Some(copy) = self.pending() else { return Ok(()) };
+        fork::check()?;
+        match copy.is_over(false).map_err(poisoned)? {
+            true => Ok(()),
+            false => Err(Error::NotReady),
+        }
+    }
+
     /// Fails unless all of the copy that fills the memory is submitted, without asking the driver: before, the host may be
     /// writing it.
     pub(crate) fn check_submitted(&self) -> Result<()> {
@@ -410,9 +421,10 @@ impl Storage {
         Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) })
     }
 
-    /// The memory itself, to be taken out; only while nobody else holds it and nothing uses it. `None` if its owner has lent more of it.
+    /// The memory itself, to be taken out; only while nobody else holds it and nothing uses it, whatever came of the copy into it. `None`
+    /// if its owner has lent more of it.
     pub(crate) fn buffer_mut(&mut self) -> Result<Option<&mut Box<dyn Buffer>>> {
-        self.check_ready()?;
+        self.check_over()?;
         let shared = self.shared();
         let memory = self.exclusive().ok_or(shared)?;
         memory.check_unused()?;
@@ -562,14 +574,16 @@ impl Drop for StorageInner {
         }
         // SAFETY: the field is not touched again.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        // What is page-locked hands its owner on itself, behind its end.
+        let is_foreign = self.is_lent() && PageLocked::of(memory.buffer()).is_none();
         let uses = std::mem::take(self.uses.get_mut());
         match (uses.is_empty(), memory) {
             (_, Memory::Split(part)) => part.whole().keep(uses),
             (_, Memory::Joined(joined)) => joined.whole().keep(uses),
-            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, self.is_lent()),
+            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, is_foreign),
             (true, Memory::Part(part)) => memory::let_go(part),
-            (false, Memory::Buffer(buffer)) => uses.release(buffer, self.is_lent()),
-            (false, Memory::Part(part)) => uses.release(Box::new(part), self.is_lent()),
+            (false, Memory::Buffer(buffer)) => uses.release(buffer, is_foreign),
+            (false, Memory::Part(part)) => uses.release(Box::new(part), is_foreign),
         }
     }
 }

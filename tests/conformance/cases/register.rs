@@ -186,11 +186,8 @@ fn small_results_into_a_vector(bed: &Bed) -> Result<(), Failed> {
     let held = registered_vec(bed, zeros(6400), &[6400])?;
     let parts = (0..100).map(|index| held.narrow(0, index * 64, 64)).collect::<Result<Vec<_>, _>>()?;
     drop(held);
-    let mut parts = start_copy_into(there, parts, bed.options())?.wait()?;
+    let parts = start_copy_into(there, parts, bed.options())?.wait()?;
     assert_same(&expected, &parts.iter().map(Contents::of).collect::<Vec<_>>());
-    let last = parts.pop().ok_or("there are some")?;
-    drop(parts);
-    assert_eq!(last.into_vec::<f32>()?.len(), 6400);
     Ok(())
 }
 

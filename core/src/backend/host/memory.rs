@@ -46,7 +46,7 @@ impl HostMemory {
     pub(crate) fn from_vec<T: Element>(vec: Vec<T>) -> Self {
         let bytes = size_of_val(vec.as_slice());
         match Block::array::<T>(vec.capacity()) {
-            Ok(block) if bytes > 0 => {
+            Ok(block) if block.size() > 0 => {
                 let mut vec = ManuallyDrop::new(vec);
                 // SAFETY: the pointer of a vector is never null.
                 let start = unsafe { NonNull::new_unchecked(vec.as_mut_ptr().cast()) };
@@ -300,13 +300,12 @@ mod tests {
 
     #[test]
     fn no_bytes_need_no_allocation() {
-        let vec = Vec::<f64>::with_capacity(4);
-        for memory in
-            [HostMemory::zeroed(0).unwrap(), HostMemory::uninit(0).unwrap(), HostMemory::from_vec(vec)]
-        {
+        let vec = HostMemory::from_vec(Vec::<f64>::new());
+        for memory in [HostMemory::zeroed(0).unwrap(), HostMemory::uninit(0).unwrap(), vec] {
             assert!(matches!(memory.owner, Owner::Nobody));
             assert_eq!(read(&memory), []);
         }
+        assert_eq!(read(&HostMemory::from_vec(Vec::<f64>::with_capacity(4))), []);
     }
 
     #[test]
