@@ -142,6 +142,8 @@ fn busy_tasks_are_woken(to: &Device) {
 }
 
 /// The task has other things to do, or the handle goes from task to task.
+///
+/// catches: 369-the-first-waker-of-a-copy-stays
 #[test]
 fn a_task_that_is_polled_at_any_moment_is_woken_at_the_end() {
     busy_tasks_are_woken(&Device::host());
