@@ -127,7 +127,7 @@ fn poll_busily<F: Future + Unpin>(mut future: F, renewed: usize, pokes: usize) -
 
 fn busy_tasks_are_woken(to: &Device) {
     for round in 0..BUSY_ROUNDS {
-        let bytes = (1 << 20) + (round % 7 << 19);
+        let bytes = (1 << 20) + ((round % 7) << 19);
         let always = options().policy(CopyPolicy::Always).background(BackgroundWork::Always);
         let (renewed, pokes) = ([1, 2, usize::MAX][round % 3], round * 37 % 500);
         let handle = start_copy(Tensor::from(vec![1_u8; bytes]), to, always).unwrap();
