@@ -48,6 +48,7 @@ pub use crate::copy::future::PendingCopy;
 pub use crate::copy::handle::{Cancelled, CopyHandle, TimedWait};
 pub use crate::copy::into::start_copy_into;
 pub use crate::copy::progress::CopyProgress;
+pub use crate::copy::progress_stream::ProgressStream;
 pub use crate::copy::start::start_copy;
 pub use crate::device::current::Scope;
 pub use crate::device::device::Device;

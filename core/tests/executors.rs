@@ -7,9 +7,12 @@ mod support;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
 
 use futures::executor::block_on;
 use support::{PATIENCE, bytes_of, eventually, in_time, late, no_violations};
@@ -72,6 +75,80 @@ fn a_copy_that_ends_while_it_is_polled_wakes_its_task() {
     in_time(|| no_wake_up_is_lost(&Device::host()));
     let (late, device) = late();
     in_time(move || no_wake_up_is_lost(&device));
+    no_violations(&late);
+}
+
+/// So many large copies are polled by tasks that have other things to do.
+const BUSY_ROUNDS: usize = 200;
+
+/// The waker of one poll. Says which, when it is woken.
+struct OfOnePoll {
+    number: usize,
+    woken: Mutex<Sender<usize>>,
+}
+
+impl Wake for OfOnePoll {
+    fn wake(self: Arc<Self>) {
+        let _ = self.woken.lock().unwrap().send(self.number);
+    }
+}
+
+/// Polls `future` as a task that another thread wakes `pokes` times, at any moment. Every `renewed`-th poll is by another task: only the
+/// waker of the last poll counts.
+fn poll_busily<F: Future + Unpin>(mut future: F, renewed: usize, pokes: usize) -> F::Output {
+    let (woken, wakes) = mpsc::channel();
+    let other = Arc::new(Mutex::new(None::<Waker>));
+    let poked = other.clone();
+    let poking = thread::spawn(move || {
+        for _ in 0..pokes {
+            poked.lock().unwrap().take().into_iter().for_each(Waker::wake);
+            thread::yield_now();
+        }
+    });
+    let mut polls = 0;
+    let mut waker = Waker::noop().clone();
+    let output = loop {
+        let number = polls / renewed;
+        if polls % renewed == 0 {
+            waker = Waker::from(Arc::new(OfOnePoll { number, woken: Mutex::new(woken.clone()) }));
+        }
+        polls += 1;
+        *other.lock().unwrap() = Some(waker.clone());
+        // What was woken before a poll has had its poll.
+        while wakes.try_recv().is_ok() {}
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            break output;
+        }
+        while wakes.recv_timeout(PATIENCE).expect("the task of the last poll is woken") != number {}
+    };
+    poking.join().unwrap();
+    output
+}
+
+fn busy_tasks_are_woken(to: &Device) {
+    for round in 0..BUSY_ROUNDS {
+        let bytes = (1 << 20) + ((round % 7) << 19);
+        let always = options().policy(CopyPolicy::Always).background(BackgroundWork::Always);
+        let (renewed, pokes) = ([1, 2, usize::MAX][round % 3], round * 37 % 500);
+        let handle = start_copy(Tensor::from(vec![1_u8; bytes]), to, always).unwrap();
+        match round % 5 {
+            0 => {
+                thread::sleep(Duration::from_micros(round as u64 * 7 % 600));
+                poll_busily(handle.cancel().in_flight, renewed, pokes).unwrap();
+            }
+            _ => assert_eq!(poll_busily(handle, renewed, pokes).unwrap().nbytes(), bytes),
+        }
+    }
+}
+
+/// The task has other things to do, or the handle goes from task to task.
+///
+/// catches: 369-the-first-waker-of-a-copy-stays
+#[test]
+fn a_task_that_is_polled_at_any_moment_is_woken_at_the_end() {
+    busy_tasks_are_woken(&Device::host());
+    let (late, device) = late();
+    busy_tasks_are_woken(&device);
     no_violations(&late);
 }
 

@@ -7,12 +7,14 @@
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::future::join;
 use late_backend::{Call, LateConfig, LateHandle};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -113,6 +115,39 @@ impl Wake for Signal {
     fn wake(self: Arc<Self>) {
         *self.woken.lock() = true;
         self.wake.notify_one();
+    }
+}
+
+/// The same for a task that another thread wakes as well. Each poll is with another waker, and only the last one counts.
+fn block_on_busily<F: Future>(future: F) -> F::Output {
+    let other = Arc::new(Mutex::new(None::<Waker>));
+    let poked = other.clone();
+    let poking = thread::spawn(move || {
+        for _ in 0..4 {
+            let waker = poked.lock().take();
+            waker.into_iter().for_each(Waker::wake);
+            thread::yield_now();
+        }
+    });
+    let (mut future, mut last) = (pin!(future), Arc::<OfOnePoll>::default());
+    let output = block_on(poll_fn(|context| {
+        drop(last.0.lock().take());
+        last = Arc::new(OfOnePoll(Mutex::new(Some(context.waker().clone()))));
+        *other.lock() = Some(context.waker().clone());
+        future.as_mut().poll(&mut Context::from_waker(&Waker::from(last.clone())))
+    }));
+    poking.join().unwrap();
+    output
+}
+
+/// The waker of one poll. Wakes nobody after the next one.
+#[derive(Default)]
+struct OfOnePoll(Mutex<Option<Waker>>);
+
+impl Wake for OfOnePoll {
+    fn wake(self: Arc<Self>) {
+        let waker = self.0.lock().take();
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -229,6 +264,28 @@ fn no_wake_up_is_lost() {
             _ => (Device::host(), by_workers()),
         };
         run_task(&to, options, may_fail);
+        drop(to);
+        nothing_is_left(&late, [device]);
+    });
+}
+
+/// A task that has other things to do, and may be shown the progress of its copy.
+#[test]
+fn a_busy_task_is_woken_at_the_end_of_its_copy() {
+    explore(1500, || {
+        let (late, [device]) = devices(4 * BLOCK);
+        let to = if choose(2) == 0 { device.clone() } else { Device::host() };
+        let options = by_workers().policy(CopyPolicy::Always);
+        let copy = start_copy(Tensor::from(bytes(1000, 5)), &to, options).unwrap();
+        let progress = copy.progress_stream().map(|item| item.arrived_bytes);
+        match choose(3) {
+            0 => assert_eq!(block_on_busily(copy).unwrap().nbytes(), 1000),
+            1 => block_on_busily(copy.cancel().in_flight).unwrap(),
+            _ => {
+                let (tensor, items) = block_on_busily(join(copy, progress.collect::<Vec<_>>()));
+                assert_eq!((tensor.unwrap().nbytes(), items.last()), (1000, Some(&1000)));
+            }
+        }
         drop(to);
         nothing_is_left(&late, [device]);
     });

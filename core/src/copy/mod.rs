@@ -7,6 +7,7 @@ pub(crate) mod handle;
 pub(crate) mod into;
 pub(crate) mod pairing;
 pub(crate) mod progress;
+pub(crate) mod progress_stream;
 pub(crate) mod put_callers_memory;
 pub(crate) mod put_results;
 pub(crate) mod start;

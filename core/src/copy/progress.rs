@@ -26,7 +26,7 @@ impl<S> CopyHandle<S> {
         CopyProgress { arrived_bytes, total_bytes }
     }
 
-    fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         match &self.job {
             Some(job) => job.plan.chunks().iter().map(|chunk| chunk.bytes as u64).sum(),
             None => self.planned.chunk_bytes,

@@ -356,7 +356,8 @@ impl Completion {
         }
         inner.watched = true;
         drop(inner);
-        reactor::watch(self.clone())
+        // Whoever waits for the copy next tries again to start the reactor's thread.
+        reactor::watch(self.clone()).inspect_err(|_| self.inner.lock().watched = false)
     }
 
     fn check(&self, may_ask: &mut dyn FnMut(&Arc<SubmissionQueue>) -> bool) -> Result<bool> {
