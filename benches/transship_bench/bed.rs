@@ -20,6 +20,8 @@ pub(crate) enum Needs {
     /// A device that is not the host.
     Device,
     TwoDevices,
+    /// A device whose kernels cast.
+    Casts,
 }
 
 /// How long a series may take.
@@ -67,7 +69,12 @@ impl Bed {
     pub(crate) fn misses(&self, needs: Needs) -> Option<String> {
         match needs {
             Needs::TwoDevices if self.second.is_none() => Some("no second device was named".to_owned()),
-            Needs::Device if self.device.is_host() => Some("the host is no other device".to_owned()),
+            Needs::Device | Needs::Casts if self.device.is_host() => {
+                Some("the host is no other device".to_owned())
+            }
+            Needs::Casts if self.device.limits().gather_strided.is_none() => {
+                Some("the device casts nothing that lies on it".to_owned())
+            }
             _ => None,
         }
     }

@@ -24,13 +24,13 @@ pub(super) const ROWS: &[Work] = &[
     Work {
         name: "down-cast-1x1GiB",
         title: "1 GiB of float32 down as bfloat16",
-        needs: Needs::Device,
+        needs: Needs::Casts,
         run: down,
     },
     Work {
         name: "within-cast-1x1GiB",
         title: "1 GiB of float32 as bfloat16 within the device",
-        needs: Needs::Device,
+        needs: Needs::Casts,
         run: within,
     },
 ];

@@ -16,6 +16,11 @@ thread_local! {
     static PLACE: Cell<Place> = const { Cell::new(Place::Program) };
 }
 
+#[cfg(feature = "tracing")]
+thread_local! {
+    static OBSERVED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Where this thread is, and so what becomes of lent memory that it is the last to let go of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -51,7 +56,18 @@ fn enter<R>(program: impl FnOnce() -> R) -> R {
 #[cfg(feature = "tracing")]
 #[cold]
 pub(crate) fn observe<R>(program: impl FnOnce() -> R) -> Option<R> {
-    enter(|| caught(program))
+    let before = OBSERVED.try_with(|observed| observed.replace(true));
+    let result = enter(|| caught(program));
+    if let Ok(before) = before {
+        let _ = OBSERVED.try_with(|observed| observed.set(before));
+    }
+    result
+}
+
+/// Whether this thread is in such a call.
+#[cfg(feature = "tracing")]
+pub(crate) fn is_observed() -> bool {
+    OBSERVED.try_with(Cell::get).unwrap_or(true)
 }
 
 pub(crate) fn place() -> Place {

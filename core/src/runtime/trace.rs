@@ -39,12 +39,14 @@ pub(crate) use span;
 mod on {
     use std::sync::Arc;
 
-    use tracing::dispatcher::{DefaultGuard, Dispatch, set_default};
+    use tracing::dispatcher::{DefaultGuard, Dispatch, get_default, set_default};
     use tracing::level_filters::LevelFilter;
     use tracing::span::{EnteredSpan, Id, Span};
+    use tracing::subscriber::NoSubscriber;
     use tracing::{Level, Value};
 
     use super::super::foreign;
+    use super::super::foreign::Place;
 
     /// A span that this thread is in.
     pub(crate) struct Entered(Option<EnteredSpan>);
@@ -83,8 +85,17 @@ mod on {
         else {
             return EnteredIn { _span: Entered(None), _scope: Scope(None) };
         };
-        let scope = Scope(foreign::observe(|| set_default(subscriber)));
+        let scope =
+            Scope(may_change_subscriber().then(|| foreign::observe(|| set_default(subscriber))).flatten());
         EnteredIn { _span: enter(|| make(id)), _scope: scope }
+    }
+
+    /// Whether the subscriber of this thread can be another one for a while: not while it is being called, by us or by the program. A
+    /// thread of the program shows that, or that it has none, by having none now.
+    fn may_change_subscriber() -> bool {
+        let has_one =
+            || foreign::observe(|| get_default(|current| !current.is::<NoSubscriber>())) == Some(true);
+        !foreign::is_observed() && (foreign::place() == Place::Ours || has_one())
     }
 
     impl Entered {
