@@ -172,7 +172,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn why_not_gathered(&self, leaf: &Leaf) -> &'static str {
         let dims = leaf.special.as_ref().map_or(0, |special| special.elements.runs.dims().len());
         let reader = leaf.storage.device().map(|source| reader(source, self.target));
-        match reader.is_some_and(|reader| reader.limits().gather_strided.is_some()) {
+        match reader.is_some_and(|reader| reader.limits().gathers()) {
             false => "copy strided tensors into memory that is there; start_copy keeps their strides",
             true if self.is_unreached(&leaf.storage) => {
                 "gather what the program has allocated on another device; copy it within that device first (CopyPolicy::Always)"
@@ -293,7 +293,7 @@ impl<'a> Scan<'a> {
             None => true,
             Some(_) if cast.is_some() && layout.numel() == 0 => true,
             Some(source) => {
-                let gathers = !self.is_unreached(storage) && self.gathers(source, &runs);
+                let gathers = !self.is_unreached(storage) && self.gathers(source, layout, &runs);
                 if let Some(cast) = cast
                     && (cast.may_not_fit() || !gathers)
                 {
@@ -334,10 +334,13 @@ impl<'a> Scan<'a> {
     }
 
     /// Whether the device that reads `source` leaves gaps out.
-    fn gathers(&self, source: &Device, runs: &Runs) -> bool {
+    fn gathers(&self, source: &Device, layout: &Layout, runs: &Runs) -> bool {
+        let limits = reader(source, self.target).limits();
+        let fits = || runs.dims().is_empty() || layout.nbytes().max(runs.span()) <= limits.largest_strided;
         self.reached_by_kernels
             && runs.dims().len() <= Runs::MOST_DIMS
-            && reader(source, self.target).limits().gather_strided.is_some()
+            && limits.gathers()
+            && (limits.gather_strided.is_some() || fits())
     }
 
     /// How far behind a granule of either end a leaf on `source` begins.

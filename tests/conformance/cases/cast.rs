@@ -132,7 +132,7 @@ fn assert_says(failed: &(dyn std::error::Error + 'static), words: &str) {
 
 /// Whether the device casts what lies on it. Where it does not, that is refused.
 fn device_casts(bed: &Bed) -> Result<bool, Failed> {
-    if bed.device.limits().gather_strided.is_some() {
+    if bed.device.limits().gathers() {
         return Ok(true);
     }
     let there = bed.up(vec![bed.tensor(DType::F32, &[9])])?;

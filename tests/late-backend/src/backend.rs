@@ -75,6 +75,7 @@ impl LateBackend {
         limits.mapped_staging = config.mapped_staging;
         limits.gather = config.gather;
         limits.gather_strided = config.gather_strided;
+        limits.largest_strided = config.largest_strided;
         Self { instance, device, limits }
     }
 

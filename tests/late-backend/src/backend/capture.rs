@@ -70,17 +70,21 @@ impl LateBackend {
         bytes: usize,
         captured: &mut Vec<Op>,
     ) -> Result<(), String> {
-        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        let config = &self.instance.config;
         let Elements { offset: from_offset, runs, cast } = elements;
+        if config.gather_strided.is_none() {
+            self.check_without_table(elements, skip, to)?;
+        }
         if runs.dims().len() > Runs::MOST_DIMS {
             return Err(format!("{} dimensions to gather", runs.dims().len()));
         }
-        if matches!(to, GatherTo::Host(side) if !self.is_reached_by_kernels(&side, bytes)) {
+        let reaches_all = config.gather_strided.is_none();
+        if matches!(to, GatherTo::Host(side) if !reaches_all && !self.is_reached_by_kernels(&side, bytes)) {
             return Err("a kernel that writes to memory that is not staging".to_owned());
         }
         inside(*from_offset, runs.span(), from.bytes())?;
         inside(skip, bytes, elements.bytes())?;
-        let peers = self.instance.config.peers && matches!(to, GatherTo::Device(..));
+        let peers = config.peers && matches!(to, GatherTo::Device(..));
         let destination = |done: usize, bytes: usize| match to {
             GatherTo::Host(HostSide::Staging(block, at)) => {
                 self.host(HostSide::Staging(block, at + done), bytes, true)
@@ -88,12 +92,21 @@ impl LateBackend {
             GatherTo::Host(HostSide::Buffer(buffer, at)) => {
                 self.host(HostSide::Buffer(buffer, at + done), bytes, true)
             }
-            GatherTo::Device(buffer, at) => self.device_end(buffer, at + done, bytes, false),
+            GatherTo::Device(buffer, at) => self.place(buffer, at + done, bytes, false),
         };
+        let granules = config.copy_granularity.round_up(bytes).ok_or("a copy without end")?;
+        if granules > bytes {
+            // Nobody else's bytes lie there.
+            captured.push(Op::Copy {
+                from: None,
+                to: destination(bytes, granules - bytes)?,
+                bytes: granules - bytes,
+            });
+        }
         let Some(cast) = cast else {
             let mut done = 0;
             for (offset, bytes) in runs.places(skip..skip + bytes) {
-                let from = Some(self.device_end(from, from_offset + offset, bytes, peers)?);
+                let from = Some(self.place(from, from_offset + offset, bytes, peers)?);
                 captured.push(Op::Copy { from, to: destination(done, bytes)?, bytes });
                 done += bytes;
             }
@@ -105,11 +118,29 @@ impl LateBackend {
             let elements = read / size;
             let made = first * to_size..(first + elements) * to_size;
             let kept = made.start.max(skip)..made.end.min(skip + bytes);
-            let from = self.device_end(from, from_offset + offset, read, peers)?;
+            let from = self.place(from, from_offset + offset, read, peers)?;
             let to = destination(kept.start - skip, kept.len())?;
             let bytes = kept.start - made.start..kept.end - made.start;
             captured.push(Op::Cast { from, to, cast: *cast, elements, bytes });
             first += elements;
+        }
+        Ok(())
+    }
+
+    /// What a device demands that gathers beside other copies.
+    fn check_without_table(&self, elements: &Elements, skip: usize, to: GatherTo<'_>) -> Result<(), String> {
+        let config = &self.instance.config;
+        let largest = Some(config.largest_strided).filter(|largest| *largest > 0);
+        let largest = largest.ok_or("a kernel that the device has not")?;
+        let (GatherTo::Host(HostSide::Staging(_, offset) | HostSide::Buffer(_, offset))
+        | GatherTo::Device(_, offset)) = to;
+        if !config.copy_granularity.divides(offset | skip) {
+            return Err(format!("elements gathered to {offset}, {skip} left out before: no whole granules"));
+        }
+        let runs = &elements.runs;
+        let bytes = runs.dims().iter().map(|dim| dim.count).product::<usize>() * runs.bytes();
+        if !runs.dims().is_empty() && bytes.max(runs.span()) > largest {
+            return Err(format!("{bytes} bytes gathered out of {}", runs.span()));
         }
         Ok(())
     }
@@ -224,6 +255,14 @@ impl LateBackend {
         bytes: usize,
         peers: bool,
     ) -> Result<End, String> {
+        if !self.instance.config.copy_granularity.divides(offset) {
+            return Err(format!("a copy at offset {offset} of a buffer, which is no multiple"));
+        }
+        self.place(buffer, offset, bytes, peers)
+    }
+
+    /// Anywhere in a buffer.
+    fn place(&self, buffer: &dyn Buffer, offset: usize, bytes: usize, peers: bool) -> Result<End, String> {
         let any: &dyn Any = buffer;
         let buffer = any
             .downcast_ref::<LateBuffer>()
@@ -233,9 +272,6 @@ impl LateBackend {
         inside(offset, bytes, buffer.bytes)?;
         if buffer.open.load(Ordering::Acquire) {
             return Err("a copy of a buffer that is open for the host".to_owned());
-        }
-        if !self.instance.config.copy_granularity.divides(offset) {
-            return Err(format!("a copy at offset {offset} of a buffer, which is no multiple"));
         }
         Ok(End::Device { allocation: buffer.allocation, offset: buffer.offset + offset })
     }
@@ -287,6 +323,7 @@ pub(super) fn blocks(op: &CopyOp<'_>, config: &LateConfig) -> bool {
     let side = match op {
         CopyOp::Upload { from, .. } => from,
         CopyOp::Download { to, .. } => to,
+        CopyOp::Gather { to: GatherTo::Host(to), .. } => to,
         _ => return false,
     };
     match side {
