@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(strided_tensors_of_devices).needs(OwnMemory),
         case!(devices_cast_as_the_host_does).needs(OwnMemory),
         case!(large_tensors_of_devices).needs(OwnMemory),
+        case!(elements_of_devices_get_larger_in_pieces).needs(OwnMemory),
         case!(out_of_a_device_into_memory_that_is_there).needs(OwnMemory),
         case!(to_another_device_and_to_all).needs(SecondDevice),
         case!(integers_of_devices_that_may_not_fit).needs(OwnMemory),
@@ -291,6 +292,32 @@ fn large_tensors_of_devices(bed: &Bed) -> Result<(), Failed> {
     let made: Vec<_> = large.iter().map(expected).collect();
     let there = bed.up(large)?;
     for options in [casts(bed), casts(bed).max_bytes_in_flight(100_003)] {
+        for target in [&bed.host, &bed.device] {
+            let (cast, _) = bed.copy(there.clone(), target, options.clone())?;
+            assert_contents(bed, cast, &made)?;
+        }
+    }
+    Ok(())
+}
+
+/// Pieces end within an element: 4100 bytes are no multiple of 8.
+fn elements_of_devices_get_larger_in_pieces(bed: &Bed) -> Result<(), Failed> {
+    if !device_casts(bed)? {
+        return Ok(());
+    }
+    let casts = [(DType::F32, DType::F64), (DType::I16, DType::I64), (DType::U8, DType::F32)];
+    let options =
+        casts.into_iter().fold(bed.options(), |options, (from, to)| options.cast(Cast::new(from, to)));
+    let views = |tensors: &[Tensor]| -> Result<Vec<Tensor>, Error> {
+        let parts = tensors.iter().map(|tensor| tensor.narrow(1, 1, 35)?.slice(0, 1..99, 2));
+        tensors.iter().cloned().map(Ok).chain(parts).collect()
+    };
+    let here: Vec<_> = casts.iter().map(|(from, _)| bed.tensor(*from, &[99, 37])).collect();
+    let there = views(&bed.up(here.clone())?)?;
+    let always = options.clone().policy(CopyPolicy::Always);
+    let made = start_copy(views(&here)?, &bed.host, always)?.wait()?;
+    let made: Vec<_> = made.iter().map(Tensor::to_bytes).collect::<Result<_, _>>()?;
+    for options in [options.clone(), options.max_bytes_in_flight(4100)] {
         for target in [&bed.host, &bed.device] {
             let (cast, _) = bed.copy(there.clone(), target, options.clone())?;
             assert_contents(bed, cast, &made)?;
