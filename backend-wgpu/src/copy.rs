@@ -12,10 +12,10 @@ use wgpu::BufferUsages;
 use crate::context::Context;
 use crate::gather::{Stretch, Target, stretches};
 use crate::gather_kernel::Range;
-use crate::gather_strided::{self, Gathers, Planned};
 use crate::memory::WgpuBuffer;
 use crate::scopes::scoped;
 use crate::staging::{Block, WgpuStaging};
+use crate::strided_copies::{self, Gathers, Planned};
 use crate::workspace::Workspace;
 
 /// Submits `ops` and a position behind them.
@@ -208,15 +208,15 @@ impl<'a> Batch<'a> {
         context: &Arc<Context>,
         to: GatherTo<'a>,
         bytes: usize,
-    ) -> Result<(gather_strided::Target<'a>, u64)> {
+    ) -> Result<(strided_copies::Target<'a>, u64)> {
         Ok(match to {
             GatherTo::Host(to) => {
                 let (block, offset) = self.landing(context, to, bytes)?;
-                (gather_strided::Target::Block(block), offset)
+                (strided_copies::Target::Block(block), offset)
             }
             GatherTo::Device(to, offset) => {
                 let (to, offset) = place(context, to, offset)?;
-                (gather_strided::Target::Buffer(to), offset)
+                (strided_copies::Target::Buffer(to), offset)
             }
         })
     }

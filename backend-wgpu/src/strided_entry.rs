@@ -111,21 +111,14 @@ impl<'a> Part<'a> {
     fn items(&self) -> Items {
         let (width, to_width) = match self.cast() {
             Some(cast) => (cast.from_dtype().size(), cast.to_dtype().size()),
+            // The kernel loads words from anywhere. What is left out before are whole ones.
             None => {
-                let width = self.widest();
+                let width = 1 << (self.elements.runs.bytes() | WORD).trailing_zeros();
                 (width, width)
             }
         };
         let (first, cut) = (self.skip / to_width, self.skip % to_width);
         Items { width, to_width, first, cut, count: (cut + self.bytes).div_ceil(to_width) }
-    }
-
-    /// The widest item, up to a word, that all ends, steps and sizes allow.
-    fn widest(&self) -> usize {
-        let runs = &self.elements.runs;
-        let steps = runs.dims().iter().fold(runs.bytes(), |all, dim| all | dim.step);
-        let all = self.from as usize | steps | self.skip | self.bytes | WORD;
-        1 << all.trailing_zeros()
     }
 }
 

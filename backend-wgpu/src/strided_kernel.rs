@@ -12,8 +12,8 @@ use wgpu::{
 };
 
 use crate::scopes::scoped;
-use crate::strided::LARGEST_TOGETHER;
 use crate::strided_entry::{ENTRY, Part};
+use crate::strided_rounds::LARGEST_TOGETHER;
 use crate::workspace::Workspace;
 
 /// Both kernels, and the arithmetic of casts.

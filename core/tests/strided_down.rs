@@ -108,10 +108,14 @@ fn what_is_larger_than_the_device_gathers_keeps_its_gaps() {
         match start_copy(there, &Device::host(), cast) {
             Ok(copy) => assert_eq!((copy.wait().unwrap().dtype(), is_gathered), (DType::U16, true)),
             Err(refused) => {
-                assert_eq!((refused.error().kind(), is_gathered), (ErrorKind::Unsupported, false))
+                assert_eq!((refused.error().kind(), is_gathered), (ErrorKind::Unsupported, false));
+                assert!(format!("{refused:#}").contains("largest_strided"), "{refused:#}");
             }
         }
     }
+    let held = Tensor::zeros(&[601, 4], DType::U8, &Device::host()).unwrap();
+    let refused = start_copy_into(columns(601).1, held, CopyOptions::default()).unwrap_err();
+    assert!(format!("{refused:#}").contains("largest_strided"), "{refused:#}");
     // A tensor that is repeated has few bytes there.
     let repeated = on(&device, &numbers()).as_strided(&[60_001, 2], &[0, 2], 1).unwrap();
     let back = start_copy(repeated, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();

@@ -1,6 +1,6 @@
 // Gathers the elements of strided tensors side by side, and casts them. A thread makes whole words of four bytes.
 //
-// `Entry` in `strided_entry.rs` writes the entries of the table, a group of threads reads one: in `group.x` its number. The groups of
+// `Part::entry` in `strided_entry.rs` writes the entries of the table, a group of threads reads one: in `group.x` its number. The groups of
 // one entry differ in `group.y`.
 
 @group(0) @binding(0) var<storage, read> table: array<u32>;

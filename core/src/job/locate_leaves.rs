@@ -33,6 +33,9 @@ thread_local! {
 /// a copy of their own.
 const LARGEST_GATHERED: usize = 256 << 10;
 
+const TOO_LARGE_TO_GATHER: &str =
+    "gather or cast tensors with gaps that lie in so much memory (Limits::largest_strided); copy parts of it";
+
 /// What contiguous tensors over plain memory of one place have in common, once one of them was looked at.
 #[derive(Clone, Copy)]
 struct Alike {
@@ -180,6 +183,7 @@ impl<'a> Scan<'a> {
             true if dims > Runs::MOST_DIMS => {
                 "gather tensors of more than 8 dimensions; copy them with start_copy, which keeps their strides"
             }
+            true if self.reached_by_kernels => TOO_LARGE_TO_GATHER,
             true => {
                 "gather into memory that is not pinned; leave pinned_staging on, or use start_copy, which keeps strides"
             }
@@ -316,6 +320,8 @@ impl<'a> Scan<'a> {
             "cast tensors of more than 8 dimensions; call contiguous() first"
         } else if !self.reached_by_kernels {
             "cast into memory that is not pinned; leave pinned_staging on"
+        } else if storage.device().is_some_and(|source| reader(source, self.target).limits().gathers()) {
+            TOO_LARGE_TO_GATHER
         } else {
             "cast what lies on it; copy it to the host without the cast, and cast on the way from there"
         }

@@ -27,7 +27,7 @@ pub(crate) fn devices_with_three_bindings_have_the_kernel() -> Outcome {
 
 /// Much more than the kernel writes at a time, in parts that begin and end anywhere.
 ///
-/// catches: 424-first-run-of-a-later-part, 425-second-half-of-an-element, 430-wider-than-the-place-of-the-first
+/// catches: 424-first-run-of-a-later-part, 425-second-half-of-an-element, 430-items-wider-than-runs
 pub(crate) fn large_ones_come_in_rounds() -> Outcome {
     let program = Program::with_largest_binding(256 << 10);
     let tensors: Vec<_> =
@@ -39,12 +39,14 @@ pub(crate) fn large_ones_come_in_rounds() -> Outcome {
             assert!(tensors.iter().all(Tensor::is_contiguous));
         })?;
     }
-    // Behind an odd number of words: rounds end within elements.
-    let (words, floats) = (numbers(7, 1), numbers(300_001, 2));
-    let there = up(vec![Tensor::from(words), Tensor::from(floats.clone())], &program.target);
-    let cast = CopyOptions::default().cast(Cast::new(DType::F32, DType::F64)).packed_alignment(4);
-    let back = start_copy(there, &Device::host(), cast)?.wait()?;
-    assert!(back[1].to_vec::<f64>()? == floats.into_iter().map(f64::from).collect::<Vec<_>>());
+    // Behind an odd number of words, and what is no neighbour: rounds end within elements.
+    let floats = numbers(300_001, 2);
+    let there = up(vec![tensors[0].clone(), Tensor::from(floats.clone())], &program.target);
+    let words = there[0].as_strided(&[3, 4], &[9, 1], 0)?;
+    let between = there[0].narrow(0, 0, 10_000)?;
+    let cast = CopyOptions::default().cast(Cast::new(DType::F32, DType::F64)).packing(false);
+    let back = start_copy(vec![words, between, there[1].clone()], &Device::host(), cast)?.wait()?;
+    assert!(back[2].to_vec::<f64>()? == floats.into_iter().map(f64::from).collect::<Vec<_>>());
     Ok(())
 }
 

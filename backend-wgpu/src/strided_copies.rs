@@ -7,9 +7,9 @@ use transship_core::backend::Elements;
 use wgpu::{BufferUsages, CommandEncoder};
 
 use crate::context::Context;
-use crate::strided::{CopyOut, Gather, rounds};
 use crate::strided_entry::Part;
 use crate::strided_kernel::{Launches, StridedKernel, Task};
+use crate::strided_rounds::{CopyOut, Gather, rounds};
 use crate::workspace::Workspace;
 
 /// Where elements go: to a staging block, by its number, or to a buffer.
