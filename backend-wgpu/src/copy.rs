@@ -16,6 +16,7 @@ use crate::memory::WgpuBuffer;
 use crate::scopes::scoped;
 use crate::staging::{Block, WgpuStaging};
 use crate::strided_copies::{self, Gathers, Planned};
+use crate::strided_entry::Part;
 use crate::workspace::Workspace;
 
 /// Submits `ops` and a position behind them.
@@ -129,6 +130,7 @@ impl<'a> Batch<'a> {
             | CopyOp::Download { bytes: 0, .. }
             | CopyOp::Between { bytes: 0, .. }
             | CopyOp::Gather { bytes: 0, .. }
+            | CopyOp::UploadCast { bytes: 0, .. }
             | CopyOp::Clear { bytes: 0, .. } => return Ok(()),
             CopyOp::Upload { from, to, to_offset, bytes } => {
                 let to = place(context, to, to_offset)?;
@@ -146,9 +148,18 @@ impl<'a> Batch<'a> {
                 }
             }
             CopyOp::Gather { from, elements, skip, to, bytes } => {
-                let from = place(context, from, elements.offset)?;
+                let (from, offset) = place(context, from, elements.offset)?;
                 let to = self.target(context, to, bytes)?;
-                self.gathers.add(context, from, elements, (skip, bytes), to)?;
+                self.gathers.add(context, from, Part::new(elements, offset, skip, bytes), to)?;
+                Command::Gather
+            }
+            CopyOp::UploadCast { from, from_offset, cast, to, to_offset, bytes } => {
+                let (to, to_offset) = place(context, to, to_offset)?;
+                self.block(context, from, Direction::Upload)?;
+                let from = own_block(from).ok_or_else(|| foreign_block(context))?.buffer();
+                let part = Part::side_by_side(cast, from_offset as u64, bytes);
+                let to = strided_copies::Target::Buffer(to);
+                self.gathers.add(context, from, part, (to, to_offset))?;
                 Command::Gather
             }
             CopyOp::Clear { to, to_offset, bytes } => {
@@ -236,10 +247,9 @@ impl<'a> Batch<'a> {
 
     /// The index of a staging block, which must be one of this device.
     fn block(&mut self, context: &Context, staging: &dyn Staging, direction: Direction) -> Result<usize> {
-        let own = (staging as &dyn Any).downcast_ref::<WgpuStaging>().map(WgpuStaging::block);
+        let own = own_block(staging);
         let own = own.filter(|block| block.direction() == direction && block.context().is(context));
-        let own =
-            own.ok_or_else(|| context.unsupported("copy through staging of another device or direction"))?;
+        let own = own.ok_or_else(|| foreign_block(context))?;
         let known = self.blocks.iter().position(|known| Arc::ptr_eq(known, own));
         Ok(known.unwrap_or_else(|| {
             self.blocks.push(own.clone());
@@ -404,6 +414,14 @@ impl Landing {
         unsafe { self.to.copy_from_nonoverlapping(from, self.bytes) };
         Ok(())
     }
+}
+
+fn own_block(staging: &dyn Staging) -> Option<&Arc<Block>> {
+    (staging as &dyn Any).downcast_ref::<WgpuStaging>().map(WgpuStaging::block)
+}
+
+fn foreign_block(context: &Context) -> Error {
+    context.unsupported("copy through staging of another device or direction")
 }
 
 /// Where `offset` of `buffer` is; fails unless the buffer is one of this device.

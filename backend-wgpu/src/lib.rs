@@ -20,7 +20,7 @@
 //! devices that this crate opens have where the adapter does.
 //!
 //! Tensors with gaps are copied without them, and elements are cast, by another one, where the device has three storage buffers a stage: down to the
-//! host and within the device. What is larger than a binding, or lies in more memory, is copied with its gaps
+//! host and within the device. So is what gets larger by a cast on the way up. What is larger than a binding, or lies in more memory, is copied with its gaps
 //! (`Limits::largest_strided`).
 //!
 //! Both are made when the device is opened. On processors and with GL they do not pay, and are left out. The environment variable

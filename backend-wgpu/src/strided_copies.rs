@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use transship_core::Result;
-use transship_core::backend::Elements;
 use wgpu::{BufferUsages, CommandEncoder};
 
 use crate::context::Context;
@@ -29,7 +28,7 @@ pub(crate) struct Gathers<'a> {
 /// What is read.
 struct Source<'a> {
     buffer: &'a wgpu::Buffer,
-    /// Kernels cannot read the buffer: its bytes from here on are copied to another one.
+    /// Kernels cannot read the buffer, as that of a staging block: its bytes from here on are copied to another one.
     copied: Option<(u64, wgpu::Buffer)>,
 }
 
@@ -48,22 +47,20 @@ struct PlannedRound<'a> {
 }
 
 impl<'a> Gathers<'a> {
-    /// Adds a copy of elements that begin at byte `from` of `buffer`.
+    /// Adds a copy of `part`, which lies in `buffer`.
     pub(crate) fn add(
         &mut self,
         context: &Arc<Context>,
-        (buffer, from): (&'a wgpu::Buffer, u64),
-        elements: &'a Elements,
-        (skip, bytes): (usize, usize),
+        buffer: &'a wgpu::Buffer,
+        mut part: Part<'a>,
         (to, offset): (Target<'a>, u64),
     ) -> Result<()> {
         if context.kernels().strided.is_none() {
             return Err(context.unsupported("gather elements or cast them"));
         }
-        if !(offset | skip as u64).is_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT) {
+        if !(offset | part.skip()).is_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT) {
             return Err(context.unsupported("gather elements from or to the middle of a word"));
         }
-        let mut part = Part::new(elements, from, skip, bytes);
         let copied = match buffer.usage().contains(BufferUsages::STORAGE) {
             true => None,
             false => {
@@ -72,7 +69,7 @@ impl<'a> Gathers<'a> {
                 let size = (read.end - start).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
                 let usages = BufferUsages::STORAGE | BufferUsages::COPY_DST;
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
-                part = Part::new(elements, from - start, skip, bytes);
+                part = part.moved_to(part.from() - start);
                 Some((start, context.create_buffer(size, usages, "between", false)?))
             }
         };

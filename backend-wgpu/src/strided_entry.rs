@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
-use transship_core::backend::{Elements, Runs};
+use transship_core::backend::{Elements, RunDim, Runs};
 use transship_core::{Cast, DType};
 
 /// Elements of a strided tensor, or those bytes of them, when they are cast, that one copy takes.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
-    elements: &'a Elements,
+    /// How they lie; `None` if they lie side by side.
+    runs: Option<&'a Runs>,
+    /// What they become; `None` if they stay what they are.
+    cast: Option<&'a Cast>,
     /// Where the first element lies in its buffer, in bytes.
     from: u64,
     /// How many bytes are left out before: whole words.
@@ -30,13 +33,32 @@ const WORD: usize = 4;
 
 impl<'a> Part<'a> {
     pub(crate) fn new(elements: &'a Elements, from: u64, skip: usize, bytes: usize) -> Self {
-        Self { elements, from, skip, bytes }
+        Self { runs: Some(&elements.runs), cast: elements.cast.as_ref(), from, skip, bytes }
+    }
+
+    /// Elements side by side, which become `bytes` bytes.
+    pub(crate) fn side_by_side(cast: &'a Cast, from: u64, bytes: usize) -> Self {
+        Self { runs: None, cast: Some(cast), from, skip: 0, bytes }
+    }
+
+    /// The same elsewhere in a buffer.
+    pub(crate) fn moved_to(self, from: u64) -> Self {
+        Self { from, ..self }
+    }
+
+    /// Where the first element lies in its buffer, in bytes.
+    pub(crate) fn from(&self) -> u64 {
+        self.from
     }
 
     /// The same elements, `done` bytes further on, and no more than `bytes` of them. Both are whole words.
     pub(crate) fn cut(self, done: usize, bytes: usize) -> Self {
         let left = self.bytes.saturating_sub(done);
         Self { skip: self.skip + done, bytes: bytes.min(left), ..self }
+    }
+
+    pub(crate) fn skip(&self) -> u64 {
+        self.skip as u64
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -50,32 +72,35 @@ impl<'a> Part<'a> {
 
     /// What the elements become, if not what they are.
     pub(crate) fn cast(&self) -> Option<&'a Cast> {
-        self.elements.cast.as_ref()
+        self.cast
+    }
+
+    fn dims(&self) -> &'a [RunDim] {
+        self.runs.map_or(&[], Runs::dims)
     }
 
     /// The bytes of the buffer that are read: of elements with gaps those from the first to the last.
     pub(crate) fn read(&self) -> Range<u64> {
-        let runs = &self.elements.runs;
-        match runs.dims().is_empty() {
-            true => {
+        match self.runs.filter(|runs| !runs.dims().is_empty()) {
+            None => {
                 let items = self.items();
                 let from = self.from + (items.first * items.width) as u64;
                 from..from + (items.count * items.width) as u64
             }
-            false => self.from..self.from + runs.span() as u64,
+            Some(runs) => self.from..self.from + runs.span() as u64,
         }
     }
 
     /// Its entry, where the buffer is bound from its byte `bound` on. It writes from word `to` on; what each `u8` becomes stands in the table
     /// from word `made` on, unless that is 0. `None` if a number is too large.
     pub(crate) fn entry(&self, bound: u64, to: u64, made: u32) -> Option<Entry> {
-        let (items, runs) = (self.items(), &self.elements.runs);
-        let types = self.cast().map(|cast| [cast.from_dtype(), cast.to_dtype()].map(number_of));
+        let (items, dims) = (self.items(), self.dims());
+        let types = self.cast.map(|cast| [cast.from_dtype(), cast.to_dtype()].map(number_of));
         let [from_type, to_type] = types.unwrap_or_default();
-        let (run, ahead, mut row) = match runs.dims().is_empty() {
+        let (run, ahead, mut row) = match self.runs.filter(|_| !dims.is_empty()) {
             // It begins where reading does, and never ends.
-            true => (u32::MAX, 0, 0),
-            false => {
+            None => (u32::MAX, 0, 0),
+            Some(runs) => {
                 let run = runs.bytes() / items.width;
                 (u32::try_from(run).ok()?, items.first % run, items.first / run)
             }
@@ -94,10 +119,10 @@ impl<'a> Part<'a> {
             to_type,
             (items.cut / WORD) as u32,
             made,
-            runs.dims().len() as u32,
+            dims.len() as u32,
         ];
         entry.get_mut(..IN_FRONT)?.copy_from_slice(&fields);
-        for (index, dim) in runs.dims().iter().enumerate().rev() {
+        for (index, dim) in dims.iter().enumerate().rev() {
             let place = IN_FRONT + OF_DIM * index;
             let numbers = [dim.count, dim.step, row % dim.count];
             row /= dim.count;
@@ -109,11 +134,11 @@ impl<'a> Part<'a> {
     }
 
     fn items(&self) -> Items {
-        let (width, to_width) = match self.cast() {
+        let (width, to_width) = match self.cast {
             Some(cast) => (cast.from_dtype().size(), cast.to_dtype().size()),
             // The kernel loads words from anywhere. What is left out before are whole ones.
             None => {
-                let width = 1 << (self.elements.runs.bytes() | WORD).trailing_zeros();
+                let width = 1 << (self.runs.map_or(0, Runs::bytes) | WORD).trailing_zeros();
                 (width, width)
             }
         };

@@ -71,7 +71,8 @@ pub enum CopyOp<'a> {
         elements: &'a Scattered,
     },
     /// Host to device, each element cast. Only for a device whose
-    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
+    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) or
+    /// [`Limits::largest_strided`](crate::backend::Limits::largest_strided) says so.
     UploadCast {
         /// The source, a staging block as of [`HostSide::Staging`].
         from: &'a dyn Staging,

@@ -41,8 +41,9 @@ pub struct Limits {
     /// bytes of staging for each, and write to strided places ([`CopyOp::Scatter`](crate::backend::CopyOp::Scatter)), one at a time;
     /// `None` if it cannot, if its staging is mapped, or if it copies granules of more than a byte. At most 8192.
     pub gather_strided: Option<usize>,
-    /// The device leaves out the gaps of strided tensors and casts elements ([`CopyOp::Gather`](crate::backend::CopyOp::Gather)) beside
-    /// the other copies of a submission, to any host memory and without a table of ours. 0 if it cannot, or can by
+    /// The device leaves out the gaps of strided tensors and casts elements ([`CopyOp::Gather`](crate::backend::CopyOp::Gather),
+    /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast)) beside the other copies of a submission, to any host memory and
+    /// without a table of ours. 0 if it cannot, or can by
     /// [`gather_strided`](Self::gather_strided); then [`gather`](Self::gather) is `None` as well. Else elements with gaps, and the
     /// memory from the first to the last, have at most so many bytes; those in one run, which are cast, may have any number. Where it
     /// writes and what it leaves out before are whole granules ([`copy_granularity`](Self::copy_granularity)); it may write up to the
@@ -72,7 +73,8 @@ impl Limits {
         }
     }
 
-    /// Whether the device runs a [`CopyOp::Gather`](crate::backend::CopyOp::Gather), if not of every tensor.
+    /// Whether the device runs a [`CopyOp::Gather`](crate::backend::CopyOp::Gather), if not of every tensor, and a
+    /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast).
     pub fn gathers(&self) -> bool {
         self.gather_strided.is_some() || self.largest_strided > 0
     }

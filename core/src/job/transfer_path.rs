@@ -189,7 +189,7 @@ impl TransferPath {
         let widens = matches!(kind, PathKind::Staged)
             && options.pinned
             && options.casts.iter().any(Cast::widens)
-            && target.limits().gather_strided.is_some();
+            && target.limits().gathers();
         Ok(Self {
             source,
             from,

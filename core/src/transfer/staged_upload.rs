@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::alignment::Alignment;
 use crate::backend::{CopyOp, Elements, ScatterFrom, Scattered};
 use crate::cast::Cast;
 use crate::error::Result;
@@ -78,7 +79,7 @@ fn copy_segments_up(job: &Job, segments: &[Segment], mut keep: SubmissionResourc
                 pieces.push(piece);
             };
             match &to.strided {
-                None => whole.cut_out(&widened, add),
+                None => whole.cut_out(&widened, job.granularity, add),
                 Some(strided) => whole.scatter(strided, piece.chunk_offset, is_pooled, add),
             }
         }
@@ -151,19 +152,20 @@ enum Way {
 }
 
 impl BlockPiece {
-    /// Gives `add` its parts: those of `widened`, each by its place in the block and its size, and what lies around them.
-    fn cut_out(self, widened: &[(usize, usize, Cast)], mut add: impl FnMut(Self)) {
+    /// Gives `add` its parts: those of `widened`, each by its place in the block and its size, and what lies around them. Leaves begin with
+    /// a granule, and nothing lies between the end of one and the next granule.
+    fn cut_out(self, widened: &[(usize, usize, Cast)], granularity: Alignment, mut add: impl FnMut(Self)) {
         let (mut rest, end) = (self, self.offset + self.bytes);
         for &(offset, bytes, cast) in widened {
             if offset < rest.offset || offset >= end {
                 continue;
             }
             let (before, behind) = rest.split_at(offset - rest.offset);
-            let (part, behind) = behind.split_at(bytes);
+            let (part, behind) = behind.split_at(granularity.round_up(bytes).unwrap_or(bytes));
             if before.bytes > 0 {
                 add(before);
             }
-            add(Self { way: Way::Cast(cast), ..part });
+            add(Self { way: Way::Cast(cast), bytes: bytes.min(part.bytes), ..part });
             rest = behind;
         }
         if rest.bytes > 0 {

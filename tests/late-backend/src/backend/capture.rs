@@ -31,7 +31,10 @@ impl LateBackend {
                     self.device_end(to, to_offset, bytes, false),
                     bytes,
                 )
-                .map(|op| captured.push(op)),
+                .and_then(|op| {
+                    captured.push(op);
+                    self.fill_granule(to, to_offset, bytes, captured)
+                }),
             _ => self.check_copy(op).map(|op| captured.push(op)),
         };
         checked.map_err(|what| self.instance.violation(self.device, what))
@@ -186,13 +189,32 @@ impl LateBackend {
         to: Result<End, String>,
         bytes: usize,
     ) -> Result<Op, String> {
-        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        let config = &self.instance.config;
+        if config.gather_strided.is_none() && config.largest_strided == 0 {
+            return Err("a kernel that the device has not".to_owned());
+        }
         let (size, to_size) = (cast.from_dtype().size(), cast.to_dtype().size());
         if !bytes.is_multiple_of(to_size) {
             return Err(format!("{bytes} bytes of elements of {to_size} bytes"));
         }
         let from = self.host(from, bytes / to_size * size, false)?;
         Ok(Op::Cast { from, to: to?, cast: *cast, elements: bytes / to_size, bytes: 0..bytes })
+    }
+
+    /// Zeros behind so many bytes, up to the end of the last granule: nobody else's bytes lie there.
+    fn fill_granule(
+        &self,
+        to: &dyn Buffer,
+        offset: usize,
+        bytes: usize,
+        captured: &mut Vec<Op>,
+    ) -> Result<(), String> {
+        let granules = self.instance.config.copy_granularity.round_up(bytes).ok_or("a copy without end")?;
+        if granules > bytes {
+            let to = self.place(to, offset + bytes, granules - bytes, false)?;
+            captured.push(Op::Copy { from: None, to, bytes: granules - bytes });
+        }
+        Ok(())
     }
 
     /// Writes the table of a kernel for `ops`, and keeps what it needs to see that nobody else does.
