@@ -43,11 +43,10 @@ pub struct Limits {
     pub gather_strided: Option<usize>,
     /// The device leaves out the gaps of strided tensors and casts elements ([`CopyOp::Gather`](crate::backend::CopyOp::Gather),
     /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast)) beside the other copies of a submission, to any host memory and
-    /// without a table of ours. 0 if it cannot, or can by
-    /// [`gather_strided`](Self::gather_strided); then [`gather`](Self::gather) is `None` as well. Else elements with gaps, and the
-    /// memory from the first to the last, have at most so many bytes; those in one run, which are cast, may have any number. Where it
-    /// writes and what it leaves out before are whole granules ([`copy_granularity`](Self::copy_granularity)); it may write up to the
-    /// end of the last one.
+    /// without a table of ours, where elements with gaps have at most so many bytes and the memory from the first to the last as well;
+    /// those in one run, which are cast, may have any number. 0 if it cannot, or if [`gather`](Self::gather) or
+    /// [`gather_strided`](Self::gather_strided) is set. It begins to write with a granule ([`copy_granularity`](Self::copy_granularity)),
+    /// whole granules of elements are left out before, and it may write up to the end of the last one.
     pub largest_strided: usize,
     /// So many copies down to the host, without the table of a kernel, the caller's thread submits itself; more are left to a
     /// worker. 64, unless the device is faster at many.
