@@ -17,7 +17,7 @@ use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::job::kernels::Kernels;
 use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
-use crate::job::source::{Source, is_direct, reader};
+use crate::job::source::{Source, is_direct};
 use crate::plan::plan::Plan;
 use crate::staging::block::Block;
 use crate::tensor::non_temporal::HostCopy;
@@ -104,8 +104,7 @@ impl TransferPath {
         for (source, from) in scan.sources().iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
             if plan.source_span(source) > 0 {
-                let reader = from.device().map(|source| reader(source, target));
-                let kernels = Kernels::of(reader, gathers, reaches_all);
+                let kernels = Kernels::of(from.device(), target, gathers, reaches_all);
                 paths.push(Self::new(plan, source, from.clone(), kernels, target, options)?);
             }
         }
