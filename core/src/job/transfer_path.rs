@@ -29,6 +29,12 @@ const SEGMENT_OF_MANY: usize = 1 << 20;
 const LEAST_PAST_CACHES: usize = 256 << 10;
 /// A copy of more bytes keeps the link busy for long.
 const LONG_SPAN: usize = 512 << 20;
+/// A path down into pinned results is one segment up to so many bytes: the caller's thread carries it.
+const LARGEST_AT_ONCE: usize = 32 << 20;
+/// Above it, each segment has about so many bytes of a kernel's table, 1,000 entries, and at least so many bytes. 4,000 tensors with a
+/// heavy tail come down in 4.1 ms so, and in 4.3 to 4.7 as one segment (H100). Between devices and within one it is no faster.
+const TABLE_OF_A_SEGMENT: usize = 24 << 10;
+const LEAST_DOWNLOADED: usize = 8 << 20;
 /// So many threads fill blocks at the same time. The first and the last segments are small: with large ones the link would wait
 /// for the first blocks, and the program for the copies of the last ones.
 const FILLED_AT_ONCE: usize = FULL_RING / 2;
@@ -173,7 +179,9 @@ impl TransferPath {
         let span = plan.source_span(source);
         let table = kernels.largest_table(plan.chunks_of(source)).unwrap_or(0);
         let largest = largest_block(budget);
-        let segment = SegmentSizes::all(paced(if table <= largest { usize::MAX } else { largest }));
+        let is_table_alone = matches!(kind, PathKind::Download) && kernels.strided.is_none();
+        let unstaged = if is_table_alone { downloaded_segment(span, table) } else { usize::MAX };
+        let segment = SegmentSizes::all(paced(if table <= largest { unstaged } else { largest }));
         let block = staging_block(span, budget, target, device_from);
         let is_cut = is_cut(span, target, device_from);
         let staged_segment = match options.pace.is_none() && is_cut {
@@ -267,6 +275,13 @@ impl TransferPath {
     pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
         self.queue.stream()
     }
+}
+
+/// The size of the segments of a path of `span` bytes down, for which a kernel has a table of `table` bytes at the most. Where that is
+/// long, the device copies what the first entries say while threads write the others.
+fn downloaded_segment(span: usize, table: usize) -> usize {
+    let tables = table / TABLE_OF_A_SEGMENT;
+    if tables > 1 && span > LARGEST_AT_ONCE { (span / tables).max(LEAST_DOWNLOADED) } else { usize::MAX }
 }
 
 impl PathKind {
