@@ -76,7 +76,7 @@ mod linux {
     impl Preference {
         /// `None` if the thread has a policy already, or the system refuses: containers often may not ask.
         pub(super) fn of(node: usize) -> Option<Self> {
-            let mut nodes: [c_ulong; MOST / BITS] = [0; _];
+            let mut nodes = [0 as c_ulong; MOST / BITS];
             *nodes.get_mut(node / BITS)? |= 1 << (node % BITS);
             if policy()? != libc::MPOL_DEFAULT || !set_policy(libc::MPOL_PREFERRED, &nodes) {
                 return None;

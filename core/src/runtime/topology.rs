@@ -65,7 +65,7 @@ impl Topology {
 }
 
 impl Node {
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux", not(any(miri, shuttle))))]
     pub(crate) fn new(number: usize, processors: Vec<usize>) -> Self {
         Self { number, processors }
     }
