@@ -6,10 +6,10 @@
 
 #[path = "support/hooked.rs"]
 mod hooked;
+#[path = "../../tests/support/machine.rs"]
+mod machine;
 mod support;
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{fs, ptr, thread};
@@ -17,6 +17,7 @@ use std::{fs, ptr, thread};
 use hooked::Hooked;
 use late_backend::{LateConfig, LateHandle};
 use libc::{c_int, c_ulong};
+use machine::Machine;
 use support::{bytes_of, no_violations};
 use transship_core::fill::Filler;
 use transship_core::{
@@ -28,66 +29,38 @@ const LONG: Duration = Duration::from_secs(30);
 /// What no machine of tests has.
 const ABSENT_PROCESSOR: usize = 1000;
 
-/// Files that describe a machine; they go with it.
-struct Machine {
-    root: PathBuf,
-    /// A node that is there.
+/// A machine of two nodes: one that is there, with the first processor, and another one with the others.
+struct TwoNodes {
+    machine: Machine,
+    /// The node that is there.
     present: u32,
-    /// A node of the files alone.
+    /// The node of the files alone.
     absent: u32,
     /// What threads of the test may run on.
     allowed: Vec<usize>,
 }
 
-impl Machine {
-    /// Two nodes: one that is there, with the first processor, and another one with the others.
-    fn with_two_nodes() -> Self {
+impl TwoNodes {
+    fn new() -> Self {
         let (present, allowed) = (first_node(), processors());
         let absent = if present == 0 { 1 } else { 0 };
         let others: Vec<_> = allowed[1..].iter().chain([&ABSENT_PROCESSOR]).map(usize::to_string).collect();
-        let files = [
-            ("online".to_owned(), "0-1".to_owned()),
-            (format!("node{present}/cpulist"), allowed[0].to_string()),
-            (format!("node{absent}/cpulist"), others.join(",")),
-        ];
-        Self { root: described(&files), present, absent, allowed }
-    }
-
-    fn with_one_node() -> Self {
-        let files = [("online".to_owned(), "0".to_owned()), ("node0/cpulist".to_owned(), "0-63".to_owned())];
-        Self { root: described(&files), present: 0, absent: 1, allowed: processors() }
-    }
-
-    /// A device of this machine, and the simulated ones beneath it.
-    fn device(&self, config: LateConfig) -> (LateHandle, Arc<Hooked>, Device) {
-        let late = LateHandle::new(config).unwrap();
-        let (hooked, device) = self.open(&late, 0);
-        (late, hooked, device)
-    }
-
-    fn open(&self, late: &LateHandle, ordinal: usize) -> (Arc<Hooked>, Device) {
-        let hooked = Hooked::new(late.backend(ordinal));
-        let device = Device::from_backend_below(&self.root, hooked.clone()).unwrap();
-        (hooked, device)
+        let nodes = [(present, &*allowed[0].to_string()), (absent, &*others.join(","))];
+        Self { machine: Machine::with_nodes(&nodes), present, absent, allowed }
     }
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
-    }
+/// The first device of a simulated driver, on a machine.
+fn device_on(machine: &Machine, config: LateConfig) -> (LateHandle, Arc<Hooked>, Device) {
+    let late = LateHandle::new(config).unwrap();
+    let (hooked, device) = open(machine, &late, 0);
+    (late, hooked, device)
 }
 
-fn described(files: &[(String, String)]) -> PathBuf {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let root = std::env::temp_dir().join(format!("transship-numa-{}-{number}", std::process::id()));
-    for (file, text) in files {
-        let path = root.join("sys/devices/system/node").join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
-    }
-    root
+fn open(machine: &Machine, late: &LateHandle, ordinal: usize) -> (Arc<Hooked>, Device) {
+    let hooked = Hooked::new(late.backend(ordinal));
+    let device = Device::from_backend_below(machine.root(), hooked.clone()).unwrap();
+    (hooked, device)
 }
 
 /// A simulated device at a node.
@@ -177,10 +150,10 @@ fn done<S: transship_core::TensorTree>(copy: CopyHandle<S>) -> S {
 /// Mutants: blocks are allocated anywhere (400), those that the program fills are (409).
 #[test]
 fn pinned_memory_is_asked_of_the_node_of_its_device() {
-    let machine = Machine::with_two_nodes();
-    let (late, hooked, device) = machine.device(at(machine.present));
-    assert_eq!(device.staging_node(), Some(machine.present));
-    let (before, expected) = (policy(), preferring(machine.present));
+    let nodes = TwoNodes::new();
+    let (late, hooked, device) = device_on(&nodes.machine, at(nodes.present));
+    assert_eq!(device.staging_node(), Some(nodes.present));
+    let (before, expected) = (policy(), preferring(nodes.present));
 
     let staging = during(&hooked, policy, || device.prepare(1 << 20).unwrap());
     let result = during(&hooked, policy, || drop(Tensor::empty_pinned(&[4 << 20], DType::U8, &device)));
@@ -194,14 +167,15 @@ fn pinned_memory_is_asked_of_the_node_of_its_device() {
 /// Mutant: the policy stays when an allocation is over (401).
 #[test]
 fn an_allocation_that_fails_leaves_the_policy_as_it_was() {
-    let machine = Machine::with_two_nodes();
-    let (_, hooked, device) = machine.device(LateConfig { staging_memory: 0, ..at(machine.present) });
+    let nodes = TwoNodes::new();
+    let (_, hooked, device) =
+        device_on(&nodes.machine, LateConfig { staging_memory: 0, ..at(nodes.present) });
     let before = policy();
     let asked = during(&hooked, policy, || {
         let refused = device.prepare(1 << 20).unwrap_err();
         assert!(matches!(refused, Error::TooLarge { .. }), "{refused}");
     });
-    assert_eq!(asked, preferring(machine.present));
+    assert_eq!(asked, preferring(nodes.present));
     assert_eq!(policy(), before);
 
     hooked.before_next_allocate_staging(|| panic!("on purpose"));
@@ -213,10 +187,10 @@ fn an_allocation_that_fails_leaves_the_policy_as_it_was() {
 /// Mutant: the policy of the program is overruled (402).
 #[test]
 fn a_policy_of_the_program_stands() {
-    let machine = Machine::with_two_nodes();
-    let (_, hooked, device) = machine.device(at(machine.present));
+    let nodes = TwoNodes::new();
+    let (_, hooked, device) = device_on(&nodes.machine, at(nodes.present));
     if policy().is_some() {
-        set_policy(libc::MPOL_INTERLEAVE, 1 << machine.present);
+        set_policy(libc::MPOL_INTERLEAVE, 1 << nodes.present);
     }
     let before = policy();
     let during = during(&hooked, policy, || device.prepare(1 << 20).unwrap());
@@ -225,12 +199,12 @@ fn a_policy_of_the_program_stands() {
 
 #[test]
 fn a_node_that_the_system_refuses_is_left_alone() {
-    let machine = Machine::with_two_nodes();
-    let (_, hooked, device) = machine.device(at(machine.absent));
-    assert_eq!(device.staging_node(), Some(machine.absent));
+    let nodes = TwoNodes::new();
+    let (_, hooked, device) = device_on(&nodes.machine, at(nodes.absent));
+    assert_eq!(device.staging_node(), Some(nodes.absent));
     let before = policy();
     let during = during(&hooked, policy, || device.prepare(1 << 20).unwrap());
-    let refused = Some((libc::MPOL_PREFERRED, 1 << machine.absent));
+    let refused = Some((libc::MPOL_PREFERRED, 1 << nodes.absent));
     // Unless the machine has that node as well.
     assert!(during == before || during == refused, "{during:?}");
     assert_eq!((policy(), device.staging_usage().idle >= 1 << 20), (before, true));
@@ -239,28 +213,28 @@ fn a_node_that_the_system_refuses_is_left_alone() {
 /// Mutant: workers run anywhere (403).
 #[test]
 fn workers_run_on_processors_of_the_node_and_nobody_else_does() {
-    let machine = Machine::with_two_nodes();
-    let (late, hooked, device) = machine.device(at(machine.present));
+    let nodes = TwoNodes::new();
+    let (late, hooked, device) = device_on(&nodes.machine, at(nodes.present));
     let submitter = next_submitter(&hooked);
     let copy = start_copy(Tensor::from(vec![7_u8; 3 << 20]), &device, by_workers()).unwrap();
     let copied = done(copy);
     let worker = submitter.recv_timeout(LONG).unwrap();
-    assert_eq!(worker, (Some("transship-worker".to_owned()), vec![machine.allowed[0]]));
-    assert_eq!(processors(), machine.allowed, "the caller's thread is bound");
+    assert_eq!(worker, (Some("transship-worker".to_owned()), vec![nodes.allowed[0]]));
+    assert_eq!(processors(), nodes.allowed, "the caller's thread is bound");
 
     let submitter = next_submitter(&hooked);
     assert_eq!(bytes_of(&done(start_copy(copied, &Device::host(), by_workers()).unwrap())), [7; 3 << 20]);
-    assert_eq!(submitter.recv_timeout(LONG).unwrap().1, [machine.allowed[0]]);
+    assert_eq!(submitter.recv_timeout(LONG).unwrap().1, [nodes.allowed[0]]);
     no_violations(&late);
 }
 
 /// Mutant: workers run at the node of the first device (405).
 #[test]
 fn workers_for_devices_of_two_nodes_run_anywhere() {
-    let machine = Machine::with_two_nodes();
+    let nodes = TwoNodes::new();
     let late = LateHandle::new(LateConfig { devices: 2, host_nodes: &[0, 1], ..LateConfig::new("late") });
     let late = late.unwrap();
-    let ((hooked, device), (_, other)) = (machine.open(&late, 0), machine.open(&late, 1));
+    let ((hooked, device), (_, other)) = (open(&nodes.machine, &late, 0), open(&nodes.machine, &late, 1));
     assert_eq!((device.staging_node(), other.staging_node()), (Some(0), Some(1)));
     let submitter = next_submitter(&hooked);
     let tensor = Tensor::from(vec![7_u8; 3 << 20]);
@@ -268,31 +242,31 @@ fn workers_for_devices_of_two_nodes_run_anywhere() {
         done(copy);
     });
     let worker = submitter.recv_timeout(LONG).unwrap();
-    assert_eq!(worker, (Some("transship-worker".to_owned()), machine.allowed.clone()));
+    assert_eq!(worker, (Some("transship-worker".to_owned()), nodes.allowed.clone()));
     no_violations(&late);
 }
 
 /// Mutant: a machine with one node is one with several (406).
 #[test]
 fn a_machine_with_one_node_is_left_alone() {
-    let machine = Machine::with_one_node();
+    let machine = Machine::with_nodes(&[(0, "0-63")]);
     for config in [at(0), LateConfig::new("late")] {
-        let (_, hooked, device) = machine.device(config);
+        let (_, hooked, device) = device_on(&machine, config);
         assert_eq!(device.staging_node(), None);
         let before = policy();
         assert_eq!(during(&hooked, policy, || device.prepare(1 << 20).unwrap()), before);
         let submitter = next_submitter(&hooked);
         done(start_copy(Tensor::from(vec![7_u8; 3 << 20]), &device, by_workers()).unwrap());
-        assert_eq!(submitter.recv_timeout(LONG).unwrap().1, machine.allowed);
+        assert_eq!(submitter.recv_timeout(LONG).unwrap().1, processors());
     }
 }
 
 #[test]
 fn a_device_whose_node_is_not_known_is_left_alone() {
-    let machine = Machine::with_two_nodes();
+    let nodes = TwoNodes::new();
     let nowhere = LateConfig { host_nodes: &[7], ..LateConfig::new("late") };
     for config in [LateConfig::new("late"), nowhere] {
-        let (_, hooked, device) = machine.device(config);
+        let (_, hooked, device) = device_on(&nodes.machine, config);
         assert_eq!(device.staging_node(), None);
         let before = policy();
         assert_eq!(during(&hooked, policy, || device.prepare(1 << 20).unwrap()), before);
