@@ -11,6 +11,8 @@ mod guard;
 mod litmus;
 #[path = "../../../tests/device/memory.rs"]
 mod memory;
+#[path = "../../../tests/device/nodes.rs"]
+mod nodes;
 #[path = "../../../tests/device/out_of_memory.rs"]
 mod out_of_memory;
 #[path = "../../../tests/device/peers.rs"]
@@ -55,6 +57,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(memory::page_locked_memory_of_others_is_known),
         case!(memory::wrong_addresses_are_refused),
         case!(memory::an_empty_pinned_tensor_is_page_locked),
+        case!(nodes::pinned_memory_is_placed_where_the_driver_says),
         case!(out_of_memory::more_than_the_device_has_is_too_large),
         case!(out_of_memory::a_full_device_says_so_and_recovers),
         case!(peers::tensors_go_from_device_to_device, devices: 2),
