@@ -1,6 +1,6 @@
 """The rows of transship-bench with PyTorch, in the same order and sizes, as JSON of the same form.
 
-usage: python3 benches/pytorch.py [--quick]
+usage: python3 benches/pytorch.py [--quick] [--only PART_OF_A_NAME]
 
 Each tensor is copied with `.to()` or `.cpu()`, until the device is done. Warm-up apart; every series is verified on fresh
 random data. Prints why, and fails, where there is no PyTorch or no CUDA device.
@@ -34,7 +34,8 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("PyTorch sees no CUDA device: nothing was measured")
     quick = "--quick" in sys.argv[1:]
-    rows = [row(*arguments, quick) for arguments in works(quick)]
+    only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+    rows = [row(*arguments, quick) for arguments in works(quick) if only in arguments[0]]
     about = [("PyTorch", torch.__version__), ("device", torch.cuda.get_device_name()), ("sizes", "quick" if quick else "full")]
     print(json.dumps({"about": [{"name": name, "value": value} for name, value in about], "rows": rows}, indent=2))
 
@@ -76,6 +77,8 @@ def works(quick):
         broadcast = ("broadcast_coalesced, from a GPU", to_first, broadcast_to_both)
         yield "devices-headline", headline, between
         yield "devices-broadcast", headline, [broadcast]
+        across = (".contiguous().to() for each", views_to_first, lambda views: [view.contiguous().to("cuda:1") for view in views])
+        yield "devices-strided-large", columns(8, 262_144 // (QUICK_DIVISOR if quick else 1), 32, 16), [across]
 
 
 def same(tensors):

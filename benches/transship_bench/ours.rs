@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use transship::{CopyHandle, CopyOptions, Device, Error, Tensor, TensorTree, start_copy, start_copy_into};
+use transship::{
+    CopyHandle, CopyOptions, CopyReport, Device, Error, Tensor, TensorTree, start_copy, start_copy_into,
+};
 
 use crate::Result;
 use crate::bed::Bed;
@@ -148,6 +150,12 @@ pub(crate) fn until_awaited_by_tokio<S: TensorTree>(value: S, target: &Target) -
     let started = Instant::now();
     let copied = runtime.block_on(target.start(value)?).map_err(Error::from)?;
     Ok((started.elapsed(), copied))
+}
+
+/// What the report of the copy says of one of its phases.
+pub(crate) fn phase<S: TensorTree>(value: S, target: &Target, time: fn(&CopyReport) -> Duration) -> Timed<S> {
+    let (copied, report) = target.start(value)?.wait_with_report().map_err(Error::from)?;
+    Ok((time(&report), copied))
 }
 
 /// Only the drop of a result is timed; another one is kept, to be looked at.

@@ -1,4 +1,4 @@
-//! Results that are too large for pinned memory: down through blocks, while the last one is copied out.
+//! Large results: those too large for pinned memory, through blocks, while the last one is copied out; many at once, by several launches.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -6,7 +6,8 @@ mod support;
 
 use std::thread;
 
-use support::{in_time, late, no_violations};
+use late_backend::LateConfig;
+use support::{in_time, late, no_violations, with};
 use transship_core::{CopyOptions, Device, Tensor, start_copy};
 
 const BLOCK: usize = 512 << 10;
@@ -50,5 +51,26 @@ fn threads_that_have_a_block_each_do_not_wait_for_each_other() {
         });
         copies.collect::<Vec<_>>().into_iter().for_each(|copy| copy.join().unwrap());
     });
+    no_violations(&late);
+}
+
+/// The device begins with the first part.
+#[test]
+fn long_tables_are_written_in_parts() {
+    const ENTRY: usize = 24;
+    let mut config = LateConfig::new("late");
+    config.gather = Some(ENTRY);
+    let (late, device) = with(config);
+    device.set_result_budget(64 << 20).unwrap();
+    let sizes = (0..3000).map(|index| if index % 40 == 0 { 450 << 10 } else { index % 600 + 1 });
+    let expected: Vec<_> = sizes.enumerate().map(|(seed, bytes)| numbers(bytes, seed)).collect();
+    let tensors = expected.iter().map(|bytes| Tensor::from(bytes.clone())).collect::<Vec<_>>();
+    let there = start_copy(tensors, &device, CopyOptions::default().packing(false)).unwrap().wait().unwrap();
+    let down = start_copy(there, &Device::host(), CopyOptions::default()).unwrap();
+    let (back, report) = down.wait_with_report().unwrap();
+    assert!(report.submissions > 2 && report.gathered >= 3000, "{report}");
+    assert_eq!(report.pageable_result_bytes, 0, "{report}");
+    assert!(back.iter().zip(&expected).all(|(tensor, bytes)| tensor.to_bytes().unwrap() == *bytes));
+    drop(back);
     no_violations(&late);
 }

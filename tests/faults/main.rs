@@ -83,7 +83,7 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
                 trials.push(trial(stop.to_string(), through, run, arguments));
             }
         }
-        for direction in [Direction::Up, Direction::Down, Direction::Between] {
+        for direction in [Direction::Up, Direction::Down, Direction::Between, Direction::ColumnsBetween] {
             let name = format!("{}::{direction:?}::unproved", through.name());
             let run = move |stand_in: &StandIn| unproved::run(through, direction, stand_in);
             trials.push(trial(name, through, run, arguments));

@@ -21,6 +21,8 @@ pub(crate) enum Direction {
     Up,
     Down,
     Between,
+    /// Columns of a matrix, which the device that has them writes to the other one.
+    ColumnsBetween,
     /// To two devices at once.
     ToBoth,
     /// A device is opened, copied to and closed.
@@ -53,8 +55,16 @@ pub(crate) enum Target {
 }
 
 impl Direction {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Up, Self::Down, Self::Between, Self::ToBoth, Self::Opened, Self::CastUp, Self::CastDown];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Up,
+        Self::Down,
+        Self::Between,
+        Self::ColumnsBetween,
+        Self::ToBoth,
+        Self::Opened,
+        Self::CastUp,
+        Self::CastDown,
+    ];
 
     /// Opens what the copy needs, of the devices from `first` on, and warms nothing up: the first calls are part of what
     /// may fail.
@@ -67,22 +77,25 @@ impl Direction {
                 (there(through, first, self.sources()), Target::Open(Device::host()))
             }
             Self::Between => (there(through, first, sources()), open(first + 1)),
+            Self::ColumnsBetween => {
+                (there(through, first, vec![matrix()]).iter().map(columns).collect(), open(first + 1))
+            }
             Self::ToBoth => (sources(), Target::Both([device(first), device(first + 1)])),
             Self::Opened => (sources(), Target::Closed(first)),
         };
         Trip { through, options: self.options(), source, target }
     }
 
-    /// On which threads. Casts are staged by the same ones as other copies.
+    /// On which threads. Casts are staged, and columns copied, by the same ones as other copies.
     pub(crate) fn backgrounds(self) -> &'static [BackgroundWork] {
         match self {
-            Self::CastUp | Self::CastDown => &[BackgroundWork::Auto],
+            Self::CastUp | Self::CastDown | Self::ColumnsBetween => &[BackgroundWork::Auto],
             _ => &[BackgroundWork::Auto, BackgroundWork::Always],
         }
     }
 
     pub(crate) fn is_from_host(self) -> bool {
-        !matches!(self, Self::Down | Self::Between | Self::CastDown)
+        !matches!(self, Self::Down | Self::Between | Self::ColumnsBetween | Self::CastDown)
     }
 
     /// What is copied. Casts are of tensors that are large enough for a kernel as well.
@@ -92,6 +105,7 @@ impl Direction {
                 let pixels = (0..40_000_u32).map(|pixel| pixel as u8).collect::<Vec<_>>();
                 vec![Tensor::from(pixels), Tensor::from(vec![1.5_f32; 100]), Tensor::from(vec![-9_i64; 40])]
             }
+            Self::ColumnsBetween => vec![columns(&matrix())],
             _ => sources(),
         }
     }
@@ -181,6 +195,15 @@ pub(crate) fn sources() -> Vec<Tensor> {
         return detection::leaves(&mut detection::batch(0).unwrap()).unwrap();
     }
     vec![Tensor::from(vec![1.5_f32; 100]), Tensor::from(vec![7_u8; 3]), Tensor::from(vec![-9_i64; 40])]
+}
+
+fn matrix() -> Tensor {
+    let numbers = (0..40 * 20).map(|number| number as f32).collect::<Vec<_>>();
+    Tensor::from(numbers).reshape(&[40, 20]).unwrap()
+}
+
+fn columns(matrix: &Tensor) -> Tensor {
+    matrix.narrow(1, 3, 5).unwrap()
 }
 
 /// The bytes of [`sources`], wherever they lie.

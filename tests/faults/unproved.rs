@@ -6,14 +6,20 @@ use crate::through::Through;
 use crate::trip::{self, Direction, Ended};
 
 /// The copy is submitted, what would show its end is not, and the stream cannot be waited for.
-const FAULTS: &str = "faults cuEventRecord@1=unknown; cuStreamSynchronize@1=unknown";
+fn faults(direction: Direction) -> &'static str {
+    match direction {
+        // The first event is the one that the device of the source waits for.
+        Direction::ColumnsBetween => "faults cuEventRecord@2=unknown; cuStreamSynchronize@1=unknown",
+        _ => "faults cuEventRecord@1=unknown; cuStreamSynchronize@1=unknown",
+    }
+}
 
 /// Lets the end of a copy in this direction be unknown.
 pub(crate) fn run(through: Through, direction: Direction, stand_in: &StandIn) -> Result<(), String> {
     let first = stand_in.add_devices(3);
     let (violations, leaks) = (stand_in.ask("violations"), transship::runtime_stats().leaks);
     let trip = direction.prepare(through, first);
-    stand_in.tell(FAULTS);
+    stand_in.tell(faults(direction));
     let ended = trip.run(transship::BackgroundWork::Auto)?;
     let fired = ["fired:cuEventRecord", "fired:cuStreamSynchronize"].map(|figure| stand_in.ask(figure));
     stand_in.tell("faults");

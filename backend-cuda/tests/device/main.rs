@@ -14,6 +14,8 @@ mod cases;
 mod detection;
 mod driver;
 mod kernel;
+#[path = "../../../tests/support/machine.rs"]
+mod machine;
 #[path = "../../../tests/support/required.rs"]
 mod required;
 #[path = "../../../tests/device/stall.rs"]

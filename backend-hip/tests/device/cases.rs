@@ -11,6 +11,8 @@ mod guard;
 mod litmus;
 #[path = "../../../tests/device/memory.rs"]
 mod memory;
+#[path = "../../../tests/device/nodes.rs"]
+mod nodes;
 #[path = "../../../tests/device/out_of_memory.rs"]
 mod out_of_memory;
 #[path = "../../../tests/device/peers.rs"]
@@ -55,10 +57,12 @@ pub(crate) fn all() -> Vec<Case> {
         case!(memory::page_locked_memory_of_others_is_known),
         case!(memory::wrong_addresses_are_refused),
         case!(memory::an_empty_pinned_tensor_is_page_locked),
+        case!(nodes::pinned_memory_is_placed_where_the_driver_says),
         case!(out_of_memory::more_than_the_device_has_is_too_large),
         case!(out_of_memory::a_full_device_says_so_and_recovers),
         case!(peers::tensors_go_from_device_to_device, devices: 2),
         case!(peers::a_source_that_is_still_being_filled_is_waited_for, devices: 2),
+        case!(peers::parts_come_in_the_order_of_the_targets_stream, devices: 2),
         case!(captures::copies_do_not_break_the_capture_of_another_thread),
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
         case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),

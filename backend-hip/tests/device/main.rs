@@ -13,6 +13,8 @@ mod cases;
 #[path = "../../../examples/common/detection.rs"]
 mod detection;
 mod driver;
+#[path = "../../../tests/support/machine.rs"]
+mod machine;
 #[path = "../../../tests/support/required.rs"]
 mod required;
 #[path = "../../../tests/device/stall.rs"]

@@ -1,4 +1,4 @@
-//! Columns of matrices that lie on the device: to the host, and within the device.
+//! Columns of matrices that lie on the device: to the host, within the device, and to another one.
 
 use transship::{CopyPolicy, DType, Device, Tensor};
 
@@ -35,6 +35,12 @@ pub(super) const ROWS: &[Work] = &[
         title: "8 x 16 of 256 columns of u8[262144,256] within the device",
         needs: Needs::Device,
         run: |bed, work| within(bed, work, LARGE),
+    },
+    Work {
+        name: "devices-strided-large",
+        title: "8 x 16 of 256 columns of u8[262144,256] from one device to the other",
+        needs: Needs::TwoDevices,
+        run: |bed, work| between(bed, work, LARGE),
     },
 ];
 
@@ -75,6 +81,14 @@ fn down(bed: &Bed, work: &Work, parts: Parts) -> Result<Vec<Row>> {
         to.way("until start_copy returns", ours::until_started),
     ];
     let rivals = rivals::down(&bed.device, bytes)?;
+    contenders.extend(rivals.into_iter().filter(|rival| rival.kind() == Kind::Limit));
+    measure(bed, work, parts, contenders)
+}
+
+fn between(bed: &Bed, work: &Work, parts: Parts) -> Result<Vec<Row>> {
+    let to = bed.second.as_ref().ok_or("no second device was named")?;
+    let mut contenders = vec![Target::new(bed, to).contender()];
+    let rivals = rivals::between(&bed.device, to)?;
     contenders.extend(rivals.into_iter().filter(|rival| rival.kind() == Kind::Limit));
     measure(bed, work, parts, contenders)
 }

@@ -10,10 +10,16 @@ use crate::input::{self, Input};
 use crate::measure::series;
 use crate::ours::{self, Target};
 use crate::rivals;
-use crate::table::Row;
+use crate::table::{Kind, Row};
 
 pub(super) const ROWS: &[Work] = &[
     Work { name: "up-headline", title: "headline batch up", needs: Needs::Nothing, run: headline },
+    Work {
+        name: "phases-headline",
+        title: "where the time of the headline batch up goes",
+        needs: Needs::Nothing,
+        run: phases,
+    },
     Work {
         name: "up-2000x64KiB",
         title: "2,000 x 64 KiB up",
@@ -71,6 +77,24 @@ fn headline(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
     contenders.extend(rivals::up(&bed.device, detection::BYTES)?);
     let mut row = Row::new(work.name, work.title, detection::LEAVES, detection::BYTES);
     row.lines = series(bed.effort(6.0), contenders, input::headline)?;
+    Ok(vec![row])
+}
+
+fn phases(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
+    let target = Target::new(bed, &bed.device);
+    let mut contenders = vec![
+        target.contender(),
+        target
+            .way("taking the tensors", |value, target| ours::phase(value, target, |report| report.traverse)),
+        target.way("planning", |value, target| ours::phase(value, target, |report| report.plan)),
+        target.way("allocating", |value, target| ours::phase(value, target, |report| report.allocate)),
+        target.way("staging", |value, target| ours::phase(value, target, |report| report.stage)),
+        target.way("submitting", |value, target| ours::phase(value, target, |report| report.submit)),
+    ];
+    let rivals = rivals::up(&bed.device, detection::BYTES)?;
+    contenders.extend(rivals.into_iter().filter(|rival| rival.kind() == Kind::Limit));
+    let mut row = Row::new(work.name, work.title, detection::LEAVES, detection::BYTES);
+    row.lines = series(bed.effort(3.0), contenders, input::headline)?;
     Ok(vec![row])
 }
 

@@ -13,6 +13,8 @@ use crate::sizes::Size;
 #[derive(Serialize)]
 pub(crate) struct CopyTimes {
     device: String,
+    /// Where its pinned memory lies on the host, if that was chosen.
+    staging_node: Option<u32>,
     bytes: u64,
     up_seconds: f64,
     down_seconds: f64,
@@ -69,7 +71,8 @@ fn there_and_back(id: DeviceId, sent: &[u8], limit: Duration) -> Result<CopyTime
     round(&device, sent, limit)?;
     let (up, down) = round(&device, sent, limit)?;
     let (up_seconds, down_seconds) = (up.as_secs_f64(), down.as_secs_f64());
-    Ok(CopyTimes { device: id.to_string(), bytes: sent.len() as u64, up_seconds, down_seconds })
+    let (staging_node, bytes) = (device.staging_node(), sent.len() as u64);
+    Ok(CopyTimes { device: id.to_string(), staging_node, bytes, up_seconds, down_seconds })
 }
 
 fn round(device: &Device, sent: &[u8], limit: Duration) -> Result<(Duration, Duration), Failed> {
@@ -100,7 +103,9 @@ impl CopyTimes {
     fn words(&self) -> String {
         let rate = |seconds: f64| format!("{:.1} GB/s", self.bytes as f64 / 1e9 / seconds.max(1e-9));
         let (up, down) = (rate(self.up_seconds), rate(self.down_seconds));
-        format!("{} there at {up}, back at {down}, every byte right", Size(self.bytes))
+        let node = self.staging_node.map(|node| format!(", through memory of host node {node}"));
+        let node = node.unwrap_or_default();
+        format!("{} there at {up}, back at {down}{node}, every byte right", Size(self.bytes))
     }
 }
 
@@ -154,6 +159,15 @@ mod tests {
             all.chunks(4096).collect::<std::collections::BTreeSet<_>>().len() == 16,
             "a page is there twice"
         );
+    }
+
+    #[test]
+    fn a_node_is_named_if_there_is_a_choice() {
+        let words = |staging_node| {
+            let (device, bytes) = ("cuda:0".to_owned(), 4 << 20);
+            CopyTimes { device, staging_node, bytes, up_seconds: 1e-3, down_seconds: 1e-3 }.words()
+        };
+        assert!(words(Some(1)).contains("memory of host node 1") && !words(None).contains("node"));
     }
 
     #[test]

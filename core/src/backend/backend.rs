@@ -39,7 +39,8 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// What was asked of the driver so far.
     fn counters(&self) -> Counters;
 
-    /// What the device is.
+    /// What the device is. On machines with several NUMA nodes this is asked when the device is opened, for
+    /// [`host_node`](DeviceProperties::host_node).
     ///
     /// # Errors
     ///
@@ -94,6 +95,8 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// Allocates a staging block that copies of this device may use asynchronously (pinned, where the device knows that): in
     /// this direction only, where staging is mapped ([`Limits::mapped_staging`]). Elsewhere in both directions, and `Download` says that
     /// copies alone use it: it may be slower for kernels. Expensive; it may block for milliseconds. So may dropping it.
+    ///
+    /// Memory that this gets from the system on the thread of the call is that of the device's NUMA node, where there are several.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! Where a device is plugged in.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use crate::error::Error;
@@ -22,10 +23,16 @@ impl PciAddress {
     /// The NUMA node of the host that the device is plugged in at, as Linux knows it; `None` where there is one node only, and on
     /// other systems.
     pub fn host_node(&self) -> Option<u32> {
+        self.host_node_below(Path::new("/"))
+    }
+
+    /// The same, of the machine whose files lie below `root`.
+    fn host_node_below(&self, root: &Path) -> Option<u32> {
         if cfg!(any(not(target_os = "linux"), miri)) {
             return None;
         }
-        let node = std::fs::read_to_string(format!("/sys/bus/pci/devices/{self}/numa_node")).ok()?;
+        let file = root.join(format!("sys/bus/pci/devices/{self}/numa_node"));
+        let node = std::fs::read_to_string(file).ok()?;
         // -1 means none.
         node.trim().parse().ok()
     }
@@ -117,5 +124,20 @@ mod tests {
     fn a_place_with_nothing_in_it_has_no_node() {
         let nowhere = PciAddress { domain: 0xffff_ffff, bus: 255, device: 31, function: 7 };
         assert_eq!(nowhere.host_node(), None);
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn the_node_is_the_one_that_the_system_writes_down() {
+        let root = std::env::temp_dir().join(format!("transship-pci-{}", std::process::id()));
+        let place: PciAddress = "0000:c1:00.0".parse().unwrap();
+        let folder = root.join("sys/bus/pci/devices/0000:c1:00.0");
+        std::fs::create_dir_all(&folder).unwrap();
+        let node = |text: &str| {
+            std::fs::write(folder.join("numa_node"), text).unwrap();
+            place.host_node_below(&root)
+        };
+        assert_eq!([node("1\n"), node("0\n"), node("-1\n"), node("")], [Some(1), Some(0), None, None]);
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Weak};
 
 use crate::backend::host::{HostBackend, HostStream};
 use crate::backend::{Backend, BackendStream, Counters, Limits};
-use crate::device::check_limits;
 use crate::device::thread_queues::ThreadQueues;
+use crate::device::{check_limits, host_node};
 use crate::device_id::DeviceId;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Mutex, OnceLock, statics};
+use crate::runtime::topology::{Node, Topology};
 use crate::runtime::{fork, workers};
 use crate::staging::pool::StagingPool;
 
@@ -38,6 +39,8 @@ pub(crate) struct Parts {
     pub(crate) results: Arc<StagingPool>,
     /// Those that were [checked](check_limits::check), whatever the backend says later.
     limits: Limits,
+    /// Where its staging memory lies on the host, if that was chosen.
+    node: Option<&'static Node>,
     pub(crate) backend: Arc<dyn Backend>,
 }
 
@@ -51,7 +54,7 @@ impl Device {
             let backend: Arc<dyn Backend> = Arc::new(HostBackend::new());
             let queues =
                 || ThreadQueues::single(SubmissionQueue::new(backend.clone(), Arc::new(HostStream::new())));
-            Self::assemble(backend.clone(), backend.limits().clone(), [queues(), queues(), queues()])
+            Self::assemble(backend.clone(), None, backend.limits().clone(), [queues(), queues(), queues()])
         };
         HOST.get_or_init(make).clone()
     }
@@ -65,6 +68,11 @@ impl Device {
     /// streams.
     pub fn from_backend(backend: Arc<dyn Backend>) -> Result<Self> {
         fork::check()?;
+        Self::on(Topology::of_machine(), backend)
+    }
+
+    /// As [`from_backend`](Self::from_backend), on a machine with these nodes, in no child of a fork.
+    pub(crate) fn on(topology: &'static Topology, backend: Arc<dyn Backend>) -> Result<Self> {
         // It is there before there can be a child: one that was forked while another thread makes it would wait for that.
         let _ = Self::host();
         fork::watch();
@@ -72,19 +80,25 @@ impl Device {
         check_limits::check(backend.device(), &limits)?;
         let queues =
             [ThreadQueues::new(&backend)?, ThreadQueues::new(&backend)?, ThreadQueues::new(&backend)?];
-        Ok(Self::assemble(backend, limits, queues))
+        let node = host_node::of(&*backend, topology);
+        Ok(Self::assemble(backend, node, limits, queues))
     }
 
-    fn assemble(backend: Arc<dyn Backend>, limits: Limits, [up, down, between]: [ThreadQueues; 3]) -> Self {
-        let staging = StagingPool::for_staging(backend.clone());
-        let results = StagingPool::for_results(backend.clone());
+    fn assemble(
+        backend: Arc<dyn Backend>,
+        node: Option<&'static Node>,
+        limits: Limits,
+        [up, down, between]: [ThreadQueues; 3],
+    ) -> Self {
+        let staging = StagingPool::for_staging(backend.clone(), node);
+        let results = StagingPool::for_results(backend.clone(), node);
         for queue in [&up, &down, &between].into_iter().flat_map(ThreadQueues::all) {
             staging.serve(&queue);
             results.serve(&queue);
         }
         let id = backend.device();
         let background = Mutex::default();
-        let parts = Parts { background, up, down, between, staging, results, limits, backend };
+        let parts = Parts { background, up, down, between, staging, results, limits, node, backend };
         Self(Arc::new(Inner { id, parts: ManuallyDrop::new(parts) }))
     }
 
@@ -184,6 +198,10 @@ impl Device {
 
     pub(crate) fn staging(&self) -> &Arc<StagingPool> {
         &self.0.parts.staging
+    }
+
+    pub(crate) fn node(&self) -> Option<&'static Node> {
+        self.0.parts.node
     }
 
     pub(crate) fn results(&self) -> &Arc<StagingPool> {

@@ -5,6 +5,7 @@ pub(crate) mod check_limits;
 pub(crate) mod current;
 pub(crate) mod device;
 pub(crate) mod drivers;
+pub(crate) mod host_node;
 pub(crate) mod memory_budgets;
 pub(crate) mod open;
 pub(crate) mod properties;

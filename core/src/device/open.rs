@@ -1,9 +1,13 @@
 //! Opening devices by name, and the table of those that are open.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use futures::channel::oneshot;
 use futures::executor::block_on;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
+use crate::backend::Backend;
 use crate::device::device::{Device, WeakDevice};
 use crate::device::drivers;
 use crate::device::drivers::find_device;
@@ -11,6 +15,7 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::runtime::fork;
 use crate::runtime::sync::{Mutex, statics};
+use crate::runtime::topology::Topology;
 
 statics! {
     static OPEN: Mutex<FxHashMap<DeviceId, WeakDevice>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
@@ -38,6 +43,18 @@ impl Device {
             Some(device) => Ok(device),
             None => by_thread(move || open(id)).await,
         }
+    }
+
+    /// As [`from_backend`](Self::from_backend), on a machine whose NUMA nodes are described below `root`. For tests: what is read
+    /// stays in memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_backend`](Self::from_backend).
+    #[doc(hidden)]
+    pub fn from_backend_below(root: &Path, backend: Arc<dyn Backend>) -> Result<Self> {
+        fork::check()?;
+        Self::on(Box::leak(Box::new(Topology::read(root))), backend)
     }
 
     /// The most capable device there is: the first of the driver with the highest

@@ -40,6 +40,15 @@ impl Device {
         find_device(id)?.properties(id.ordinal())
     }
 
+    /// The NUMA node of the host where the device has its pinned memory, that of staging and that of results: the one that it is
+    /// plugged in at ([`host_node`](DeviceProperties::host_node)). `None` if that is left to the system: where there is one node only,
+    /// where nobody knows that of the device, where the variable `TRANSSHIP_DISABLE_NUMA` is neither empty nor 0, and on systems
+    /// other than Linux. It is what the system is asked for, and known since the device was opened: memory comes from elsewhere where that
+    /// node has none left, the process may not ask, or has a memory policy of its own.
+    pub fn staging_node(&self) -> Option<u32> {
+        self.node().and_then(|node| u32::try_from(node.number()).ok())
+    }
+
     /// Whether copies to `id` from `other` go straight from memory to memory, and not over the host: within a device, and between two of
     /// one driver whose hardware has a way. Neither need be open: nothing is initialised, and no memory is opened to the other device,
     /// which is left to the first copy. If that fails then, the copy goes over the host.

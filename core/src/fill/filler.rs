@@ -64,7 +64,7 @@ impl Filler {
             let reason = "it must be at least 65536, the smallest block";
             return Err(Error::InvalidOption { name: "budget", value: budget.to_string(), reason });
         }
-        let pool = StagingPool::for_filling(device.backend().clone(), budget);
+        let pool = StagingPool::for_filling(device.backend().clone(), device.node(), budget);
         let queue = device.up()?;
         pool.serve(&queue);
         let block_bytes = power_within(budget / BLOCKS).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);

@@ -3,6 +3,7 @@
 use crate::backend::Limits;
 use crate::device::block_size::power_within;
 use crate::device::device::Device;
+use crate::job::source::reader;
 use crate::plan::plan::Chunk;
 
 /// What a block of threads gathers of a strided tensor, in bytes: so little that even a small copy keeps a device busy. 10 tensors of
@@ -16,6 +17,9 @@ const BLOCKS: usize = 512;
 /// at 39, with 64 KiB at 35. Within the device that is 230, 117 and 64 GB/s (H200; at 64 KiB with parts of as many). Larger copies leave the
 /// processors of the device to others.
 pub(crate) const LARGEST_COPIED: usize = 512 << 10;
+/// The same where the memory is that of a peer: kernels read over the link at 360 GB/s, and a copy by the driver takes 10 us beside its
+/// bytes (two H100s, NVLink).
+const LARGEST_FROM_PEER: usize = 4 << 20;
 /// What a block of threads copies of a range, in bytes, unless granules are larger. Parts of 16 KiB and of 64 KiB are 1 and 5 % slower
 /// (H200).
 const PART_OF_RANGE: usize = 32 << 10;
@@ -54,6 +58,8 @@ pub(crate) struct RangeKernel {
     pub(crate) entry: usize,
     /// The largest part, in bytes: whole granules.
     pub(crate) part: usize,
+    /// The largest range that it copies, in bytes.
+    pub(crate) largest: usize,
 }
 
 impl RangeKernel {
@@ -65,15 +71,17 @@ impl RangeKernel {
 }
 
 impl Kernels {
-    /// Those of the device that reads sources. `gathers`: gaps are left out. `reaches_all`: its kernels reach all that lies in one run,
-    /// and not only what gaps are left out of.
-    pub(crate) fn of(reader: Option<&Device>, gathers: bool, reaches_all: bool) -> Self {
-        reader.map_or(Self::default(), |reader| {
+    /// Those of the device that reads what lies on `source` and goes to `target`. `gathers`: gaps are left out. `reaches_all`: its kernels reach all that
+    /// lies in one run, and not only what gaps are left out of.
+    pub(crate) fn of(source: Option<&Device>, target: &Device, gathers: bool, reaches_all: bool) -> Self {
+        source.map_or(Self::default(), |source| {
+            let reader = reader(source, target);
             let limits = reader.limits();
             Self {
                 ranges: limits.gather.filter(|_| reaches_all).map(|entry| RangeKernel {
                     entry,
                     part: PART_OF_RANGE.max(limits.copy_granularity.bytes()),
+                    largest: if reader.same_as(source) { LARGEST_COPIED } else { LARGEST_FROM_PEER },
                 }),
                 strided: StridedKernel::of(limits).filter(|_| gathers),
             }
@@ -102,7 +110,8 @@ impl Kernels {
     /// chunks of their own.
     pub(crate) fn largest_table(self, chunks: &[Chunk]) -> Option<usize> {
         let entry = self.ranges.map(|ranges| ranges.entry).max(self.strided_entry())?;
-        let copied = chunks.iter().filter(|chunk| chunk.order.len() > 1 || chunk.bytes <= LARGEST_COPIED);
+        let largest = self.ranges.map_or(LARGEST_COPIED, |ranges| ranges.largest);
+        let copied = chunks.iter().filter(|chunk| chunk.order.len() > 1 || chunk.bytes <= largest);
         let count = |(leaves, bytes): (usize, usize), chunk: &Chunk| {
             (leaves + chunk.order.len(), bytes + chunk.bytes)
         };

@@ -8,6 +8,7 @@ pub(crate) mod host_memory;
 pub(crate) mod huge_pages;
 pub(crate) mod leaks;
 pub(crate) mod lent_collector;
+pub(crate) mod near_node;
 pub(crate) mod own_pages;
 pub(crate) mod reactor;
 pub(crate) mod scratch;
@@ -17,5 +18,6 @@ pub(crate) mod sync;
 #[cfg(shuttle)]
 pub mod sync;
 pub(crate) mod thread_index;
+pub(crate) mod topology;
 pub(crate) mod trace;
 pub(crate) mod workers;

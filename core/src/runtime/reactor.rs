@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::runtime::at_exit::Service;
 use crate::runtime::foreign::TaskWaker;
+use crate::runtime::near_node::Affinity;
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};
 use crate::runtime::sync::{Condvar, Instant, Mutex, OnceLock, statics, thread};
 use crate::runtime::{at_exit, foreign};
@@ -115,9 +116,13 @@ fn tell(news: impl FnOnce(&mut State)) -> Result<()> {
     REGISTERED.get_or_init(|| at_exit::register(Service { is_idle, stop, is_at_rest }));
     let mut state = REACTOR.state.lock();
     if !state.running {
+        let affinity = Affinity::near(None);
         thread::Builder::new()
             .name("transship-reactor".into())
-            .spawn(run)
+            .spawn(move || {
+                affinity.adopt();
+                run();
+            })
             .map_err(|error| Error::NoThread { reason: error.to_string() })?;
         state.running = true;
     }

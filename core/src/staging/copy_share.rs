@@ -93,7 +93,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn pool(budget: usize) -> Arc<StagingPool> {
-        let pool = StagingPool::for_staging(Device::host().backend().clone());
+        let pool = StagingPool::for_staging(Device::host().backend().clone(), None);
         pool.set_budget(budget);
         pool
     }

@@ -73,7 +73,7 @@ impl StagingPool {
             return false;
         }
         let spare = Spare(Reservation { pool: self, class });
-        let Ok(staging) = self.backend.allocate_staging(class.bytes, class.direction) else { return false };
+        let Ok(staging) = self.allocate_staging(class) else { return false };
         std::mem::forget(spare);
         self.put(staging, class, |accounts| accounts.came(class));
         true
@@ -82,10 +82,9 @@ impl StagingPool {
     /// Allocates a block that is counted already.
     pub(crate) fn allocate(self: &Arc<Self>, class: SizeClass) -> Result<Block> {
         let reserved = Reservation { pool: self, class };
-        let allocate = || self.backend.allocate_staging(class.bytes, class.direction);
-        let staging = match allocate() {
+        let staging = match self.allocate_staging(class) {
             // Idle blocks may hold the memory that is missing.
-            Err(Error::OutOfMemory { .. }) if self.trim() > 0 => allocate()?,
+            Err(Error::OutOfMemory { .. }) if self.trim() > 0 => self.allocate_staging(class)?,
             result => result?,
         };
         std::mem::forget(reserved);

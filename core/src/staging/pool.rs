@@ -15,7 +15,8 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Condvar, Instant, Mutex};
-use crate::runtime::{host_memory, workers};
+use crate::runtime::topology::Node;
+use crate::runtime::{host_memory, near_node, workers};
 use crate::staging::block_accounts::{BlockAccounts, PoolUsage};
 use crate::staging::size_class::{LARGEST_BLOCK, SMALLEST_BLOCK, SizeClass};
 
@@ -34,6 +35,8 @@ const RESULT_BUDGET: usize = 256 << 20;
 /// The staging blocks of one device for one purpose.
 pub(crate) struct StagingPool {
     pub(crate) backend: ManuallyDrop<Arc<dyn Backend>>,
+    /// Where new blocks lie on the host.
+    node: Option<&'static Node>,
     users: Users,
     pub(crate) state: Mutex<State>,
     pub(crate) returned: Condvar,
@@ -79,22 +82,31 @@ pub(crate) struct State {
 
 impl StagingPool {
     /// Blocks that copies go through.
-    pub(crate) fn for_staging(backend: Arc<dyn Backend>) -> Arc<Self> {
+    pub(crate) fn for_staging(backend: Arc<dyn Backend>, node: Option<&'static Node>) -> Arc<Self> {
         let budget = if backend.limits().mapped_staging { MAPPED_STAGING_BUDGET } else { STAGING_BUDGET };
-        Self::new(backend, Users::Kernels, BlockAccounts::new(budget, true))
+        Self::new(backend, node, Users::Kernels, BlockAccounts::new(budget, true))
     }
 
     /// Blocks that results on the host lie in.
-    pub(crate) fn for_results(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Self::new(backend, Users::Results, BlockAccounts::new(result_budget(), false))
+    pub(crate) fn for_results(backend: Arc<dyn Backend>, node: Option<&'static Node>) -> Arc<Self> {
+        Self::new(backend, node, Users::Results, BlockAccounts::new(result_budget(), false))
     }
 
     /// Blocks that the program fills itself: beside those of copies, which none of them holds up.
-    pub(crate) fn for_filling(backend: Arc<dyn Backend>, budget: usize) -> Arc<Self> {
-        Self::new(backend, Users::Copies, BlockAccounts::new(budget, false))
+    pub(crate) fn for_filling(
+        backend: Arc<dyn Backend>,
+        node: Option<&'static Node>,
+        budget: usize,
+    ) -> Arc<Self> {
+        Self::new(backend, node, Users::Copies, BlockAccounts::new(budget, false))
     }
 
-    fn new(backend: Arc<dyn Backend>, users: Users, accounts: BlockAccounts<Box<dyn Staging>>) -> Arc<Self> {
+    fn new(
+        backend: Arc<dyn Backend>,
+        node: Option<&'static Node>,
+        users: Users,
+        accounts: BlockAccounts<Box<dyn Staging>>,
+    ) -> Arc<Self> {
         let state = State {
             accounts,
             short_of: None,
@@ -106,6 +118,7 @@ impl StagingPool {
         };
         Arc::new(Self {
             backend: ManuallyDrop::new(backend),
+            node,
             users,
             state: Mutex::new(state),
             returned: Condvar::new(),
@@ -237,6 +250,11 @@ impl StagingPool {
         // Without the lock: dropping the last reference to a queue may call this pool.
         queues.retain(|queue| !queue.is_idle());
         queues
+    }
+
+    /// A new block of the device. May block for milliseconds.
+    pub(crate) fn allocate_staging(&self, class: SizeClass) -> Result<Box<dyn Staging>> {
+        near_node::prefer(self.node, || self.backend.allocate_staging(class.bytes, class.direction))
     }
 
     pub(crate) fn give_back(self: &Arc<Self>, staging: Box<dyn Staging>, class: SizeClass) {

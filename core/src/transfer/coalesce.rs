@@ -5,7 +5,7 @@ use crate::device::check_limits::FEWEST_GATHERED;
 use crate::error::{Error, Result};
 use crate::job::chunk_memory::Destination;
 use crate::job::job::Job;
-use crate::job::kernels::{Kernels, LARGEST_COPIED, part_of_block};
+use crate::job::kernels::{Kernels, part_of_block};
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
@@ -144,7 +144,7 @@ pub(crate) fn count_large(job: &Job, path: &TransferPath, enough: usize) -> usiz
     let whole = cut_segments::whole(job, path);
     let is_large = |(piece, leaf): &(Piece, &Leaf)| match leaf.gathered() {
         Some(_) => piece.bytes > LARGEST_STRIDED,
-        None => path.kernels.ranges.is_none() || piece.bytes > LARGEST_COPIED,
+        None => path.kernels.ranges.is_none_or(|ranges| piece.bytes > ranges.largest),
     };
     pieces(job, path, &whole).filter(is_large).take(enough + 1).count()
 }
@@ -237,8 +237,9 @@ pub(crate) fn split(
     let Some(strided) = kernels.strided_entry() else { return split_ranges(ranges, kernels, table) };
     let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
     let in_table = |range: &CopyRange| match range.begin {
-        Begin::At(_) if range.bytes > LARGEST_COPIED => None,
-        Begin::At(_) => kernels.ranges.map(|ranges| ranges.entry * ranges.parts(range.bytes)),
+        Begin::At(_) => kernels.ranges.and_then(|ranges| {
+            (range.bytes <= ranges.largest).then(|| ranges.entry * ranges.parts(range.bytes))
+        }),
         Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some(strided * range.bytes.div_ceil(part)),
         Begin::Behind(_) => None,
     };
@@ -270,7 +271,7 @@ fn split_ranges(
     table: impl FnOnce(usize) -> Option<Block>,
 ) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
     let Some(kernel) = kernels.ranges else { return (None, ranges) };
-    let is_small = |range: &CopyRange| range.bytes <= LARGEST_COPIED;
+    let is_small = |range: &CopyRange| range.bytes <= kernel.largest;
     let (mut small, mut parts) = (0, 0_usize);
     for range in ranges.iter().filter(|range| is_small(range)) {
         small += 1;

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 use crate::device::device::Device;
+use crate::device::host_node;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::job::Job;
@@ -64,10 +65,13 @@ impl JobGroup {
         self.jobs.iter().map(|job| job.completion.clone()).collect()
     }
 
-    /// The workers that carry it out. Only copies that wait for the same devices share them.
+    /// The workers that carry it out. Only copies that wait for the same devices share them. They run near these.
     pub(crate) fn team(&self) -> Team {
-        let devices = self.jobs.iter().flat_map(|job| [&job.target].into_iter().chain(job.source_devices()));
-        Team::waiting_for(devices.map(|device| Arc::as_ptr(device.backend()).addr()))
+        let devices =
+            || self.jobs.iter().flat_map(|job| [&job.target].into_iter().chain(job.source_devices()));
+        let addresses = devices().map(|device| Arc::as_ptr(device.backend()).addr());
+        let nodes = devices().filter(|device| !device.is_host()).map(Device::node);
+        Team::waiting_for(addresses, host_node::of_workers(nodes))
     }
 
     /// As [`inline::inline`], for several.

@@ -6,8 +6,8 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, Direction, Limits, RawMemory, Staging, StreamPriority,
-    Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceProperties, Direction, Limits, RawMemory,
+    Staging, StreamPriority, Submission,
 };
 use transship_core::{DeviceId, Result};
 
@@ -17,6 +17,7 @@ pub(crate) struct Hooked {
     device: Arc<dyn Backend>,
     limits: Limits,
     before_allocate: Hook<()>,
+    before_allocate_staging: Hook<()>,
     before_submit: Hook<()>,
     after_submit: Hook<u64>,
     _owner: Box<dyn Any + Send + Sync>,
@@ -44,6 +45,7 @@ impl Hooked {
             limits: device.limits().clone(),
             device,
             before_allocate: Hook::default(),
+            before_allocate_staging: Hook::default(),
             before_submit: Hook::default(),
             after_submit: Hook::default(),
             _owner: Box::new(owner),
@@ -53,6 +55,11 @@ impl Hooked {
     /// The next allocation of device memory runs `hook` first.
     pub(crate) fn before_next_allocate(&self, hook: impl FnOnce() + Send + 'static) {
         set(&self.before_allocate, |()| hook());
+    }
+
+    /// The next allocation of staging memory runs `hook` first.
+    pub(crate) fn before_next_allocate_staging(&self, hook: impl FnOnce() + Send + 'static) {
+        set(&self.before_allocate_staging, |()| hook());
     }
 
     /// The next submission runs `hook` first.
@@ -97,6 +104,10 @@ unsafe impl Backend for Hooked {
         self.device.counters()
     }
 
+    fn properties(&self) -> Result<DeviceProperties> {
+        self.device.properties()
+    }
+
     fn create_stream(&self, priority: StreamPriority) -> Result<Arc<dyn BackendStream>> {
         self.device.create_stream(priority)
     }
@@ -107,6 +118,7 @@ unsafe impl Backend for Hooked {
     }
 
     fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
+        run(&self.before_allocate_staging, ());
         self.device.allocate_staging(bytes, direction)
     }
 

@@ -9,6 +9,8 @@ pub struct LateConfig {
     pub name: &'static str,
     /// How many devices it has.
     pub devices: usize,
+    /// The NUMA nodes of the host that they are plugged in at, as far as these are known.
+    pub host_nodes: &'static [u32],
     /// Whether its devices reach each other.
     pub peers: bool,
     /// Whether its streams wait for those of its other devices.
@@ -66,6 +68,7 @@ impl LateConfig {
         Self {
             name,
             devices: 1,
+            host_nodes: &[],
             peers: true,
             waits_for_others: true,
             shared_staging: true,

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use cudarc::driver::DevicePtr;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use transship_core::{CopyOptions, Error, Tensor, start_copy, start_copy_into};
+use transship_core::backend::{MemoryKind, RawMemory};
+use transship_core::{CopyOptions, DType, Error, Tensor, start_copy, start_copy_into};
 use transship_cuda::{cu_stream, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice};
 
 use super::streams;
@@ -107,5 +109,23 @@ pub(crate) fn memory_of_cudarc_goes_to_another_device() -> Outcome {
     let held = bed::up(Tensor::from(vec![0_u8; 1000]).reshape(&[50, 20])?, &to).narrow(1, 5, 10)?;
     let filled = start_copy_into(small, held, CopyOptions::default())?.wait()?;
     assert_eq!(bed::bytes(bed::down(filled)), [&bytes[..500]]);
+    Ok(())
+}
+
+/// The same the other way: what lies there is written by its own device. Mutant: kernels write to what the program has allocated on
+/// another device.
+pub(crate) fn memory_of_cudarc_is_filled_from_another_device() -> Outcome {
+    const ROWS: usize = 5000;
+    let (from, to) = (bed::device(0), bed::device(1));
+    let matrix = Tensor::from(bed::numbers(ROWS * 100, 3)).reshape(&[ROWS, 100])?;
+    let there = bed::up(matrix.clone(), &from);
+    let stream = cudarc_context(&to).new_stream()?;
+    let slice = stream.alloc_zeros::<f32>(ROWS * 30)?;
+    stream.synchronize()?;
+    let memory = RawMemory::new(slice.device_ptr(&stream).0, slice.num_bytes(), MemoryKind::Device);
+    // SAFETY: nobody else uses the slice, which the tensor holds.
+    let held = unsafe { Tensor::from_raw_mut(memory, Box::new(slice), &[ROWS, 30], DType::F32, &to)? };
+    let filled = start_copy_into(there.narrow(1, 10, 30)?, held, CopyOptions::default())?.wait()?;
+    assert_eq!(bed::bytes(bed::down(filled)), [matrix.narrow(1, 10, 30)?.to_bytes()?]);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::backend::stream_ordered::allocator::DeviceAllocator;
 use crate::backend::stream_ordered::api::Api;
@@ -10,6 +10,7 @@ use crate::backend::stream_ordered::buffer::OrderedBuffer;
 use crate::backend::stream_ordered::cast_entry::CastEntry;
 use crate::backend::stream_ordered::context::Context;
 use crate::backend::stream_ordered::gather_kernel::{Gather, GatherEntry};
+use crate::backend::stream_ordered::peers::Peers;
 use crate::backend::stream_ordered::pinned::PinnedStaging;
 use crate::backend::stream_ordered::registration::HostRegistration;
 use crate::backend::stream_ordered::stream::OrderedStream;
@@ -20,25 +21,19 @@ use crate::backend::{
 };
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::runtime::sync::Mutex;
 
 /// Threads beyond so many share streams: a stream costs memory, and devices run few copies at once.
 const COPY_STREAMS: usize = 16;
 
 /// A device of a driver with streams, events and stream-ordered memory.
 pub struct OrderedBackend<A: Api> {
-    gather: Option<Gather<A>>,
+    gather: Option<Arc<Gather<A>>>,
     allocator: Arc<DeviceAllocator<A>>,
     limits: Limits,
     description: String,
-    /// Which devices this one was asked about, and whether it reaches them.
-    peers: Mutex<Vec<Peer<A>>>,
+    /// The other devices that it works with.
+    peers: Peers<A>,
     attached: A::Attached,
-}
-
-struct Peer<A: Api> {
-    allocator: Weak<DeviceAllocator<A>>,
-    reached: bool,
 }
 
 impl<A: Api> OrderedBackend<A> {
@@ -50,7 +45,7 @@ impl<A: Api> OrderedBackend<A> {
     pub fn new(api: A) -> Result<Self> {
         let context = Arc::new(Context::new(api));
         let allocator = Arc::new(DeviceAllocator::new(&context)?);
-        let gather = Gather::load(&context, allocator.state())?;
+        let gather = Gather::load(&context, allocator.state())?.map(Arc::new);
         let limits = Limits {
             gather: gather.as_ref().map(|_| GatherEntry::BYTES),
             gather_strided: gather.as_ref().map(|_| CastEntry::BYTES),
@@ -63,7 +58,7 @@ impl<A: Api> OrderedBackend<A> {
             allocator,
             limits,
             description,
-            peers: Mutex::default(),
+            peers: Peers::new(),
             attached: A::Attached::default(),
         })
     }
@@ -98,20 +93,6 @@ impl<A: Api> OrderedBackend<A> {
             true => Ok(stream),
             false => Err(Error::WrongStream { actual: stream.device(), expected }),
         }
-    }
-
-    fn open_peer(&self, other: &DeviceAllocator<A>) -> Result<bool> {
-        let peer = other.context();
-        let driver = self.context().enter()?;
-        // SAFETY: the device is current; both are held open.
-        unsafe {
-            if !driver.can_access(peer.api())? {
-                return Ok(false);
-            }
-            driver.enable_access(peer.api())?;
-        }
-        other.pool().map_or(Ok(()), |pool| pool.open_to(self.context()))?;
-        Ok(true)
     }
 }
 
@@ -180,7 +161,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
         let stream = self.own(stream)?;
         // SAFETY: the caller's promises; the stream is of this device.
-        unsafe { submit::submit(self.context(), ops, self.gather.as_ref(), stream.state()) }
+        unsafe { submit::submit(self.context(), ops, self.gather.as_deref(), &self.peers, stream.state()) }
     }
 
     unsafe fn submit_gathered(
@@ -196,7 +177,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
                 submit::submit_gathered(gather, self.context(), ops, table, stream.state())
             },
             // SAFETY: as above.
-            None => unsafe { submit::submit(self.context(), ops, self.gather.as_ref(), stream.state()) },
+            None => unsafe { submit::submit(self.context(), ops, None, &self.peers, stream.state()) },
         }
     }
 
@@ -206,17 +187,8 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
 
     fn reaches(&self, other: &dyn Backend) -> bool {
         let Some(other) = Self::of(other) else { return false };
-        if other.context().is_same(self.context()) {
-            return true;
-        }
-        let mut peers = self.peers.lock();
-        if let Some(peer) = peers.iter().find(|peer| std::ptr::eq(peer.allocator.as_ptr(), &*other.allocator))
-        {
-            return peer.reached;
-        }
-        let reached = self.open_peer(&other.allocator).unwrap_or(false);
-        peers.push(Peer { allocator: Arc::downgrade(&other.allocator), reached });
-        reached
+        other.context().is_same(self.context())
+            || self.peers.reaches(&self.allocator, &other.allocator, other.gather.as_ref())
     }
 
     fn reads_staging_of(&self, other: &dyn Backend) -> bool {

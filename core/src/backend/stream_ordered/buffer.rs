@@ -49,8 +49,22 @@ impl<A: Api> OrderedBuffer<A> {
         Ok(Self { held: Some(Allocation::Lent(owner)), memory, allocator: allocator.clone() })
     }
 
+    /// This kind of buffer behind the seam, if it is one.
+    pub(crate) fn of(buffer: &dyn Buffer) -> Option<&Self> {
+        (buffer as &dyn Any).downcast_ref()
+    }
+
     pub(crate) fn context(&self) -> &Arc<Context<A>> {
         self.allocator.context()
+    }
+
+    pub(crate) fn allocator(&self) -> &Arc<DeviceAllocator<A>> {
+        &self.allocator
+    }
+
+    /// Whether peers that this device is open to reach the memory: it is ours, and not memory of somebody else.
+    pub(crate) fn is_open_to_peers(&self) -> bool {
+        matches!(self.held, Some(Allocation::Pooled { .. } | Allocation::Plain { .. }))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::backend::stream_ordered::api::{Api, EventKind};
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::event::Event;
@@ -27,15 +29,27 @@ pub(crate) struct EventRing<A: Api> {
 }
 
 struct Events<A: Api> {
-    pending: VecDeque<(u64, Arc<Event<A>>)>,
+    pending: VecDeque<Pending<A>>,
     idle: Vec<Arc<Event<A>>>,
+    /// Events of other streams that the next position stands for too.
+    beside: Beside<A>,
     /// Why nothing of the stream is known any more. That stays so, even where the driver would later answer otherwise.
     lost_by: Option<Error>,
 }
 
+/// A position that was not reached when the driver was asked last.
+struct Pending<A: Api> {
+    position: u64,
+    event: Arc<Event<A>>,
+    beside: Beside<A>,
+}
+
+type Beside<A> = SmallVec<[Arc<Event<A>>; 1]>;
+
 impl<A: Api> EventRing<A> {
     pub(crate) fn new() -> Self {
-        let events = Events { pending: VecDeque::new(), idle: Vec::new(), lost_by: None };
+        let (pending, idle) = (VecDeque::new(), Vec::new());
+        let events = Events { pending, idle, beside: Beside::new(), lost_by: None };
         Self {
             recorded: AtomicU64::new(0),
             reached: AtomicU64::new(0),
@@ -71,9 +85,16 @@ impl<A: Api> EventRing<A> {
             return Err(error);
         }
         let position = self.recorded.load(Ordering::Relaxed) + 1;
-        events.pending.push_back((position, event));
+        let beside = std::mem::take(&mut events.beside);
+        events.pending.push_back(Pending { position, event, beside });
         self.recorded.store(position, Ordering::Release);
         Ok(position)
+    }
+
+    /// The next position stands for `event` too, one of another stream, which this one has been made to wait for. A driver may end such a
+    /// wait when the device of that stream is lost: then `event` says so, and the position is not reached.
+    pub(crate) fn stand_for(&self, event: Arc<Event<A>>) {
+        self.events.lock().beside.push(event);
     }
 
     /// What is known without asking the driver: the highest position reached, and whether that is the last one.
@@ -113,22 +134,22 @@ impl<A: Api> EventRing<A> {
     /// caller holds it.
     pub(crate) fn event_behind(&self, position: u64) -> Option<Arc<Event<A>>> {
         let events = self.events.lock();
-        let index = events.pending.partition_point(|(known, _)| *known < position);
-        events.pending.get(index).map(|(_, event)| event.clone())
+        let index = events.pending.partition_point(|known| known.position < position);
+        events.pending.get(index).map(|known| known.event.clone())
     }
 
     fn ask_with(&self, events: &mut Events<A>, driver: &Current<'_, A>) -> Result<u64> {
         if let Some(error) = &events.lost_by {
             return Err(error.clone());
         }
-        while let Some((position, event)) = events.pending.front() {
-            match event.is_reached(driver) {
-                Ok(true) => self.reached.store(*position, Ordering::Release),
+        while let Some(first) = events.pending.front() {
+            match first.is_reached(driver) {
+                Ok(true) => self.reached.store(first.position, Ordering::Release),
                 Ok(false) => break,
                 Err(error) => return Err(self.lose_with(events, error, driver.id())),
             }
-            if let Some((_, event)) = events.pending.pop_front() {
-                events.idle.push(event);
+            if let Some(first) = events.pending.pop_front() {
+                events.idle.push(first.event);
             }
         }
         Ok(self.reached.load(Ordering::Relaxed))
@@ -144,6 +165,20 @@ impl<A: Api> EventRing<A> {
         let lost_by = lost_by.clone();
         self.is_lost.store(true, Ordering::Release);
         lost_by
+    }
+}
+
+impl<A: Api> Pending<A> {
+    fn is_reached(&self, driver: &Current<'_, A>) -> Result<bool> {
+        if !self.event.is_reached(driver)? {
+            return Ok(false);
+        }
+        for event in &self.beside {
+            if !event.is_reached(driver)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

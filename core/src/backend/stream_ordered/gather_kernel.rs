@@ -93,6 +93,11 @@ impl<A: Api> Gather<A> {
         gather.run_once(&driver, state).map(|ran| ran.then_some(gather))
     }
 
+    /// The device that runs them.
+    pub(crate) fn context(&self) -> &Arc<Context<A>> {
+        &self.context
+    }
+
     /// Runs each kernel once, on a table of nothing; `false` if there is no memory for that.
     fn run_once(&self, driver: &Current<'_, A>, state: &StreamState<A>) -> Result<bool> {
         /// The largest entry.

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::lent_collector;
 use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
-use crate::runtime::sync::{Instant, hint, statics, thread};
+use crate::runtime::sync::{Instant, Mutex, hint, statics, thread};
 
 /// How long a wait asks again and again before it sleeps, which ends late: 16 MiB from the host took 1.45 ms with
 /// 200 us of this on an H200 machine, and 1.13 ms with more.
@@ -36,6 +36,8 @@ pub struct OrderedStream<A: Api>(Arc<StreamState<A>>);
 /// What a stream and the memory allocated on it share.
 pub(crate) struct StreamState<A: Api> {
     events: EventRing<A>,
+    /// Streams of peers that work on behalf of this one (`push.rs`): one for each peer, and for no other stream.
+    beside: Mutex<Vec<Arc<Self>>>,
     origin: StreamOwner,
     handle: A::Stream,
     context: Arc<Context<A>>,
@@ -90,7 +92,8 @@ impl<A: Api> OrderedStream<A> {
     }
 
     fn over(context: &Arc<Context<A>>, handle: A::Stream, origin: StreamOwner) -> Self {
-        Self(Arc::new(StreamState { events: EventRing::new(), origin, handle, context: context.clone() }))
+        let (events, beside) = (EventRing::new(), Mutex::default());
+        Self(Arc::new(StreamState { events, beside, origin, handle, context: context.clone() }))
     }
 
     /// This kind of stream behind the seam, if it is one.
@@ -137,6 +140,17 @@ impl<A: Api> StreamState<A> {
         self.handle
     }
 
+    /// The stream of `peer` that works on behalf of this one. It is created at the first call.
+    pub(crate) fn beside(&self, peer: &Arc<Context<A>>) -> Result<Arc<Self>> {
+        let mut all = self.beside.lock();
+        if let Some(known) = all.iter().find(|stream| stream.context.is_same(peer)) {
+            return Ok(known.clone());
+        }
+        let OrderedStream(created) = OrderedStream::create(peer, StreamPriority::Normal)?;
+        all.push(created.clone());
+        Ok(created)
+    }
+
     /// Whether the stream is ours, which means that nobody captures it and that it lives as long as this.
     pub(crate) fn is_own(&self) -> bool {
         matches!(self.origin, StreamOwner::Own)
@@ -176,6 +190,16 @@ impl<A: Api> StreamState<A> {
             (reached, true) => Ok(reached),
             _ => self.events.ask(&self.context.enter()?),
         }
+    }
+
+    /// Makes later work of this stream wait for a position of another one, which works on behalf of it: what was submitted there
+    /// counts as submitted here.
+    pub(crate) fn take_over(&self, other: &Self, position: u64) -> Result<()> {
+        self.wait_for(other, position)?;
+        if let Some(event) = other.events.event_behind(position) {
+            self.events.stand_for(event);
+        }
+        Ok(())
     }
 
     /// Makes later work of this stream wait for a position of another one, which may be of another device.

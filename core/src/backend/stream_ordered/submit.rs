@@ -1,13 +1,16 @@
 //! Submitting copies.
 
-use std::any::Any;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::gather_kernel::Gather;
+use crate::backend::stream_ordered::peers::Peers;
 use crate::backend::stream_ordered::places::{address, destination, source, unsupported};
+use crate::backend::stream_ordered::push;
 use crate::backend::stream_ordered::stream::StreamState;
 use crate::backend::{CopyOp, Moved, Staging, Submission};
 use crate::error::Result;
@@ -25,11 +28,12 @@ pub(crate) unsafe fn submit<A: Api>(
     context: &Arc<Context<A>>,
     ops: &[CopyOp<'_>],
     gather: Option<&Gather<A>>,
+    peers: &Peers<A>,
     state: &StreamState<A>,
 ) -> Result<Submission> {
     // SAFETY: the caller's promises.
     let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
-        submit_all(driver, context, ops, gather, state, moved)
+        submit_all(driver, context, ops, gather, peers, state, moved)
     };
     submit_by(context, state, all)
 }
@@ -92,23 +96,32 @@ unsafe fn submit_all<A: Api>(
     context: &Context<A>,
     ops: &[CopyOp<'_>],
     gather: Option<&Gather<A>>,
+    peers: &Peers<A>,
     state: &StreamState<A>,
     moved: &mut Moved,
 ) -> Result<()> {
+    let mut pushed = SmallVec::<[_; 8]>::new();
     for op in ops.iter().filter(|op| op.bytes() > 0) {
         // SAFETY: the caller's promises hold for each of the operations.
         unsafe {
             match op {
-                CopyOp::Gather { .. } | CopyOp::Scatter { .. } | CopyOp::UploadCast { .. } => match gather {
-                    Some(gather) => gather.submit_one(driver, op, state)?,
-                    None => return Err(unsupported(context, "copy what is strided, or cast")),
-                },
+                CopyOp::Gather { .. } | CopyOp::Scatter { .. } | CopyOp::UploadCast { .. } => {
+                    if let Some(writer) = peers.writer(context, op) {
+                        pushed.push((writer, op));
+                        continue;
+                    }
+                    let Some(gather) = gather else {
+                        return Err(unsupported(context, "copy what is strided, or cast"));
+                    };
+                    gather.submit_one(driver, op, state)?;
+                }
                 _ => submit_one(driver, context, op, state.handle())?,
             }
         }
         moved.count(op);
     }
-    Ok(())
+    // SAFETY: as above; these devices write to memory of this one (`Peers::writer`).
+    unsafe { push::submit(driver, &pushed, state, moved) }
 }
 
 /// # Safety
@@ -132,8 +145,7 @@ unsafe fn submit_one<A: Api>(
             unsafe { driver.copy_down(to, from, bytes, stream) }
         }
         CopyOp::Between { from, from_offset, to, to_offset, bytes } => {
-            let from_buffer = (from as &dyn Any).downcast_ref::<OrderedBuffer<A>>();
-            let Some(owner) = from_buffer.map(OrderedBuffer::context) else {
+            let Some(owner) = OrderedBuffer::<A>::of(from).map(OrderedBuffer::context) else {
                 return Err(unsupported(context, "copy from a buffer of another driver"));
             };
             let (from, to) = (address(context, from, from_offset)?, address(context, to, to_offset)?);

@@ -217,6 +217,8 @@ impl Sim {
             }
             self.active.remove(&number);
         }
+        // Others may have waited for its streams, which nobody waits for any more.
+        self.memory.bring_all_to_life(context);
         self.notify();
     }
 

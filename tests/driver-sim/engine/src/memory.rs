@@ -135,6 +135,15 @@ impl Memory {
         }
     }
 
+    /// The same for all of a context that were to run.
+    pub(crate) fn bring_all_to_life(&mut self, context: u64) {
+        let is_one = |block: &Block| block.context == context && block.life == Life::Ordered;
+        let ones = self.blocks.iter().filter(|(_, block)| is_one(block)).map(|(number, _)| *number);
+        for number in ones.collect::<Vec<_>>() {
+            self.bring_to_life(number);
+        }
+    }
+
     /// Takes an allocation away. Its place may be used again if it is one of a device.
     pub(crate) fn remove(&mut self, number: u64, call: &'static str) -> Option<Block> {
         let mut block = self.blocks.remove(&number)?;

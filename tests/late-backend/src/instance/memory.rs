@@ -22,6 +22,7 @@ impl Instance {
         properties.uuid = Some(DeviceUuid(uuid));
         // No machine has so many buses.
         properties.pci = Some(PciAddress { domain: u32::MAX, bus: device as u8, device: 0, function: 0 });
+        properties.host_node = self.config.host_nodes.get(device).copied();
         properties.total_memory = Some(self.config.device_memory as u64);
         properties
     }
