@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use transship_core::DType;
+
 /// Why files could not be loaded. Offsets are bytes from the start of the file. What the system or the device says is the
 /// [`source`](std::error::Error::source), which the text does not repeat.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +105,50 @@ pub enum LoadError {
         offset: u64,
         /// The type, as the file has it.
         dtype: String,
+    },
+    /// The range that [`LoadOptions::narrow`](crate::LoadOptions::narrow) was told is not one of the tensor.
+    #[error(
+        "{}: tensor {tensor:?} at byte {offset} has the shape {shape:?}, and no items {start}..{end} of dimension {dim}; see to what \
+         LoadOptions::narrow is given",
+        path.display()
+    )]
+    Narrow {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The dimension.
+        dim: usize,
+        /// The first item.
+        start: usize,
+        /// The one behind the last.
+        end: usize,
+    },
+    /// A tensor has a value that the type to which it is to be cast cannot hold.
+    #[error(
+        "{}: element {element} of tensor {tensor:?} at byte {offset} is {value}, which {to} cannot hold; say Cast::saturating, or load {from} \
+         without a cast",
+        path.display()
+    )]
+    DoesNotFit {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// The number of the element in what is loaded of the tensor, counted from 0 in row-major order.
+        element: usize,
+        /// Its value.
+        value: i128,
+        /// The type that the file has.
+        from: DType,
+        /// The type to which it is to be cast.
+        to: DType,
     },
     /// A file was changed or replaced while it was read.
     #[error("{} was changed or replaced while it was read; load it again when it is complete", path.display())]

@@ -151,6 +151,23 @@ fn tensors_are_a_map_that_copies_go_through() {
     no_violations(Some(&handle));
 }
 
+/// What was read of one file is not taken for the other, which has tensors in the same places.
+///
+/// catches: 437-window-of-another-file
+#[test]
+fn small_files_that_are_alike_are_told_apart() {
+    let of = |name: &str, seed| {
+        (0..40).map(|at| entry(&format!("{name}{at}"), 11, &[at, 10], seed + at)).collect()
+    };
+    let (one, two): (Vec<_>, Vec<_>) = (of("a", 1), of("b", 100));
+    let folder = folder(&[("a.safetensors", file_of(&one)), ("b.safetensors", file_of(&two))]);
+    for (device, late) in devices() {
+        let tensors = load(folder.path(), &device, options().threads(1)).unwrap();
+        check(&tensors, &[one.clone(), two.clone()].concat(), &device);
+        no_violations(late.as_ref());
+    }
+}
+
 #[test]
 fn a_file_without_tensors_is_a_file() {
     let folder =
