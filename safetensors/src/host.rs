@@ -7,25 +7,29 @@ use transship_core::{Cast, Device, Error, Tensor};
 
 use crate::error::LoadError;
 use crate::open_file::OpenFile;
-use crate::options::Validated;
-use crate::read::{Destination, Piece, Reader};
+use crate::options::Progress;
+use crate::read::{Destination, Piece, Reader, bytes_of};
 use crate::sources::{Chosen, Sources};
-use crate::team::share_out;
+use crate::team::{Team, share_out};
+use crate::trace::span;
 
 /// How many bytes a thread fills before it takes more work: whole elements.
 const SHARE: usize = 4 << 20;
 
 pub(crate) fn load<'a>(
     sources: &Sources,
-    options: &Validated,
+    team: &Team,
+    progress: &Progress,
     reader: impl Fn() -> Reader<'a> + Sync,
 ) -> Result<BTreeMap<String, Tensor>, LoadError> {
     let mut tensors =
         sources.tensors.iter().map(|chosen| empty(sources, chosen)).collect::<Result<Vec<_>, _>>()?;
     let shares = shares(sources, &mut tensors)?;
-    share_out(options.threads, "transship-load", shares.into_iter(), reader, |reader, mut share| {
+    share_out(team, shares.into_iter(), reader, |reader, mut share| {
+        let bytes = bytes_of(&share.pieces);
+        let _span = span!("read", bytes);
         reader.read_all(&share.pieces, &mut share.slices)?;
-        options.progress.note_read(share.pieces.iter().map(|piece| piece.bytes as u64).sum());
+        progress.note_read(bytes);
         Ok(())
     })?;
     let names = sources.tensors.iter().map(|chosen| chosen.entry.name.clone());

@@ -58,6 +58,7 @@ mod sources;
 mod team;
 mod tensors;
 mod to_device;
+mod trace;
 mod wanted;
 mod window;
 
@@ -65,6 +66,6 @@ pub use error::{LoadError, Place};
 pub use load::{load, load_files};
 pub use options::{LoadOptions, Progress};
 pub use save::error::SaveError;
-pub use save::options::SaveOptions;
+pub use save::options::{SaveOptions, SaveProgress};
 pub use save::save::save;
 pub use tensors::{LoadedFile, Tensors};

@@ -28,6 +28,11 @@ pub(crate) struct Piece {
     pub(crate) padding: usize,
 }
 
+/// How many bytes of files these are.
+pub(crate) fn bytes_of(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.bytes as u64).sum()
+}
+
 /// What pieces are read into, one behind the other.
 pub(crate) trait Destination {
     /// Bytes that were read already.

@@ -10,9 +10,10 @@ use crate::error::LoadError;
 use crate::open_file::OpenFile;
 use crate::options::Validated;
 use crate::pack::{Packed, Segment};
-use crate::read::{Destination, Reader};
+use crate::read::{Destination, Reader, bytes_of};
 use crate::sources::Sources;
-use crate::team::share_out;
+use crate::team::{Team, share_out};
+use crate::trace::span;
 
 /// How tensors are aligned, unless the device copies larger granules: as its allocations are, for kernels of any kind.
 const ALIGNMENT: usize = 256;
@@ -20,6 +21,7 @@ const ALIGNMENT: usize = 256;
 pub(crate) fn load<'a>(
     sources: &Sources,
     device: &Device,
+    team: &Team,
     options: &Validated,
     reader: impl Fn() -> Reader<'a> + Sync,
 ) -> Result<BTreeMap<String, Tensor>, LoadError> {
@@ -32,7 +34,7 @@ pub(crate) fn load<'a>(
         allocated.map_err(|error| of_tensor(sources, memory.tensors.first().copied().unwrap_or(0), error))?;
     }
     let segments = packed.segments(&sources.tensors, alignment, filler.block_bytes());
-    share_out(options.threads, "transship-load", segments.into_iter(), reader, |reader, segment| {
+    share_out(team, segments.into_iter(), reader, |reader, segment| {
         let bytes = carry(sources, &filler, reader, &segment)?;
         options.progress.note_read(bytes);
         Ok(())
@@ -51,9 +53,13 @@ fn carry(
     let first = segment.pieces.first().map_or(0, |piece| piece.tensor);
     let of_first = |error| of_tensor(sources, first, error);
     let mut block = filler.block().map_err(of_first)?;
-    reader.read_all(&segment.pieces, &mut block)?;
+    let bytes = bytes_of(&segment.pieces);
+    {
+        let _span = span!("read", bytes);
+        reader.read_all(&segment.pieces, &mut block)?;
+    }
     filler.submit(block, &segment.parts).map_err(of_first)?;
-    Ok(segment.pieces.iter().map(|piece| piece.bytes as u64).sum())
+    Ok(bytes)
 }
 
 fn by_name(

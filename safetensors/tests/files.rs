@@ -13,7 +13,7 @@ use support::{
     check, devices, entry, file_of, folder, index_of, late, mixed, no_violations, options, path_of,
 };
 use transship::{CopyOptions, Device, start_copy, start_copy_into};
-use transship_safetensors::{LoadError, Progress, load, load_files};
+use transship_safetensors::{LoadError, Progress, SaveOptions, SaveProgress, load, load_files, save};
 
 /// catches: 199-next-block-goes-to-the-start
 #[test]
@@ -199,6 +199,25 @@ fn progress_can_be_looked_at() {
         assert_eq!(progress.total_bytes(), 0);
         load(folder.path(), &device, options().progress(&progress)).unwrap();
         assert_eq!((progress.total_bytes(), progress.read_bytes()), (bytes, bytes));
+    }
+}
+
+#[test]
+fn progress_of_saving_can_be_looked_at() {
+    let entries = mixed("t", 3);
+    let bytes = entries.iter().map(|entry| entry.bytes.len() as u64).sum();
+    let folder = folder(&[("a.safetensors", file_of(&entries))]);
+    let (_late, device) = late(LateConfig::new("late"));
+    for device in [Device::host(), device] {
+        let tensors = load(path_of(&folder, "a.safetensors"), &device, options()).unwrap();
+        let progress = Arc::new(SaveProgress::default());
+        assert_eq!((progress.total_bytes(), progress.written_bytes()), (0, 0));
+        for path in [path_of(&folder, "b.safetensors"), path_of(&folder, "model")] {
+            let options = SaveOptions::default().progress(&progress).budget(128 << 10);
+            let options = if path.extension().is_none() { options.shard_bytes(100_000) } else { options };
+            save(&tensors, path, options).unwrap();
+            assert_eq!((progress.total_bytes(), progress.written_bytes()), (bytes, bytes));
+        }
     }
 }
 

@@ -223,7 +223,7 @@ fn the_last_cast_of_a_type_counts_and_those_that_cannot_be_are_errors() {
     }
 }
 
-/// catches: 440-direct-window-begins-where-it-is-asked, 441-direct-reads-not-counted
+/// catches: 440-direct-window-begins-where-it-is-asked
 #[test]
 fn files_are_read_past_the_page_cache_where_that_is_asked_for() {
     let entries = entries();

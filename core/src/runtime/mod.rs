@@ -17,5 +17,5 @@ pub(crate) mod sync;
 #[cfg(shuttle)]
 pub mod sync;
 pub(crate) mod thread_index;
-pub(crate) mod trace;
+pub mod trace;
 pub(crate) mod workers;
