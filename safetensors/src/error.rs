@@ -13,10 +13,14 @@ use transship_core::DType;
 pub enum LoadError {
     /// A file or folder cannot be opened.
     #[error(
-        "{}{} cannot be opened ({}); see to the path and its permissions, or fetch the file",
+        "{}{} cannot be opened ({}); {}",
         path.display(),
         named_by(index.as_deref()),
-        source.kind()
+        source.kind(),
+        match is_too_many_open_files(source) {
+            true => "raise the limit of open files (ulimit -n)",
+            false => "see to the path and its permissions, or fetch the file",
+        }
     )]
     Open {
         /// The file or folder.
@@ -241,6 +245,20 @@ pub struct Place {
 
 fn named_by(index: Option<&Path>) -> String {
     index.map_or_else(String::new, |index| format!(", which {} names,", index.display()))
+}
+
+/// Whether the process, or the system, has as many files open as it may.
+pub(crate) fn is_too_many_open_files(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    return [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
+        .map(rustix::io::Errno::raw_os_error)
+        .into_iter()
+        .any(|number| error.raw_os_error() == Some(number));
+    #[cfg(not(unix))]
+    {
+        let _ = error;
+        false
+    }
 }
 
 /// What a file says, for a message: no control characters, and not much of it.
