@@ -46,9 +46,11 @@ impl DirectReads {
 /// The file once more, for direct reads; `None` where there are none.
 #[cfg(target_os = "linux")]
 pub(crate) fn open(path: &Path) -> Option<File> {
+    use rustix::fs::OFlags;
     use std::os::unix::fs::OpenOptionsExt as _;
-    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
-    File::options().read(true).custom_flags(direct).open(path).ok()
+    // A pipe that lies there by now would wait for its other end.
+    let flags = OFlags::DIRECT | OFlags::NONBLOCK;
+    File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()
 }
 
 #[cfg(not(target_os = "linux"))]

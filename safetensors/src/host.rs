@@ -117,11 +117,11 @@ impl Destination for Slices<'_> {
             converted = cast.convert(elements, room);
             Ok(room.len())
         });
-        converted.and(if matches!(filled, Ok(filled) if filled == bytes) {
-            Ok(())
-        } else {
-            Err(Error::NotReady)
-        })
+        converted?;
+        match filled {
+            Ok(filled) if filled == bytes => Ok(()),
+            _ => Err(Error::NotReady),
+        }
     }
 
     /// Each tensor has memory of its own.

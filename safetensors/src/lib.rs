@@ -1,7 +1,8 @@
 //! Loads `.safetensors` files to a device, and saves tensors of any device to such files.
 //!
 //! A team of threads of its own reads the files straight into pinned blocks, and the device copies out of full blocks while the
-//! threads read into others; they [convert](LoadOptions::cast) what is wanted as another type. Nothing is mapped, no tensor lies in host memory as a whole, and a file system that hangs holds up the
+//! threads read into others; they [convert](LoadOptions::cast) what is wanted as another type, and leave out
+//! [what is not wanted](LoadOptions::narrow). Nothing is mapped, no tensor lies in host memory as a whole, and a file system that hangs holds up the
 //! one call that reads from it, and no other copy of the process. To the host, the threads read into the tensors themselves.
 //!
 //! ```

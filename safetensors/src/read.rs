@@ -65,7 +65,7 @@ struct Extent<'a> {
     first: usize,
 }
 
-/// How far to read ahead of an extent, which it ends behind or with.
+/// Where reading ahead of an extent ends: with it, or behind it.
 #[derive(Clone, Copy)]
 struct Ahead {
     buffered: u64,

@@ -83,7 +83,6 @@ fn a_sharded_model_is_loaded_by_its_index_its_folder_and_its_files() {
     check(&load(folder.path(), &Device::host(), options()).unwrap(), &all, &Device::host());
 }
 
-/// catches: 210-reads-together-what-lies-apart
 #[test]
 fn a_filter_leaves_tensors_out_and_files_that_hold_none() {
     let (one, two) = (mixed("one", 1), mixed("two", 2));

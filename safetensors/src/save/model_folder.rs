@@ -74,7 +74,8 @@ impl ModelFolder {
         if let Err(error) = self.put_in_place(&mut targets, index) {
             // Its files go before it: they would be taken for a model.
             drop(targets);
-            if is_first {
+            // Unless others, who could not be locked out, have replaced it.
+            if is_first && fs::read(&self.index).is_ok_and(|text| text == UNFINISHED) {
                 let _ = fs::remove_file(&self.index);
             }
             return Err(error);
