@@ -60,7 +60,7 @@ pub(crate) fn open(_: &Path) -> Option<File> {
 
 /// Whether the byte at `offset` is in the page cache; `None` where nobody can tell.
 #[cfg(target_os = "linux")]
-fn is_cached(file: &File, offset: u64) -> Option<bool> {
+pub(crate) fn is_cached(file: &File, offset: u64) -> Option<bool> {
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
     let mut byte = [0];
     let mut room = [std::io::IoSliceMut::new(&mut byte)];
@@ -72,7 +72,7 @@ fn is_cached(file: &File, offset: u64) -> Option<bool> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn is_cached(_: &File, _: u64) -> Option<bool> {
+pub(crate) fn is_cached(_: &File, _: u64) -> Option<bool> {
     None
 }
 
@@ -99,7 +99,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn what_is_in_the_cache_is_told_from_what_is_not() {
         use rustix::fs::{Advice, fadvise};
-        let named = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let program = std::env::current_exe().unwrap();
+        let named = tempfile::NamedTempFile::new_in(program.parent().unwrap()).unwrap();
         std::fs::write(named.path(), vec![1; 1 << 20]).unwrap();
         let file = OpenFile::open(named.path()).unwrap();
         let suits = |reads: DirectReads| reads.suit(&file, 0, 1 << 20, 777_777);

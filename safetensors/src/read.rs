@@ -219,3 +219,81 @@ impl Extent<'_> {
         self.file.read_error(&entry.name, entry.offset, at, error)
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::fs::File;
+    use std::io::Write as _;
+
+    use rustix::fs::{Advice, fadvise};
+    use transship_core::Error;
+
+    use super::*;
+    use crate::direct::is_cached;
+    use crate::wanted::Wanted;
+
+    impl Destination for Vec<u8> {
+        fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+            self.extend_from_slice(bytes);
+            Ok(())
+        }
+
+        fn put_cast(&mut self, _: &Cast, _: &[u8]) -> Result<(), Error> {
+            Err(Error::NotReady)
+        }
+
+        fn pad(&mut self, bytes: usize) -> Result<(), Error> {
+            self.resize(self.len() + bytes, 0);
+            Ok(())
+        }
+
+        fn read(&mut self, file: &OpenFile, offset: u64, most: usize) -> io::Result<usize> {
+            let start = self.len();
+            self.resize(start + most, 0);
+            let read = file.read_at(self.get_mut(start..).unwrap(), offset)?;
+            self.truncate(start + read);
+            Ok(read)
+        }
+    }
+
+    fn drop_from_cache(file: &File) {
+        file.sync_all().unwrap();
+        fadvise(file, 0, None, Advice::DontNeed).unwrap();
+    }
+
+    /// On the disk that this was built on: temporary folders may be memory.
+    #[test]
+    fn what_is_not_cached_is_read_from_the_disk_and_the_rest_from_the_cache() {
+        let data: Vec<u8> = (0..(3 << 20) + 12_345_usize).map(|at| (at * 7 + at / 251) as u8).collect();
+        let header = format!(r#"{{"t":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#, data.len());
+        let program = std::env::current_exe().unwrap();
+        let on_disk = program.parent().unwrap();
+        let named = tempfile::NamedTempFile::new_in(on_disk).unwrap();
+        let text = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+        std::fs::write(named.path(), text).unwrap();
+        let mut wanted = Wanted { filter: None, narrow: None, casts: Vec::new() };
+        let sources = Sources::of_files(&[named.path().to_owned()], &mut wanted).unwrap();
+        let file = sources.file(0).unwrap();
+        let direct_bytes = || {
+            let (progress, mut read) = (Progress::default(), Vec::new());
+            let piece = Piece { tensor: 0, first: 0, bytes: data.len(), padding: 3 };
+            let mut reader = Reader::new(&sources, DirectReads::NotCached, &progress);
+            reader.read_all(&[piece], &mut read).unwrap();
+            assert!(read == [&data[..], &[0; 3]].concat());
+            progress.direct_bytes()
+        };
+        assert_eq!(direct_bytes(), 0);
+        drop_from_cache(file.file());
+        // What is looked at there is cached from then on, so it is another file.
+        let other = tempfile::tempfile_in(on_disk).unwrap();
+        (&other).write_all(&[1; 4096]).unwrap();
+        drop_from_cache(&other);
+        match is_cached(&other, 0) {
+            Some(false) => assert!(direct_bytes() >= data.len() as u64),
+            // Nobody can tell: the page cache it is.
+            cached => assert_eq!((cached, direct_bytes()), (None, 0)),
+        }
+    }
+}

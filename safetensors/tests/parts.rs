@@ -5,7 +5,7 @@
 mod support;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use late_backend::LateConfig;
 use proptest::prelude::*;
@@ -187,6 +187,22 @@ fn an_integer_that_does_not_fit_is_named() {
     let saturating = options().cast(Cast::new(DType::I64, DType::I8).saturating());
     let tensors = load(folder.path(), &Device::host(), saturating).unwrap();
     assert_eq!(tensors.get("ids").unwrap().as_slice::<i8>().unwrap()[77_050], -128);
+}
+
+#[test]
+fn the_rule_is_asked_once_and_progress_counts_what_is_wanted() {
+    let entries = [entry("w", 11, &[4, 1000], 1), entry("whole", 11, &[7], 1), entry("not", 11, &[70], 1)];
+    let folder = folder(&[("a.safetensors", file_of(&entries))]);
+    let (progress, asked) = (Arc::new(Progress::default()), Arc::new(Mutex::new(Vec::new())));
+    let noted = asked.clone();
+    let options = options().progress(&progress).filter(|name| name != "not").narrow(move |name, shape| {
+        noted.lock().unwrap().push((name.to_owned(), shape.to_vec()));
+        (name == "w").then_some((1, 100..200))
+    });
+    load(folder.path(), &Device::host(), options.cast(Cast::new(DType::F32, DType::F64))).unwrap();
+    assert_eq!(*asked.lock().unwrap(), [("w".to_owned(), vec![4, 1000]), ("whole".to_owned(), vec![7])]);
+    let bytes = (4 * 100 + 7) * 4;
+    assert_eq!((progress.total_bytes(), progress.read_bytes(), progress.direct_bytes()), (bytes, bytes, 0));
 }
 
 /// catches: 444-items-behind-the-last
