@@ -34,7 +34,7 @@ impl DirectReads {
     /// Whether these bytes of the file are read so. `random` chooses where to look.
     pub(crate) fn suit(self, file: &OpenFile, offset: u64, bytes: u64, random: u64) -> bool {
         match self {
-            _ if bytes < LEAST => false,
+            _ if bytes < LEAST || file.refuses_direct() => false,
             Self::Never => false,
             Self::Always => true,
             // What is looked at may be in the cache from then on: it is another place each time.

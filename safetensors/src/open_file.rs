@@ -64,7 +64,7 @@ impl OpenFile {
     /// Reads at most as much as `to` has room for, past the page cache; all is aligned for that. `None` where the file system refuses it, from then
     /// on without being asked.
     pub(crate) fn read_direct_at(&self, to: &mut [u8], offset: u64) -> Option<usize> {
-        if self.refuses_direct.load(Ordering::Relaxed) {
+        if self.refuses_direct() {
             return None;
         }
         let opened = self.direct.get_or_init(|| self.open_direct()).as_ref();
@@ -73,6 +73,11 @@ impl OpenFile {
             self.refuses_direct.store(true, Ordering::Relaxed);
         }
         read
+    }
+
+    /// Whether the file system has refused such a read.
+    pub(crate) fn refuses_direct(&self) -> bool {
+        self.refuses_direct.load(Ordering::Relaxed)
     }
 
     /// Unless the path leads to another file by now.

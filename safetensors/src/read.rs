@@ -276,24 +276,27 @@ mod tests {
         let mut wanted = Wanted { filter: None, narrow: None, casts: Vec::new() };
         let sources = Sources::of_files(&[named.path().to_owned()], &mut wanted).unwrap();
         let file = sources.file(0).unwrap();
-        let direct_bytes = || {
+        let direct_bytes = |direct_reads| {
             let (progress, mut read) = (Progress::default(), Vec::new());
             let piece = Piece { tensor: 0, first: 0, bytes: data.len(), padding: 3 };
-            let mut reader = Reader::new(&sources, DirectReads::NotCached, &progress);
+            let mut reader = Reader::new(&sources, direct_reads, &progress);
             reader.read_all(&[piece], &mut read).unwrap();
             assert!(read == [&data[..], &[0; 3]].concat());
             progress.direct_bytes()
         };
-        assert_eq!(direct_bytes(), 0);
+        assert_eq!(direct_bytes(DirectReads::NotCached), 0);
         drop_from_cache(file.file());
         // What is looked at there is cached from then on, so it is another file.
         let other = tempfile::tempfile_in(on_disk).unwrap();
         (&other).write_all(&[1; 4096]).unwrap();
         drop_from_cache(&other);
         match is_cached(&other, 0) {
-            Some(false) => assert!(direct_bytes() >= data.len() as u64),
+            Some(false) => assert!(direct_bytes(DirectReads::NotCached) >= data.len() as u64),
             // Nobody can tell: the page cache it is.
-            cached => assert_eq!((cached, direct_bytes()), (None, 0)),
+            cached => assert_eq!((cached, direct_bytes(DirectReads::NotCached)), (None, 0)),
         }
+        // Disks refuse what is not aligned, as other file systems refuse all.
+        let is_refused = file.read_direct_at(&mut [0; 7], 1).is_none();
+        assert_eq!(is_refused, direct_bytes(DirectReads::Always) == 0);
     }
 }

@@ -7,7 +7,7 @@ use crate::open_file::OpenFile;
 
 /// So many bytes are read at a time through the page cache: what the processor's own cache has room for.
 pub(crate) const BUFFERED: usize = 256 << 10;
-/// And past it: disks are slower with less.
+/// And past it, where each is a round trip to the disk.
 pub(crate) const DIRECT: usize = 1 << 20;
 
 /// A part of a file, in memory.
@@ -64,7 +64,7 @@ impl Window {
         let begin = offset - offset % ALIGNMENT as u64;
         let end = until.min(offset + DIRECT as u64);
         self.begin(number, begin, DIRECT + 3 * ALIGNMENT);
-        self.start = self.memory.as_ptr().align_offset(ALIGNMENT);
+        self.start = self.memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
         let wanted = (end - begin) as usize;
         let room = self.memory.get_mut(self.start..self.start + wanted.next_multiple_of(ALIGNMENT));
         let Some(room) = room else { return self.read(number, file, offset, until).map(|()| 0) };
