@@ -12,6 +12,7 @@ use crate::in_flight::completion::Completion;
 use crate::in_flight::retained::Retained;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
+use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
 use crate::staging::size_class::{LARGEST_BLOCK, SMALLEST_BLOCK};
@@ -132,6 +133,13 @@ impl Filler {
             parts.iter().map(|part| self.target_of(part, block.filled())).collect::<Result<_>>()?;
         let keep = Filling { block: block.block, storages };
         let is_pooled = keep.block.is_pooled();
+        let span = span!(
+            "submit",
+            device = self.device.id().to_string(),
+            stream = self.queue.number(),
+            bytes = tracing::field::Empty,
+            copies = tracing::field::Empty
+        );
         // SAFETY: `target_of` has checked that each part lies within its storage and within the filled part of the block, which is one of
         // this device (`ptr_eq`); `keep` holds both.
         let submission = unsafe {
@@ -145,6 +153,9 @@ impl Filler {
                 uploads.collect()
             })
         }?;
+        span.record("bytes", || submission.bytes);
+        span.record("copies", || submission.copies);
+        span.end();
         self.filled.reach(&self.queue, submission.position);
         if !is_pooled {
             // No budget counts ordinary memory.
