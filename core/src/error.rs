@@ -419,6 +419,26 @@ pub enum Error {
         /// Bytes there are in all (0 where the driver does not tell).
         total: usize,
     },
+    /// Tensors would have more memory of the device than its budget.
+    #[error(
+        "{device} has a budget of {} for tensors: {requested} asked for, and {used} in use{}; drop tensors there{}, ask for less, or raise \
+         the budget (Device::set_memory_budget)",
+        count(*budget, "byte"),
+        if *leaving == 0 { String::new() } else { format!(", {leaving} of them dropped and still used by streams") },
+        if *leaving == 0 { "" } else { ", wait for those streams (Device::synchronize)" }
+    )]
+    OverBudget {
+        /// The device.
+        device: DeviceId,
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes in use.
+        used: usize,
+        /// How many of these were dropped, and are free when streams that use them have come by.
+        leaving: usize,
+        /// Bytes that tensors may have ([`Device::set_memory_budget`](crate::Device::set_memory_budget)).
+        budget: usize,
+    },
     /// More memory than there can ever be.
     #[error(
         "{} of {kind} memory can never fit on {device}, which has {limit}; ask for less at once{}",
@@ -602,7 +622,9 @@ impl Error {
             Self::CopyFailed(cause) => cause.kind(),
             Self::NotReady | Self::Taken => ErrorKind::NotReady,
             Self::Busy { .. } | Self::StreamCaptured { .. } | Self::NoThread { .. } => ErrorKind::Busy,
-            Self::OutOfMemory { .. } | Self::TooLarge { .. } => ErrorKind::OutOfMemory,
+            Self::OutOfMemory { .. } | Self::TooLarge { .. } | Self::OverBudget { .. } => {
+                ErrorKind::OutOfMemory
+            }
             Self::Forked
             | Self::UnknownDriver { .. }
             | Self::DriverUnavailable { .. }

@@ -491,6 +491,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         ),
         (Error::OutOfMemory { device, kind: "host", requested: 1, free: 0, total: 0 }, OutOfMemory),
         (Error::TooLarge { device, kind: "host", requested: 1, limit: 0 }, OutOfMemory),
+        (Error::OverBudget { device, requested: 2, used: 1, leaving: 1, budget: 2 }, OutOfMemory),
         (Error::Busy { device, requested: 1, reason, cure: "" }, Busy),
         (Error::TooDeep { limit: 1024 }, InvalidInput),
         (Error::TreeChanged { first: 1, second: 0 }, Bug),

@@ -7,9 +7,10 @@ use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
-use crate::backend::{BackendStream, Buffer, Ticket};
+use crate::backend::{BackendStream, Ticket};
 use crate::error::{Error, Result};
 use crate::in_flight::deferred_release;
+use crate::in_flight::memory_budget::Allocated;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::Mutex;
@@ -129,9 +130,9 @@ impl Uses {
         }
     }
 
-    /// Gives `buffer` back after all of them, without blocking; `lent`: by the program, whose code runs then.
-    pub(crate) fn release(self, buffer: Box<dyn Buffer>, lent: bool) {
-        Leaving { buffer: Some(buffer), lent, behind: SmallVec::new(), left: self.all }.go_on();
+    /// Gives `memory` back after all of them, without blocking; `lent`: by the program, whose code runs then.
+    pub(crate) fn release(self, memory: Allocated, lent: bool) {
+        Leaving { memory: Some(memory), lent, behind: SmallVec::new(), left: self.all }.go_on();
     }
 }
 
@@ -371,7 +372,7 @@ impl Drop for Ready {
 
 /// Memory that is being given back; leaked if this is dropped.
 struct Leaving {
-    buffer: Option<Box<dyn Buffer>>,
+    memory: Option<Allocated>,
     lent: bool,
     behind: SmallVec<[Ticket; 1]>,
     /// Uses whose position is not known yet.
@@ -389,17 +390,17 @@ impl Leaving {
                 (Err(_), _) => return,
             }
         }
-        if let Some(buffer) = self.buffer.take() {
-            deferred_release::release(buffer, mem::take(&mut self.behind), self.lent);
+        if let Some(memory) = self.memory.take() {
+            deferred_release::release(memory, mem::take(&mut self.behind), self.lent);
         }
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            count_leak(buffer.bytes());
-            mem::forget(buffer);
+        if let Some(memory) = self.memory.take() {
+            count_leak(memory.buffer.bytes());
+            mem::forget(memory);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::backend::host::foreign_memory::ForeignMemory;
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::device::device::Device;
@@ -12,6 +14,7 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::deferred_release;
+use crate::in_flight::memory_budget::Allocated;
 use crate::in_flight::retained::Retained;
 use crate::in_flight::stream_uses::{Handed, List, StreamUses, Uses};
 use crate::plan::plan::Chunk;
@@ -86,7 +89,7 @@ pub(crate) enum Gaps {
 impl Storage {
     /// Takes a buffer of `device` (`None`: of the host), filled by a copy or usable at once.
     pub(crate) fn new(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
@@ -95,7 +98,7 @@ impl Storage {
 
     /// The same for the memory of a chunk.
     pub(crate) fn planned(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Arc<Completion>,
         chunk: &Chunk,
@@ -106,7 +109,7 @@ impl Storage {
 
     /// The same for memory whose gaps belong to somebody or not.
     pub(crate) fn with_gaps(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
@@ -116,7 +119,7 @@ impl Storage {
 
     /// The same for memory of somebody else, who lets it be read.
     pub(crate) fn lent(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
@@ -126,7 +129,7 @@ impl Storage {
     /// The same for memory of somebody else, who lets that be done with it.
     pub(crate) fn lent_to(
         lent: Lent,
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
@@ -187,13 +190,13 @@ impl Storage {
     }
 
     fn with(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
         lent: Lent,
     ) -> Self {
-        Self::over(Memory::Buffer(buffer), device, filled_by, gaps, lent)
+        Self::over(Memory::Buffer(buffer.into()), device, filled_by, gaps, lent)
     }
 
     #[inline]
@@ -429,7 +432,7 @@ impl Storage {
         let memory = self.exclusive().ok_or(shared)?;
         memory.check_unused()?;
         Ok(match &mut *memory.memory {
-            Memory::Buffer(buffer) => Some(buffer),
+            Memory::Buffer(memory) => Some(&mut memory.buffer),
             Memory::Part(_) | Memory::Split(_) | Memory::Joined(_) => None,
         })
     }
@@ -580,10 +583,16 @@ impl Drop for StorageInner {
         match (uses.is_empty(), memory) {
             (_, Memory::Split(part)) => part.whole().keep(uses),
             (_, Memory::Joined(joined)) => joined.whole().keep(uses),
-            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, is_foreign),
+            (true, Memory::Buffer(memory)) => {
+                memory
+                    .free_behind(SmallVec::new(), |buffer| deferred_release::drop_unused(buffer, is_foreign));
+            }
             (true, Memory::Part(part)) => memory::let_go(part),
-            (false, Memory::Buffer(buffer)) => uses.release(buffer, is_foreign),
-            (false, Memory::Part(part)) => uses.release(Box::new(part), is_foreign),
+            (false, Memory::Buffer(memory)) => uses.release(memory, is_foreign),
+            (false, Memory::Part(part)) => {
+                let part: Box<dyn Buffer> = Box::new(part);
+                uses.release(part.into(), is_foreign);
+            }
         }
     }
 }
