@@ -503,11 +503,16 @@ pub enum Error {
         /// The device that the copy runs on.
         expected: DeviceId,
     },
-    /// The stream is being captured into a graph: nothing can be copied on it meanwhile, nor can it wait or be waited for.
-    #[error("a stream of {device} is being captured into a graph; use another one, or end the capture first")]
+    /// The stream is being captured into a graph: meanwhile it can neither wait nor be waited for, and of copies it takes those alone that
+    /// [`start_copy_into`](crate::start_copy_into()) makes between contiguous tensors of its device.
+    #[error(
+        "a stream of {device} is being captured into a graph, {why}; use another one, or end the capture first"
+    )]
     StreamCaptured {
         /// The device of the stream.
         device: DeviceId,
+        /// Why that is in the way, as in `which takes no copy that needs staging`.
+        why: &'static str,
     },
     /// The device cannot do this.
     #[error("{device} cannot {what}")]

@@ -497,7 +497,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::TreeChanged { first: 1, second: 0 }, Bug),
         (Error::HostTarget, InvalidInput),
         (Error::WrongStream { actual: device, expected: device }, InvalidInput),
-        (Error::StreamCaptured { device }, Busy),
+        (Error::StreamCaptured { device, why: "which is in the way" }, Busy),
         (Error::StreamLost { device, error: Arc::new(Error::NotReady) }, NotReady),
         (Error::Unsupported { device, what: "" }, Unsupported),
         (Error::DeviceLost { device, reason: text() }, DeviceLost),

@@ -1,4 +1,4 @@
-//! Streams that use memory, and giving memory back behind them.
+//! Streams and graphs that use memory, and giving memory back behind them.
 
 use std::mem;
 use std::ptr;
@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::backend::{BackendStream, Ticket};
 use crate::error::{Error, Result};
 use crate::in_flight::deferred_release;
+use crate::in_flight::graph_use::GraphUse;
 use crate::in_flight::memory_budget::Allocated;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
@@ -37,6 +38,8 @@ pub(crate) enum Use {
     On(Arc<Handed>),
     /// Everything up to a position.
     Until(Ticket),
+    /// Every launch of a graph, for as long as there is one.
+    InGraph(Arc<GraphUse>),
 }
 
 /// Streams, and up to which position; `None` for all that they were given so far.
@@ -74,6 +77,11 @@ impl Uses {
         self.add(Use::Until(ticket))
     }
 
+    /// Adds a graph; returns uses that are over.
+    pub(crate) fn add_graph(&mut self, graph: Arc<GraphUse>) -> List {
+        self.add(Use::InGraph(graph))
+    }
+
     /// Adds those of other memory; returns what is not needed any more.
     pub(crate) fn absorb(&mut self, others: Self) -> List {
         let mut unneeded = List::new();
@@ -81,6 +89,7 @@ impl Uses {
             unneeded.extend(match &using {
                 Use::On(handed) => self.hand_to(handed),
                 Use::Until(ticket) => self.last_until(ticket.clone()),
+                Use::InGraph(graph) => self.add_graph(graph.clone()),
             });
             unneeded.push(using);
         }
@@ -89,10 +98,15 @@ impl Uses {
 
     /// The same uses, up to what their streams were given so far.
     pub(crate) fn so_far(&self) -> Self {
-        let so_far = |using: &Use| match using.ticket() {
-            Ok(ticket) => ticket.map(Use::Until),
-            // Captured, or broken: that shows again when somebody waits for it.
-            Err(_) => using.handed().map(|handed| Use::On(handed.clone())),
+        let so_far = |using: &Use| {
+            if let Use::InGraph(graph) = using {
+                return Some(Use::InGraph(graph.clone()));
+            }
+            match using.ticket() {
+                Ok(ticket) => ticket.map(Use::Until),
+                // Captured, or broken: that shows again when somebody waits for it.
+                Err(_) => using.handed().map(|handed| Use::On(handed.clone())),
+            }
         };
         Self { all: self.all.iter().filter_map(so_far).collect(), room: self.room }
     }
@@ -132,7 +146,10 @@ impl Uses {
 
     /// Gives `memory` back after all of them, without blocking; `lent`: by the program, whose code runs then.
     pub(crate) fn release(self, memory: Allocated, lent: bool) {
-        Leaving { memory: Some(memory), lent, behind: SmallVec::new(), left: self.all }.go_on();
+        let mut left = self.all;
+        // They are taken from the end: positions are recorded now, and graphs waited for behind that, when a stream may be gone.
+        left.sort_by_key(|using| !matches!(using, Use::InGraph(_)));
+        Leaving { memory: Some(memory), lent, behind: SmallVec::new(), left }.go_on();
     }
 }
 
@@ -142,11 +159,15 @@ impl Use {
         match self {
             Self::On(handed) => handed.is_over(),
             Self::Until(ticket) => ticket.is_reached().unwrap_or(false),
+            Self::InGraph(graph) => graph.is_over(),
         }
     }
 
     /// Whether nothing of it runs now, as far as that can be asked: otherwise it stays.
     fn is_past(&self) -> bool {
+        if let Self::InGraph(graph) = self {
+            return graph.is_over();
+        }
         let reached = |ticket: Option<Ticket>| ticket.map_or(Ok(true), |ticket| ticket.is_reached());
         self.ticket().and_then(reached).unwrap_or(false)
     }
@@ -154,23 +175,25 @@ impl Use {
     fn handed(&self) -> Option<&Arc<Handed>> {
         match self {
             Self::On(handed) => Some(handed),
-            Self::Until(_) => None,
+            Self::Until(_) | Self::InGraph(_) => None,
         }
     }
 
-    /// The position behind it as it is now; `None` if it is over.
+    /// The position behind it as it is now; `None` if it is over, and for a graph, which has none.
     fn ticket(&self) -> Result<Option<Ticket>> {
         match self {
             Self::On(handed) => handed.ticket(),
             Self::Until(ticket) => Ok(Some(ticket.clone())),
+            Self::InGraph(_) => Ok(None),
         }
     }
 
-    /// What later work must come after; `None` if it is over.
+    /// What later work must come after; `None` if it is over. What a graph does comes behind the streams on which it is launched.
     fn point(&self) -> Option<(Arc<dyn BackendStream>, Option<u64>)> {
         match self {
             Self::On(handed) => handed.point(),
             Self::Until(ticket) => Some((ticket.stream.clone(), Some(ticket.position))),
+            Self::InGraph(_) => None,
         }
     }
 }
@@ -383,6 +406,7 @@ impl Leaving {
     fn go_on(mut self) {
         while let Some(using) = self.left.pop() {
             match (using.ticket(), using) {
+                (_, Use::InGraph(graph)) if !graph.is_over() => return graph.keep(Resumed(Some(self))),
                 (Ok(ticket), _) => self.behind.extend(ticket),
                 // Nothing can be recorded there as long as the capture lasts.
                 (Err(Error::StreamCaptured { .. }), Use::On(handed)) => return handed.defer(self),
@@ -392,6 +416,17 @@ impl Leaving {
         }
         if let Some(memory) = self.memory.take() {
             deferred_release::release(memory, mem::take(&mut self.behind), self.lent);
+        }
+    }
+}
+
+/// Memory that is given back when this is dropped.
+struct Resumed(Option<Leaving>);
+
+impl Drop for Resumed {
+    fn drop(&mut self) {
+        if let Some(leaving) = self.0.take() {
+            leaving.go_on();
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::deferred_release;
+use crate::in_flight::graph_use::GraphUse;
 use crate::in_flight::memory_budget::Allocated;
 use crate::in_flight::retained::Retained;
 use crate::in_flight::stream_uses::{Handed, List, StreamUses, Uses};
@@ -506,6 +507,13 @@ impl Storage {
             uses.hand_to(stream)
         };
         // Not under the lock: streams may go with it.
+        drop(over);
+    }
+
+    /// A graph that is being captured on `stream` uses the memory.
+    pub(crate) fn use_in_graph(&self, graph: &Arc<GraphUse>, stream: &Arc<Handed>) {
+        self.hand_to(stream);
+        let over = self.0.uses.lock().add_graph(graph.clone());
         drop(over);
     }
 
