@@ -24,7 +24,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device.
+    /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device; [`Error::OverBudget`].
     pub fn prepare(&self, bytes: usize) -> Result<()> {
         fork::check()?;
         let queue = self.up()?;

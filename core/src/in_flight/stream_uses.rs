@@ -77,9 +77,13 @@ impl Uses {
         self.add(Use::Until(ticket))
     }
 
-    /// Adds a graph; returns uses that are over.
-    pub(crate) fn add_graph(&mut self, graph: Arc<GraphUse>) -> List {
-        self.add(Use::InGraph(graph))
+    /// Adds a graph, unless it is known; returns uses that are over.
+    pub(crate) fn add_graph(&mut self, graph: &Arc<GraphUse>) -> List {
+        let is_known = |using: &Use| matches!(using, Use::InGraph(known) if Arc::ptr_eq(known, graph));
+        match self.all.iter().any(is_known) {
+            true => List::new(),
+            false => self.add(Use::InGraph(graph.clone())),
+        }
     }
 
     /// Adds those of other memory; returns what is not needed any more.
@@ -89,7 +93,7 @@ impl Uses {
             unneeded.extend(match &using {
                 Use::On(handed) => self.hand_to(handed),
                 Use::Until(ticket) => self.last_until(ticket.clone()),
-                Use::InGraph(graph) => self.add_graph(graph.clone()),
+                Use::InGraph(graph) => self.add_graph(graph),
             });
             unneeded.push(using);
         }
@@ -507,6 +511,22 @@ mod tests {
         assert_eq!(end.strong_count(), 0, "a use holds the stream");
         drop(uses.take(Use::is_over));
         assert_eq!(uses.all.len(), held.len() + 1, "the streams held, and the one that still works");
+    }
+
+    /// Parts of a tensor have the uses of the whole, and give theirs to it.
+    #[test]
+    fn graphs_are_noted_once_however_often_parts_are_made() {
+        let (graph, share) = GraphUse::begin();
+        let mut whole = Uses::default();
+        drop(whole.add_graph(&graph));
+        for _ in 0..10 {
+            let parts = [whole.so_far(), whole.so_far()];
+            parts.into_iter().for_each(|part| drop(whole.absorb(part)));
+        }
+        assert_eq!(whole.all.len(), 1);
+        assert!(whole.take_past().is_empty(), "the graph is there");
+        drop(share);
+        assert_eq!(whole.take_past().len(), 1);
     }
 
     #[test]

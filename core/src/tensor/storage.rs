@@ -513,7 +513,7 @@ impl Storage {
     /// A graph that is being captured on `stream` uses the memory.
     pub(crate) fn use_in_graph(&self, graph: &Arc<GraphUse>, stream: &Arc<Handed>) {
         self.hand_to(stream);
-        let over = self.0.uses.lock().add_graph(graph.clone());
+        let over = self.0.uses.lock().add_graph(graph);
         drop(over);
     }
 
