@@ -39,6 +39,8 @@ pub(crate) struct Job {
     pub(crate) target: Device,
     pub(crate) pinned: bool,
     pub(crate) mapped_results: bool,
+    /// It may be recorded into a graph.
+    pub(crate) into_graph: bool,
     pub(crate) pace: Option<usize>,
     pub(crate) background: BackgroundWork,
     pub(crate) completion: Arc<Completion>,
@@ -93,6 +95,7 @@ impl Job {
             target: target.clone(),
             pinned: options.pinned,
             mapped_results: options.mapped_results,
+            into_graph: options.into_graph,
             pace: options.pace,
             background: options.background,
             unstaging: OnceLock::new(),

@@ -9,6 +9,7 @@ pub(crate) mod direct;
 pub(crate) mod download_ahead;
 pub(crate) mod filled;
 pub(crate) mod inline;
+pub(crate) mod into_graph;
 pub(crate) mod job_group;
 pub(crate) mod launch;
 pub(crate) mod not_inline;

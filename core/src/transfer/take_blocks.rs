@@ -151,9 +151,10 @@ fn take_block(device: &Device, bytes: usize, direction: Direction, effort: Effor
 pub(crate) fn table_inline(job: &Job, path: &TransferPath) -> Option<usize> {
     let few_large = || match path.kernels.strided {
         // All that is larger than what the kernel copies.
-        None => path.kernels.ranges.is_some_and(|ranges| {
-            job.plan.source_span(path.source) <= MOST_INLINE_COPIES * ranges.largest
-        }),
+        None => path
+            .kernels
+            .ranges
+            .is_some_and(|ranges| job.plan.source_span(path.source) <= MOST_INLINE_COPIES * ranges.largest),
         Some(_) => coalesce::count_large(job, path, MOST_INLINE_COPIES) <= MOST_INLINE_COPIES,
     };
     table_bytes(job, path).filter(|_| coalesce::most(job, path) <= MOST_GATHERED_INLINE && few_large())
