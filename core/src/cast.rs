@@ -91,6 +91,11 @@ impl Cast {
         bytes / self.to.size() * self.from.size()
     }
 
+    /// How many bytes so many bytes of elements become.
+    pub(crate) fn cast_bytes(&self, bytes: usize) -> usize {
+        bytes / self.from.size() * self.to.size()
+    }
+
     pub(crate) fn scaling(&self) -> Scaling {
         self.scaling.unwrap_or(Scaling { scale: 1.0, bias: 0.0 })
     }
