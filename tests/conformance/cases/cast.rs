@@ -27,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(integers_of_devices_that_may_not_fit).needs(OwnMemory),
         case!(images_become_floats_on_the_way_up),
         case!(images_and_labels_through_few_blocks),
+        case!(images_take_a_launch_for_each_block),
     ]
 }
 
@@ -398,4 +399,19 @@ fn images_and_labels_through_few_blocks(bed: &Bed) -> Result<(), Failed> {
         assert_contents(&bed, there, &made)?;
     }
     Ok(())
+}
+
+/// As many as there are blocks of what crosses the link: 4 MiB, of which 16 come out.
+fn images_take_a_launch_for_each_block(bed: &Bed) -> Result<(), Failed> {
+    let bed = bed.alone()?;
+    let batch: Vec<_> = (0..4).map(|_| bed.bytes(1 << 20)).collect();
+    let made: Vec<_> = batch.iter().map(expected).collect();
+    let before = bed.device.counters();
+    let (there, report) = bed.copy(batch, &bed.device, casts(&bed))?;
+    if bed.device.limits().gather_strided.is_some() {
+        assert!(report.gathered <= 8 && report.copies == report.gathered, "{report}");
+        assert_eq!(report.copied_bytes, 4 << 20, "{report}");
+        assert!(bed.device.counters().bytes_up >= before.bytes_up + (4 << 20));
+    }
+    assert_contents(&bed, there, &made)
 }
