@@ -83,7 +83,7 @@ impl Job {
         completion: Arc<Completion>,
     ) -> Result<Self, Box<(Error, Leaves)>> {
         let target = scan.target();
-        let paths = match TransferPath::all(&plan, &scan, options) {
+        let paths = match TransferPath::all(&plan, &leaves, &scan, options) {
             Ok(paths) => paths,
             Err(error) => return Err(Box::new((error, leaves))),
         };

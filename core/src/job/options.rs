@@ -176,6 +176,7 @@ impl CopyOptions {
     }
 
     /// Lets at most so many bytes be in flight at a time, at least 4096, so that other traffic gets its turn (default: no limit).
+    /// What a device casts when it is there counts as it crosses the link.
     pub fn max_bytes_in_flight(mut self, bytes_in_flight: usize) -> Self {
         self.pace = Some(bytes_in_flight);
         self

@@ -65,13 +65,12 @@ pub(crate) fn weigh(job: &Job, effort: Effort) -> Result<(), NotInline> {
     }
     let scattering = job.held().map_or(0, Preallocated::scattering_copies);
     for path in &job.paths {
-        let span = job.plan.source_span(path.source);
         let refusal = match path.kind {
             PathKind::ViaHost { .. } => Some("the bytes go over the host, which waits for a device"),
             _ if effort == Effort::Thorough => None,
             PathKind::Staged if !job.pinned => Some("copies from ordinary memory block"),
             PathKind::Staged | PathKind::Direct if scattering > MOST_INLINE_COPIES => Some("many copies"),
-            PathKind::HostWrite | PathKind::Staged if span > MOST_INLINE_BYTES => Some("large"),
+            PathKind::HostWrite | PathKind::Staged if path.staged_bytes > MOST_INLINE_BYTES => Some("large"),
             PathKind::Direct | PathKind::Download
                 if table_inline(job, path).is_none()
                     && coalesce::count(job, path, most_copies(job, path)) > most_copies(job, path) =>

@@ -1,6 +1,7 @@
 //! Carries a job out.
 
 pub(crate) mod background;
+pub(crate) mod block_layout;
 pub(crate) mod carry_in_parallel;
 pub(crate) mod carry_segment;
 pub(crate) mod coalesce;
@@ -21,4 +22,3 @@ pub(crate) mod staged_upload;
 pub(crate) mod submission_resources;
 pub(crate) mod take_blocks;
 pub(crate) mod via_host;
-pub(crate) mod widen;

@@ -45,6 +45,8 @@ pub struct LateConfig {
     pub gather: Option<usize>,
     /// The same for parts of strided tensors, whose gaps it leaves out.
     pub gather_strided: Option<usize>,
+    /// The device that has none of these kernels, if one has none.
+    pub without_kernels: Option<usize>,
     /// Over how many streams of a kind copies of different threads are spread.
     pub copy_streams: usize,
     /// What a failing submit has done by then.
@@ -84,6 +86,7 @@ impl LateConfig {
             mapped_staging: false,
             gather: None,
             gather_strided: None,
+            without_kernels: None,
             copy_streams: 4,
             submit_failure: SubmitFailure::BeforeAnything,
         }

@@ -70,7 +70,7 @@ impl LateBackend {
         bytes: usize,
         captured: &mut Vec<Op>,
     ) -> Result<(), String> {
-        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        self.limits.gather_strided.ok_or("a kernel that the device has not")?;
         let Elements { offset: from_offset, runs, cast } = elements;
         if runs.dims().len() > Runs::MOST_DIMS {
             return Err(format!("{} dimensions to gather", runs.dims().len()));
@@ -122,7 +122,7 @@ impl LateBackend {
         elements: &Scattered,
         captured: &mut Vec<Op>,
     ) -> Result<(), String> {
-        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        self.limits.gather_strided.ok_or("a kernel that the device has not")?;
         let (read, written) = (&elements.from, &elements.to);
         for (side, skip) in [(read, elements.from_skip), (written, elements.to_skip)] {
             if side.runs.dims().len() > Runs::MOST_DIMS || side.cast.is_some() {
@@ -155,7 +155,7 @@ impl LateBackend {
         to: Result<End, String>,
         bytes: usize,
     ) -> Result<Op, String> {
-        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        self.limits.gather_strided.ok_or("a kernel that the device has not")?;
         let (size, to_size) = (cast.from_dtype().size(), cast.to_dtype().size());
         if !bytes.is_multiple_of(to_size) {
             return Err(format!("{bytes} bytes of elements of {to_size} bytes"));
@@ -171,13 +171,13 @@ impl LateBackend {
     }
 
     fn check_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op, String> {
-        let config = &self.instance.config;
+        let limits = &self.limits;
         let entry = |op: &CopyOp<'_>| match op {
-            CopyOp::Between { .. } => config.gather.ok_or("a kernel that the device has not"),
+            CopyOp::Between { .. } => limits.gather.ok_or("a kernel that the device has not"),
             CopyOp::Download { to, bytes, .. } if self.is_reached_by_kernels(to, *bytes) => {
-                config.gather.ok_or("a kernel that the device has not")
+                limits.gather.ok_or("a kernel that the device has not")
             }
-            CopyOp::Gather { .. } => config.gather_strided.ok_or("a kernel that the device has not"),
+            CopyOp::Gather { .. } => limits.gather_strided.ok_or("a kernel that the device has not"),
             _ => Err("a copy that a kernel cannot make"),
         };
         let bytes = ops.iter().map(entry).sum::<Result<usize, _>>()?;
@@ -312,10 +312,17 @@ pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>], copies: usize) 
             }
             _ => None,
         };
+        // What is cast crosses the link as it was.
+        let bytes = match op {
+            CopyOp::UploadCast { cast, bytes, .. } => {
+                bytes / cast.to_dtype().size() * cast.from_dtype().size()
+            }
+            op => op.bytes(),
+        };
         if let Some(counter) = counter {
-            *counter += op.bytes() as u64;
+            *counter += bytes as u64;
         }
-        moved += op.bytes();
+        moved += bytes;
     }
     moved
 }
