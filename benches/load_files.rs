@@ -4,6 +4,9 @@
 //! `cargo run --release --features safetensors,cuda --example load-files [-- --device NAME --folder DIR --gigabytes N --rounds N --keep]`
 //! writes a file of weights into a folder (default: /dev/shm, so that the disk does not count), loads it in turns by each way, saves what
 //! was loaded in turns by each way, and removes all. Every byte of the first load is verified, and every saved file.
+//!
+//! With `--cold --folder DIR`, on a disk, it is loaded only, past the page cache and through it, beside `dd` with `O_DIRECT`; `dd` has it dropped from the
+//! page cache before each.
 #![allow(missing_docs, reason = "a benchmark has no documentation but this")]
 
 #[path = "../examples/load_safetensors/mapped.rs"]
@@ -13,10 +16,12 @@ use std::error::Error;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use clap::Parser;
 use safetensors::tensor::{Dtype, TensorView};
+use transship::Cast;
 use transship::prelude::*;
 use transship::safetensors::{LoadOptions, SaveOptions, Tensors, load, save};
 
@@ -24,7 +29,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The pattern of the file repeats after so many bytes.
 const PATTERN: usize = (8 << 20) - 3;
-/// The matrices of a layer are square.
+/// The rows of a matrix of a layer; it has half as many columns.
 const WIDTH: usize = 4096;
 
 /// Loads a file of weights and saves it by the library, and by other ways.
@@ -39,6 +44,9 @@ struct Arguments {
     /// The size of the file, in GB
     #[arg(long, default_value_t = 4.0)]
     gigabytes: f64,
+    /// Load from the disk: what the page cache has of the file is dropped before each load
+    #[arg(long)]
+    cold: bool,
     /// Leave the file there, for other programs to load
     #[arg(long)]
     keep: bool,
@@ -62,12 +70,44 @@ fn main() -> Result<()> {
     println!("{bytes} bytes of {} to {}: {}", path.display(), device.id(), device.description());
     let options = || LoadOptions::default().budget(arguments.budget << 20).threads(arguments.threads);
     verify(&path, &device, options())?;
+    if arguments.cold {
+        return load_cold(&arguments, &path, bytes, &device, options);
+    }
     for round in 1..=arguments.rounds {
         let name = |way| format!("{round} {way}");
         measure(bytes, &name("transship::safetensors::load"), || Ok(load(&path, &device, options())?))?;
+        let cast = || options().cast(Cast::new(DType::F32, DType::BF16));
+        measure(bytes, &name("the same, cast to bfloat16"), || Ok(load(&path, &device, cast())?))?;
         measure(bytes, &name("memory map, one copy each"), || mapped::load(&path, &device))?;
     }
     save_by_each(&arguments, &path, bytes, &load(&path, &device, options())?)
+}
+
+fn load_cold(
+    arguments: &Arguments,
+    path: &Path,
+    bytes: usize,
+    device: &Device,
+    options: impl Fn() -> LoadOptions,
+) -> Result<()> {
+    for round in 1..=arguments.rounds {
+        let name = |way| format!("{round} {way}");
+        dd(path, &["iflag=nocache", "count=0"])?;
+        measure(bytes, &name("dd iflag=direct bs=4M"), || dd(path, &["iflag=direct", "bs=4M"]))?;
+        for (way, is_direct) in [("load, direct", true), ("load, through the page cache", false)] {
+            dd(path, &["iflag=nocache", "count=0"])?;
+            let options = options().direct_io(is_direct);
+            measure(bytes, &name(way), || Ok(load(path, device, options)?))?;
+        }
+    }
+    Ok(())
+}
+
+fn dd(path: &Path, arguments: &[&str]) -> Result<()> {
+    let mut file = std::ffi::OsString::from("if=");
+    file.push(path);
+    let done = Command::new("dd").arg(file).arg("of=/dev/null").args(arguments).output()?;
+    if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into()) }
 }
 
 fn save_by_each(arguments: &Arguments, path: &Path, bytes: usize, tensors: &Tensors) -> Result<()> {
@@ -95,7 +135,7 @@ fn copy_and_write(tensors: &Tensors, path: &Path) -> Result<()> {
 }
 
 fn view(tensor: &Tensor) -> Result<TensorView<'_>> {
-    Ok(TensorView::new(Dtype::BF16, tensor.shape().to_vec(), tensor.as_bytes()?)?)
+    Ok(TensorView::new(Dtype::F32, tensor.shape().to_vec(), tensor.as_bytes()?)?)
 }
 
 /// Fails unless both have the same tensors with the same bytes, in whatever order.
@@ -154,13 +194,13 @@ fn write(path: &Path, bytes: usize) -> Result<usize> {
         if end >= bytes {
             break;
         }
-        let matrices = ["q", "k", "v", "o", "up", "gate", "down"].map(|name| (name, vec![WIDTH, WIDTH]));
-        let norms = ["norm.weight", "norm.bias"].map(|name| (name, vec![WIDTH]));
+        let matrices = ["q", "k", "v", "o", "up", "gate", "down"].map(|name| (name, vec![WIDTH, WIDTH / 2]));
+        let norms = ["norm.weight", "norm.bias"].map(|name| (name, vec![WIDTH / 2]));
         for (name, shape) in matrices.into_iter().chain(norms) {
             let start = end;
-            end += shape.iter().product::<usize>() * 2;
+            end += shape.iter().product::<usize>() * 4;
             header.push(format!(
-                r#""layers.{layer}.{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
+                r#""layers.{layer}.{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
             ));
         }
     }

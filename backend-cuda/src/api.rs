@@ -13,7 +13,7 @@ use transship_core::{Alignment, DeviceId, DeviceMemory, DeviceProperties, Error,
 use crate::device::{Cuda, ordinal};
 use crate::guard::ContextGuard;
 use crate::interop::Adopted;
-use crate::{kernels, pool_properties, properties};
+use crate::{graphs, kernels, pool_properties, properties};
 
 /// Since CUDA 11.1.
 const READ_ONLY_HOST_REGISTER_SUPPORTED: u32 =
@@ -145,6 +145,25 @@ unsafe impl Api for Cuda {
         // SAFETY: the caller's promises; the status is written to a local.
         unsafe { self.calls().stream_is_capturing(stream, &mut status)? };
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    unsafe fn create_share(
+        &self,
+        share: *mut c_void,
+        end: unsafe extern "C" fn(*mut c_void),
+    ) -> Result<NonNull<c_void>> {
+        // SAFETY: the caller's promises.
+        unsafe { graphs::create_share(self.calls(), share, end) }
+    }
+
+    unsafe fn move_share(&self, object: NonNull<c_void>, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { graphs::move_share(self.calls(), object, stream) }
+    }
+
+    unsafe fn release_share(&self, object: NonNull<c_void>) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { graphs::release_share(self.calls(), object) }
     }
 
     unsafe fn wait_event(&self, stream: sys::CUstream, event: sys::CUevent) -> Result<()> {

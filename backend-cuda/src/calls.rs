@@ -20,7 +20,7 @@ impl Calls {
         Self(CallCount::new(device))
     }
 
-    fn check(&self, call: &'static str, result: CUresult) -> Result<()> {
+    pub(crate) fn check(&self, call: &'static str, result: CUresult) -> Result<()> {
         match result {
             CUresult::CUDA_SUCCESS => Ok(()),
             failed => Err(self.error(call, failed)),

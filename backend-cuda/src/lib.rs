@@ -15,6 +15,7 @@ mod api;
 mod calls;
 mod device;
 mod driver;
+mod graphs;
 mod guard;
 mod interop;
 mod kernels;

@@ -67,7 +67,7 @@ pub(crate) fn device_attribute() -> Option<DeviceAttribute> {
 /// # Safety
 ///
 /// `F` is the pointer type of a function with the prototype of each of them.
-unsafe fn find<F: Copy>(names: &[&str]) -> Option<F> {
+pub(crate) unsafe fn find<F: Copy>(names: &[&str]) -> Option<F> {
     let library = library()?;
     // SAFETY: the caller's promise.
     names.iter().find_map(|name| unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|function| *function))

@@ -147,6 +147,25 @@ unsafe impl Api for Hip {
         Ok(status != NOT_CAPTURED)
     }
 
+    unsafe fn create_share(
+        &self,
+        share: *mut c_void,
+        end: unsafe extern "C" fn(*mut c_void),
+    ) -> Result<NonNull<c_void>> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().create_share(share, end) }
+    }
+
+    unsafe fn move_share(&self, object: NonNull<c_void>, stream: hiprt::hipStream_t) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().move_share(object, stream) }
+    }
+
+    unsafe fn release_share(&self, object: NonNull<c_void>) -> Result<()> {
+        // SAFETY: the caller's promises.
+        unsafe { self.calls().release_share(object) }
+    }
+
     unsafe fn wait_event(&self, stream: hiprt::hipStream_t, event: hiprt::hipEvent_t) -> Result<()> {
         // SAFETY: the caller's promises.
         unsafe { self.calls().stream_wait_event(stream, event, 0) }

@@ -13,6 +13,8 @@ use libloading::Library;
 use transship_core::backend::stream_ordered::CallCount;
 use transship_core::{DeviceId, Error, Result};
 
+use crate::graphs::GraphFunctions;
+
 /// Codes that mean something here; they are the same in every version.
 pub(crate) const SUCCESS: u32 = hiprt::hipError_t::hipSuccess as u32;
 pub(crate) const INVALID_VALUE: u32 = hiprt::hipError_t::hipErrorInvalidValue as u32;
@@ -29,7 +31,7 @@ pub(crate) const PEER_ACCESS_ALREADY_ENABLED: u32 =
 
 /// The calls of one device.
 pub(crate) struct Calls {
-    functions: &'static Functions,
+    pub(crate) functions: &'static Functions,
     count: CallCount,
 }
 
@@ -50,6 +52,7 @@ macro_rules! calls {
             /// Since ROCm 5.2; in AMD's header the 16 bytes are a struct.
             device_uuid: Option<unsafe extern "C" fn(*mut [u8; 16], hiprt::hipDevice_t) -> u32>,
             device_place: Option<unsafe extern "C" fn(*mut c_char, c_int, c_int) -> u32>,
+            pub(crate) graphs: Option<GraphFunctions>,
         }
 
         impl Functions {
@@ -68,6 +71,7 @@ macro_rules! calls {
                         stream_device: find(library, "hipStreamGetDevice").ok(),
                         device_uuid: find(library, "hipDeviceGetUuid").ok(),
                         device_place: find(library, "hipDeviceGetPCIBusId").ok(),
+                        graphs: GraphFunctions::resolve(library).ok(),
                     })
                 }
             }
@@ -167,7 +171,7 @@ impl Calls {
     }
 
     #[inline]
-    fn check(&self, call: &'static str, code: u32) -> Result<()> {
+    pub(crate) fn check(&self, call: &'static str, code: u32) -> Result<()> {
         match code {
             SUCCESS => Ok(()),
             failed => Err(self.error(call, failed)),
@@ -277,7 +281,7 @@ impl Deref for Calls {
 /// # Safety
 ///
 /// `F` is the pointer type of a function with the prototype of the one that the library has under this name.
-unsafe fn find<F: Copy>(library: &Library, name: &'static str) -> Result<F, &'static str> {
+pub(crate) unsafe fn find<F: Copy>(library: &Library, name: &'static str) -> Result<F, &'static str> {
     // SAFETY: the caller's promise.
     unsafe { library.get::<F>(name.as_bytes()) }.map(|function| *function).map_err(|_| name)
 }

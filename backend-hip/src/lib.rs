@@ -14,6 +14,7 @@ mod api;
 mod calls;
 mod device;
 mod driver;
+mod graphs;
 mod guard;
 mod interop;
 mod kernels;

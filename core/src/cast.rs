@@ -91,6 +91,11 @@ impl Cast {
         bytes / self.to.size() * self.from.size()
     }
 
+    /// How many bytes so many bytes of elements become.
+    pub(crate) fn converted_bytes(&self, bytes: usize) -> usize {
+        bytes / self.from.size() * self.to.size()
+    }
+
     pub(crate) fn scaling(&self) -> Scaling {
         self.scaling.unwrap_or(Scaling { scale: 1.0, bias: 0.0 })
     }
@@ -124,8 +129,12 @@ impl Cast {
         }
     }
 
-    /// Fails unless there is such a cast.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Whether there is such a cast. [`CopyOptions::validate`](crate::CopyOptions::validate) asks it of all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] for a pair of types that is not in the table above, and for what is scaled or saturating and cannot be.
+    pub fn check(&self) -> Result<()> {
         let refused = |reason| {
             let value = format!("{} to {}", self.from, self.to);
             Err(Error::InvalidOption { name: "cast", value, reason })

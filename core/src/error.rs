@@ -419,6 +419,26 @@ pub enum Error {
         /// Bytes there are in all (0 where the driver does not tell).
         total: usize,
     },
+    /// Tensors would have more memory of the device than its budget.
+    #[error(
+        "{device} has a budget of {} for tensors: {requested} asked for, and {used} in use{}; drop tensors there{}, ask for less, or raise \
+         the budget (Device::set_memory_budget)",
+        count(*budget, "byte"),
+        if *leaving == 0 { String::new() } else { format!(", {leaving} of them dropped and still used by streams") },
+        if *leaving == 0 { "" } else { ", wait for those streams (Device::synchronize)" }
+    )]
+    OverBudget {
+        /// The device.
+        device: DeviceId,
+        /// Bytes asked for.
+        requested: usize,
+        /// Bytes in use.
+        used: usize,
+        /// How many of these were dropped, and are free when streams that use them have come by.
+        leaving: usize,
+        /// Bytes that tensors may have ([`Device::set_memory_budget`](crate::Device::set_memory_budget)).
+        budget: usize,
+    },
     /// More memory than there can ever be.
     #[error(
         "{} of {kind} memory can never fit on {device}, which has {limit}; ask for less at once{}",
@@ -483,11 +503,16 @@ pub enum Error {
         /// The device that the copy runs on.
         expected: DeviceId,
     },
-    /// The stream is being captured into a graph: nothing can be copied on it meanwhile, nor can it wait or be waited for.
-    #[error("a stream of {device} is being captured into a graph; use another one, or end the capture first")]
+    /// The stream is being captured into a graph: meanwhile it can neither wait nor be waited for, and of copies it takes those alone that
+    /// [`start_copy_into`](crate::start_copy_into()) makes between contiguous tensors of its device.
+    #[error(
+        "a stream of {device} is being captured into a graph, {why}; use another one, or end the capture first"
+    )]
     StreamCaptured {
         /// The device of the stream.
         device: DeviceId,
+        /// Why that is in the way, as in `which takes no copy that needs staging`.
+        why: &'static str,
     },
     /// The device cannot do this.
     #[error("{device} cannot {what}")]
@@ -602,7 +627,9 @@ impl Error {
             Self::CopyFailed(cause) => cause.kind(),
             Self::NotReady | Self::Taken => ErrorKind::NotReady,
             Self::Busy { .. } | Self::StreamCaptured { .. } | Self::NoThread { .. } => ErrorKind::Busy,
-            Self::OutOfMemory { .. } | Self::TooLarge { .. } => ErrorKind::OutOfMemory,
+            Self::OutOfMemory { .. } | Self::TooLarge { .. } | Self::OverBudget { .. } => {
+                ErrorKind::OutOfMemory
+            }
             Self::Forked
             | Self::UnknownDriver { .. }
             | Self::DriverUnavailable { .. }

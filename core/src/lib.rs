@@ -69,6 +69,9 @@ pub use crate::prefetch::reuse::Reused;
 pub use crate::prefetch::stats::PrefetchStats;
 pub use crate::prefetch::stream::{PrefetchStream, PrefetchedStream};
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
+// For the crate of files, whose spans are entered as those of copies are.
+#[doc(hidden)]
+pub use crate::runtime::trace;
 pub use crate::staging::block_accounts::PoolUsage;
 pub use crate::tensor::layout::Layout;
 pub use crate::tensor::registered::Registered;

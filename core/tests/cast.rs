@@ -252,6 +252,24 @@ fn a_value_that_does_not_fit_is_refused_before_anything_is_taken() {
 }
 
 #[test]
+fn the_first_value_that_does_not_fit_is_found_wherever_it_lies() {
+    let values: Vec<u8> = (0..2000_i32).flat_map(|value| (value - 1700).to_le_bytes()).collect();
+    for shift in 0..4 {
+        let shifted = [vec![0; shift], values.clone()].concat();
+        let found = |to| Cast::new(DType::I32, to).first_that_does_not_fit(&shifted[shift..]);
+        assert_eq!(found(DType::U16), Some((0, -1700)));
+        assert_eq!((found(DType::I16), found(DType::I64)), (None, None));
+        let tail = Cast::new(DType::I32, DType::U8).first_that_does_not_fit(&shifted[shift + 1700 * 4..]);
+        assert_eq!(tail, Some((256, 256)));
+        assert_eq!(
+            Cast::new(DType::I32, DType::U8).saturating().first_that_does_not_fit(&shifted[shift..]),
+            None
+        );
+        assert_eq!(Cast::new(DType::F32, DType::F16).first_that_does_not_fit(&shifted[shift..]), None);
+    }
+}
+
+#[test]
 fn all_pairs_of_integers() {
     let (_, device) = late();
     for from in INTEGERS {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use late_backend::{Call, LateConfig};
 use support::{bytes_of, in_time, late, no_violations, with};
 use transship_core::fill::{FillBlock, Filler, Part};
-use transship_core::{Alignment, DType, Device, Error, ErrorKind};
+use transship_core::{Alignment, Cast, DType, Device, Error, ErrorKind};
 
 const BUDGET: usize = if cfg!(miri) { 64 << 10 } else { 256 << 10 };
 
@@ -174,6 +174,35 @@ fn only_what_was_written_to_the_block_counts() {
         (block.filled(), block.append_with(9, |room| Ok::<_, Infallible>(zeros(room)))),
         (most, Ok(0))
     );
+}
+
+/// catches: 447-cast-elements-not-counted
+#[test]
+fn elements_are_appended_cast() {
+    let (handle, device) = late();
+    let mut filler = Filler::new(&device, BUDGET).unwrap();
+    let memory = filler.allocate(4096, 1).unwrap();
+    let mut block = filler.block().unwrap();
+    let values = [1.5_f32, -2.0, 1e30, f32::NEG_INFINITY];
+    // At an odd place of the block, and from one.
+    let bytes: Vec<u8> = [7].into_iter().chain(values.iter().flat_map(|value| value.to_le_bytes())).collect();
+    block.append(&bytes[..1]).unwrap();
+    block.append_cast(&Cast::new(DType::F32, DType::F64), &bytes[1..]).unwrap();
+    block.append_cast(&Cast::new(DType::I16, DType::U8), &[255, 255, 0, 1, 9, 0]).unwrap();
+    assert_eq!(block.filled(), 1 + 32 + 3);
+    for (cast, bytes) in [(Cast::new(DType::F32, DType::F64), 6), (Cast::new(DType::F32, DType::I8), 4)] {
+        let error = block.append_cast(&cast, &vec![0; bytes]).unwrap_err();
+        assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
+    }
+    let room = block.capacity() - block.filled();
+    let error = block.append_cast(&Cast::new(DType::U8, DType::I64), &vec![0; room / 8 + 1]).unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+    assert_eq!(block.filled(), 36);
+    filler.submit(block, &[part(memory, 0, 0, 36)]).unwrap();
+    let found = bytes_of(&filler.finish().unwrap().tensor(memory, 0, &[36], DType::U8).unwrap());
+    let doubles = values.iter().flat_map(|value| f64::from(*value).to_le_bytes());
+    assert_eq!(found, [7].into_iter().chain(doubles).chain([0, 255, 9]).collect::<Vec<_>>());
+    no_violations(&handle);
 }
 
 fn zeros(room: &mut [MaybeUninit<u8>]) -> &mut [u8] {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use transship_core::DType;
+
 /// Why files could not be loaded. Offsets are bytes from the start of the file. What the system or the device says is the
 /// [`source`](std::error::Error::source), which the text does not repeat.
 #[derive(Debug, thiserror::Error)]
@@ -11,10 +13,14 @@ use std::path::{Path, PathBuf};
 pub enum LoadError {
     /// A file or folder cannot be opened.
     #[error(
-        "{}{} cannot be opened ({}); see to the path and its permissions, or fetch the file",
+        "{}{} cannot be opened ({}); {}",
         path.display(),
         named_by(index.as_deref()),
-        source.kind()
+        source.kind(),
+        match is_too_many_open_files(source) {
+            true => "raise the limit of open files (ulimit -n)",
+            false => "see to the path and its permissions, or fetch the file",
+        }
     )]
     Open {
         /// The file or folder.
@@ -103,6 +109,50 @@ pub enum LoadError {
         offset: u64,
         /// The type, as the file has it.
         dtype: String,
+    },
+    /// The range that [`LoadOptions::narrow`](crate::LoadOptions::narrow) was told is not one of the tensor.
+    #[error(
+        "{}: tensor {tensor:?} at byte {offset} has the shape {shape:?}, and no items {start}..{end} of dimension {dim}; see to what \
+         LoadOptions::narrow is given",
+        path.display()
+    )]
+    Narrow {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The dimension.
+        dim: usize,
+        /// The first item.
+        start: usize,
+        /// The one behind the last.
+        end: usize,
+    },
+    /// A tensor has a value that the type to which it is to be cast cannot hold.
+    #[error(
+        "{}: element {element} of tensor {tensor:?} at byte {offset} is {value}, which {to} cannot hold; say Cast::saturating, or load {from} \
+         without a cast",
+        path.display()
+    )]
+    DoesNotFit {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// The number of the element in what is loaded of the tensor, counted from 0 in row-major order.
+        element: usize,
+        /// Its value.
+        value: i128,
+        /// The type that the file has.
+        from: DType,
+        /// The type to which it is to be cast.
+        to: DType,
     },
     /// A file was changed or replaced while it was read.
     #[error("{} was changed or replaced while it was read; load it again when it is complete", path.display())]
@@ -195,6 +245,20 @@ pub struct Place {
 
 fn named_by(index: Option<&Path>) -> String {
     index.map_or_else(String::new, |index| format!(", which {} names,", index.display()))
+}
+
+/// Whether the process, or the system, has as many files open as it may.
+pub(crate) fn is_too_many_open_files(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    return [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE]
+        .map(rustix::io::Errno::raw_os_error)
+        .into_iter()
+        .any(|number| error.raw_os_error() == Some(number));
+    #[cfg(not(unix))]
+    {
+        let _ = error;
+        false
+    }
 }
 
 /// What a file says, for a message: no control characters, and not much of it.

@@ -3,39 +3,41 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
-use transship_core::{Device, Error, Tensor};
+use transship_core::{Cast, Device, Error, Tensor};
 
 use crate::error::LoadError;
 use crate::open_file::OpenFile;
-use crate::options::Validated;
-use crate::read::{Destination, Piece, Reader};
+use crate::options::Progress;
+use crate::read::{Destination, Piece, Reader, bytes_of};
 use crate::sources::{Chosen, Sources};
-use crate::team::share_out;
+use crate::team::{Team, share_out};
+use crate::trace::span;
 
-/// How many bytes a thread reads before it takes more work.
+/// How many bytes a thread fills before it takes more work: whole elements.
 const SHARE: usize = 4 << 20;
 
-pub(crate) fn load(sources: &Sources, options: &Validated) -> Result<BTreeMap<String, Tensor>, LoadError> {
+pub(crate) fn load<'a>(
+    sources: &Sources,
+    team: &Team,
+    progress: &Progress,
+    reader: impl Fn() -> Reader<'a> + Sync,
+) -> Result<BTreeMap<String, Tensor>, LoadError> {
     let mut tensors =
         sources.tensors.iter().map(|chosen| empty(sources, chosen)).collect::<Result<Vec<_>, _>>()?;
     let shares = shares(sources, &mut tensors)?;
-    share_out(
-        options.threads,
-        "transship-load",
-        shares.into_iter(),
-        || Reader::new(sources),
-        |reader, mut share| {
-            reader.read_all(&share.pieces, &mut share.slices)?;
-            options.progress.note_read(share.pieces.iter().map(|piece| piece.bytes as u64).sum());
-            Ok(())
-        },
-    )?;
+    share_out(team, shares.into_iter(), reader, |reader, mut share| {
+        let bytes = bytes_of(&share.pieces);
+        let _span = span!("read", bytes);
+        reader.read_all(&share.pieces, &mut share.slices)?;
+        progress.note_read(bytes);
+        Ok(())
+    })?;
     let names = sources.tensors.iter().map(|chosen| chosen.entry.name.clone());
     Ok(names.zip(tensors).collect())
 }
 
 fn empty(sources: &Sources, chosen: &Chosen) -> Result<Tensor, LoadError> {
-    Tensor::empty(&chosen.entry.shape, chosen.dtype, &Device::host())
+    Tensor::empty(&chosen.shape, chosen.dtype, &Device::host())
         .map_err(|error| of_tensor(sources, chosen, error))
 }
 
@@ -50,15 +52,16 @@ struct Share<'a> {
 fn shares<'a>(sources: &Sources, tensors: &'a mut [Tensor]) -> Result<Vec<Share<'a>>, LoadError> {
     let (mut shares, mut share) = (Vec::new(), Share::default());
     for (number, (chosen, tensor)) in sources.tensors.iter().zip(tensors).enumerate() {
-        let mut offset = chosen.entry.offset;
+        let mut first = 0;
         let bytes = tensor.as_mut_bytes().map_err(|error| of_tensor(sources, chosen, error))?;
         for slice in bytes.chunks_mut(SHARE) {
             if share.bytes + slice.len() > SHARE {
                 shares.push(std::mem::take(&mut share));
             }
-            share.pieces.push(Piece { tensor: number, offset, bytes: slice.len(), padding: 0 });
+            let stored = chosen.stored_bytes(slice.len());
+            share.pieces.push(Piece { tensor: number, first, bytes: stored, padding: 0 });
             share.bytes += slice.len();
-            offset += slice.len() as u64;
+            first += stored;
             share.slices.0.push_back(slice);
         }
     }
@@ -103,6 +106,20 @@ impl Destination for Slices<'_> {
         });
         match copied {
             Ok(copied) if copied == bytes.len() => Ok(()),
+            _ => Err(Error::NotReady),
+        }
+    }
+
+    fn put_cast(&mut self, cast: &Cast, elements: &[u8]) -> Result<(), Error> {
+        let bytes = elements.len() / cast.from_dtype().size() * cast.to_dtype().size();
+        let mut converted = Ok(());
+        let filled = self.fill_with(bytes, |room| {
+            converted = cast.convert(elements, room);
+            Ok(room.len())
+        });
+        converted?;
+        match filled {
+            Ok(filled) if filled == bytes => Ok(()),
             _ => Err(Error::NotReady),
         }
     }

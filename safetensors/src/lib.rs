@@ -1,7 +1,8 @@
 //! Loads `.safetensors` files to a device, and saves tensors of any device to such files.
 //!
 //! A team of threads of its own reads the files straight into pinned blocks, and the device copies out of full blocks while the
-//! threads read into others. Nothing is mapped, no tensor lies in host memory as a whole, and a file system that hangs holds up the
+//! threads read into others; they [convert](LoadOptions::cast) what is wanted as another type, and leave out
+//! [what is not wanted](LoadOptions::narrow). Nothing is mapped, no tensor lies in host memory as a whole, and a file system that hangs holds up the
 //! one call that reads from it, and no other copy of the process. To the host, the threads read into the tensors themselves.
 //!
 //! ```
@@ -25,7 +26,8 @@
 //!
 //! - Host memory, for saving: at most [`SaveOptions::budget`] of tensors that have come down, a buffer of 256 KiB for each thread, and the
 //!   headers.
-//! - Host memory, for loading: at most [`LoadOptions::budget`] of pinned blocks, a buffer of 256 KiB for each thread, and the headers.
+//! - Host memory, for loading: at most [`LoadOptions::budget`] of pinned blocks, a buffer of 256 KiB for each thread (of 1 MiB where files are read
+//!   [past the page cache](LoadOptions::direct_io)), and the headers.
 //! - Device memory: a tensor of 1 MiB or more has an allocation of its own, and its memory goes with it. Smaller ones are packed, in
 //!   the order of the files, into allocations of up to 64 MiB; such memory goes with the last of its tensors. Each tensor begins at
 //!   a multiple of 256 bytes, however it lies in its file.
@@ -41,6 +43,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("the elements of a .safetensors file are little-endian");
 
+mod direct;
 mod error;
 mod header;
 mod host;
@@ -51,15 +54,19 @@ mod options;
 mod pack;
 mod read;
 mod save;
+mod selection;
 mod sources;
 mod team;
 mod tensors;
 mod to_device;
+mod trace;
+mod wanted;
+mod window;
 
 pub use error::{LoadError, Place};
 pub use load::{load, load_files};
 pub use options::{LoadOptions, Progress};
 pub use save::error::SaveError;
-pub use save::options::SaveOptions;
+pub use save::options::{SaveOptions, SaveProgress};
 pub use save::save::save;
 pub use tensors::{LoadedFile, Tensors};

@@ -3,9 +3,12 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(unix))]
 use std::time::SystemTime;
 
+use crate::direct;
 use crate::error::LoadError;
 
 /// An open file, and what it was like when it was opened.
@@ -14,6 +17,9 @@ pub(crate) struct OpenFile {
     pub(crate) bytes: u64,
     file: File,
     stamp: Stamp,
+    /// The same file for reads past the page cache, opened for the first of them.
+    direct: OnceLock<Option<File>>,
+    refuses_direct: AtomicBool,
 }
 
 impl OpenFile {
@@ -25,7 +31,9 @@ impl OpenFile {
         }
         let file = File::open(path).map_err(cannot)?;
         let metadata = file.metadata().map_err(cannot)?;
-        Ok(Self { path: path.to_owned(), bytes: metadata.len(), file, stamp: stamp(&metadata) })
+        let (direct, refuses_direct) = (OnceLock::new(), AtomicBool::new(false));
+        let (path, bytes) = (path.to_owned(), metadata.len());
+        Ok(Self { path, bytes, file, stamp: stamp(&metadata), direct, refuses_direct })
     }
 
     /// Fails if the path leads to another file by now, or to a changed one.
@@ -53,7 +61,32 @@ impl OpenFile {
         Ok(())
     }
 
-    #[cfg(unix)]
+    /// Reads at most as much as `to` has room for, past the page cache; all is aligned for that. `None` where the file system refuses it, from then
+    /// on without being asked.
+    pub(crate) fn read_direct_at(&self, to: &mut [u8], offset: u64) -> Option<usize> {
+        if self.refuses_direct() {
+            return None;
+        }
+        let opened = self.direct.get_or_init(|| self.open_direct()).as_ref();
+        let read = opened.and_then(|file| retry(|| read_at(file, &mut *to, offset)).ok());
+        if read.is_none() {
+            self.refuses_direct.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+
+    /// Whether the file system has refused such a read.
+    pub(crate) fn refuses_direct(&self) -> bool {
+        self.refuses_direct.load(Ordering::Relaxed)
+    }
+
+    /// Unless the path leads to another file by now.
+    fn open_direct(&self) -> Option<File> {
+        let file = direct::open(&self.path)?;
+        let metadata = file.metadata().ok()?;
+        (self.stamp == stamp(&metadata)).then_some(file)
+    }
+
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

@@ -32,7 +32,7 @@ impl Packed {
         let (mut memories, mut places) = (Vec::<Memory>::new(), Vec::with_capacity(tensors.len()));
         let mut shared = None;
         for (number, tensor) in tensors.iter().enumerate() {
-            let bytes = tensor.entry.bytes.checked_next_multiple_of(alignment).ok_or(number)?;
+            let bytes = tensor.bytes().checked_next_multiple_of(alignment).ok_or(number)?;
             let room = |memory: &Memory| memory.bytes + bytes <= PACKED.min(largest);
             let known = shared.filter(|_| bytes < ALONE);
             let known = known.filter(|shared| memories.get(*shared).is_some_and(room));
@@ -56,8 +56,8 @@ impl Packed {
         for (number, memory) in self.memories.iter().enumerate() {
             cutter.begin(number, 0);
             for tensor in &memory.tensors {
-                if let Some(Chosen { entry, .. }) = tensors.get(*tensor) {
-                    cutter.add(*tensor, entry.offset, entry.bytes, alignment);
+                if let Some(chosen) = tensors.get(*tensor) {
+                    cutter.add(*tensor, chosen, alignment);
                 }
             }
         }
@@ -86,7 +86,8 @@ impl Cutter {
         self.current.parts.push(Part { memory, to_offset, from_offset: self.filled, bytes: 0 });
     }
 
-    fn add(&mut self, tensor: usize, mut offset: u64, mut bytes: usize, alignment: usize) {
+    fn add(&mut self, tensor: usize, chosen: &Chosen, alignment: usize) {
+        let (mut first, mut bytes) = (0, chosen.bytes());
         while bytes > 0 {
             if self.filled == self.block {
                 self.next_block();
@@ -94,12 +95,14 @@ impl Cutter {
             let now = bytes.min(self.block - self.filled);
             // Blocks are made of whole units of alignment, and each part begins with one.
             let padding = now.next_multiple_of(alignment) - now;
-            self.current.pieces.push(Piece { tensor, offset, bytes: now, padding });
+            // Such units are whole elements.
+            let stored = chosen.stored_bytes(now);
+            self.current.pieces.push(Piece { tensor, first, bytes: stored, padding });
             self.filled += now + padding;
             if let Some(part) = self.current.parts.last_mut() {
                 part.bytes += now + padding;
             }
-            offset += now as u64;
+            first += stored;
             bytes -= now;
         }
     }

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use transship_core::DType;
+use transship_core::{Cast, DType};
 
 use crate::error::LoadError;
 use crate::header::{Entry, Header};
 use crate::index::Index;
 use crate::open_file::OpenFile;
+use crate::selection::Selection;
 use crate::tensors::LoadedFile;
+use crate::wanted::Wanted;
 
 pub(crate) const INDEX: &str = ".safetensors.index.json";
 pub(crate) const FILE: &str = ".safetensors";
@@ -26,31 +28,50 @@ pub(crate) struct Sources {
 pub(crate) struct Chosen {
     /// The number of its file.
     pub(crate) file: usize,
+    /// What it has when it is loaded.
     pub(crate) dtype: DType,
+    /// When it is loaded.
+    pub(crate) shape: Vec<usize>,
+    /// Elements of a type to another one.
+    pub(crate) cast: Option<Cast>,
+    pub(crate) selection: Selection,
     pub(crate) entry: Entry,
+}
+
+impl Chosen {
+    /// How many bytes it has when it is loaded.
+    pub(crate) fn bytes(&self) -> usize {
+        let stored = self.selection.bytes();
+        self.cast.map_or(stored, |cast| stored / cast.from_dtype().size() * self.dtype.size())
+    }
+
+    /// How many bytes of the file become so many.
+    pub(crate) fn stored_bytes(&self, bytes: usize) -> usize {
+        self.cast.map_or(bytes, |cast| bytes / self.dtype.size() * cast.from_dtype().size())
+    }
 }
 
 impl Sources {
     /// Those of a path: a file, an index, or a folder with either.
-    pub(crate) fn of(path: &Path, keep: &mut dyn FnMut(&str) -> bool) -> Result<Self, LoadError> {
+    pub(crate) fn of(path: &Path, wanted: &mut Wanted) -> Result<Self, LoadError> {
         match kind_of(path)? {
-            Kind::Files(files) => Self::of_files(&files, keep),
-            Kind::Index(index) => Self::of_index(&Index::read(&index)?, keep),
+            Kind::Files(files) => Self::of_files(&files, wanted),
+            Kind::Index(index) => Self::of_index(&Index::read(&index)?, wanted),
         }
     }
 
-    pub(crate) fn of_files(paths: &[PathBuf], keep: &mut dyn FnMut(&str) -> bool) -> Result<Self, LoadError> {
+    pub(crate) fn of_files(paths: &[PathBuf], wanted: &mut Wanted) -> Result<Self, LoadError> {
         let headers = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-        Self::chosen(headers, keep)
+        Self::chosen(headers, wanted, |wanted, name| wanted.keeps(name))
     }
 
     /// The files that the index names for one of the tensors. Each must have those, and no other, that the index says.
-    fn of_index(index: &Index, keep: &mut dyn FnMut(&str) -> bool) -> Result<Self, LoadError> {
+    fn of_index(index: &Index, wanted: &mut Wanted) -> Result<Self, LoadError> {
         let mut by_file: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut kept = HashSet::new();
         for (tensor, file) in &index.weight_map {
             by_file.entry(file).or_default().push(tensor);
-            if keep(tensor) {
+            if wanted.keeps(tensor) {
                 kept.insert(tensor.as_str());
             }
         }
@@ -62,19 +83,20 @@ impl Sources {
                 headers.push((file, header));
             }
         }
-        Self::chosen(headers, &mut |name| kept.contains(name))
+        Self::chosen(headers, wanted, |_, name| kept.contains(name))
     }
 
     fn chosen(
         headers: Vec<(OpenFile, Header)>,
-        keep: &mut dyn FnMut(&str) -> bool,
+        wanted: &mut Wanted,
+        keeps: impl Fn(&mut Wanted, &str) -> bool,
     ) -> Result<Self, LoadError> {
         check_unique(&headers)?;
         let (mut files, mut tensors, mut loaded_files) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (file, header)) in headers.into_iter().enumerate() {
             for entry in header.entries {
-                if keep(&entry.name) {
-                    tensors.push(Chosen { file: number, dtype: entry.known_dtype(&file)?, entry });
+                if keeps(wanted, &entry.name) {
+                    tensors.push(wanted.of_tensor(number, &file, entry)?);
                 }
             }
             loaded_files.push(LoadedFile { path: file.path.clone(), metadata: header.metadata });
@@ -83,9 +105,9 @@ impl Sources {
         Ok(Self { files, tensors, loaded_files })
     }
 
-    /// Bytes of all tensors to load.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.tensors.iter().map(|tensor| tensor.entry.bytes as u64).sum()
+    /// Bytes of all tensors to load, as the files have them.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.selection.bytes() as u64).sum()
     }
 
     /// The file of a tensor.

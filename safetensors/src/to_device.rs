@@ -4,23 +4,26 @@ use std::collections::BTreeMap;
 use std::io;
 
 use transship_core::fill::{FillBlock, Filled, Filler};
-use transship_core::{Device, Error, Tensor};
+use transship_core::{Cast, Device, Error, Tensor};
 
 use crate::error::LoadError;
 use crate::open_file::OpenFile;
 use crate::options::Validated;
 use crate::pack::{Packed, Segment};
-use crate::read::{Destination, Reader};
+use crate::read::{Destination, Reader, bytes_of};
 use crate::sources::Sources;
-use crate::team::share_out;
+use crate::team::{Team, share_out};
+use crate::trace::span;
 
 /// How tensors are aligned, unless the device copies larger granules: as its allocations are, for kernels of any kind.
 const ALIGNMENT: usize = 256;
 
-pub(crate) fn load(
+pub(crate) fn load<'a>(
     sources: &Sources,
     device: &Device,
+    team: &Team,
     options: &Validated,
+    reader: impl Fn() -> Reader<'a> + Sync,
 ) -> Result<BTreeMap<String, Tensor>, LoadError> {
     let mut filler = Filler::new(device, options.budget).map_err(LoadError::Option)?;
     let alignment = device.limits().copy_granularity.bytes().max(ALIGNMENT);
@@ -31,17 +34,11 @@ pub(crate) fn load(
         allocated.map_err(|error| of_tensor(sources, memory.tensors.first().copied().unwrap_or(0), error))?;
     }
     let segments = packed.segments(&sources.tensors, alignment, filler.block_bytes());
-    share_out(
-        options.threads,
-        "transship-load",
-        segments.into_iter(),
-        || Reader::new(sources),
-        |reader, segment| {
-            let bytes = carry(sources, &filler, reader, &segment)?;
-            options.progress.note_read(bytes);
-            Ok(())
-        },
-    )?;
+    share_out(team, segments.into_iter(), reader, |reader, segment| {
+        let bytes = carry(sources, &filler, reader, &segment)?;
+        options.progress.note_read(bytes);
+        Ok(())
+    })?;
     let filled = filler.finish().map_err(LoadError::Finish)?;
     by_name(sources, &packed, &filled)
 }
@@ -56,9 +53,13 @@ fn carry(
     let first = segment.pieces.first().map_or(0, |piece| piece.tensor);
     let of_first = |error| of_tensor(sources, first, error);
     let mut block = filler.block().map_err(of_first)?;
-    reader.read_all(&segment.pieces, &mut block)?;
+    let bytes = bytes_of(&segment.pieces);
+    {
+        let _span = span!("read", bytes);
+        reader.read_all(&segment.pieces, &mut block)?;
+    }
     filler.submit(block, &segment.parts).map_err(of_first)?;
-    Ok(segment.pieces.iter().map(|piece| piece.bytes as u64).sum())
+    Ok(bytes)
 }
 
 fn by_name(
@@ -68,7 +69,7 @@ fn by_name(
 ) -> Result<BTreeMap<String, Tensor>, LoadError> {
     let mut tensors = BTreeMap::new();
     for (number, (chosen, (memory, offset))) in sources.tensors.iter().zip(&packed.places).enumerate() {
-        let tensor = filled.tensor(*memory, *offset, &chosen.entry.shape, chosen.dtype);
+        let tensor = filled.tensor(*memory, *offset, &chosen.shape, chosen.dtype);
         let tensor = tensor.map_err(|error| of_tensor(sources, number, error))?;
         tensors.insert(chosen.entry.name.clone(), tensor);
     }
@@ -91,6 +92,10 @@ fn too_large(device: &Device) -> Error {
 impl Destination for FillBlock {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.append(bytes)
+    }
+
+    fn put_cast(&mut self, cast: &Cast, elements: &[u8]) -> Result<(), Error> {
+        self.append_cast(cast, elements)
     }
 
     fn pad(&mut self, bytes: usize) -> Result<(), Error> {

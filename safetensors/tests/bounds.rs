@@ -11,7 +11,7 @@ use std::thread;
 
 use late_backend::LateConfig;
 use support::{Entry, check, entry, file_of, folder, late, no_violations, options};
-use transship::{Device, runtime_stats};
+use transship::{Cast, DType, Device, runtime_stats};
 use transship_safetensors::{SaveOptions, load, save};
 
 /// Counts what is allocated.
@@ -79,6 +79,76 @@ fn host_memory_is_bounded_by_the_budget_and_not_by_the_file() {
     let (tensors, peak) = peak_of(|| load(folder.path(), &Device::host(), options().threads(3)).unwrap());
     assert!(peak <= bytes + besides, "{peak} bytes for {bytes} on the host");
     check(&tensors, &entries, &Device::host());
+}
+
+/// catches: 442-window-as-large-as-what-is-cast
+#[test]
+fn casts_parts_and_direct_reads_take_a_window_for_each_thread_and_no_more() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    // Two columns of four: as many parts as rows.
+    let mut entries = vec![entry("narrow", 8, &[1 << 18, 4], 1)];
+    entries.extend((0..4).map(|number| entry(&format!("cast.{number}"), 11, &[1 << 20], number)));
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(folder.path().join("a.safetensors"), file_of(&entries)).unwrap();
+    drop(entries);
+    let (bytes, budget) = ((4 << 20) + 4 * (2 << 20), 1 << 20);
+    // Windows, and what the allocator of the host rounds up.
+    for (is_direct, besides) in [(false, 3 << 20), (true, 6 << 20)] {
+        let (handle, device) = late(LateConfig::new("late"));
+        for device in [Device::host(), device] {
+            let options = options().budget(budget).threads(3).direct_io(is_direct);
+            let options = options.cast(Cast::new(DType::F32, DType::BF16));
+            let options = options.narrow(|name, _| (name == "narrow").then_some((1, 1..3)));
+            let (tensors, peak) = peak_of(|| load(folder.path(), &device, options).unwrap());
+            let most = bytes + budget + besides;
+            assert!(peak <= most, "{peak} bytes for {bytes} on {device:?}, direct: {is_direct}");
+            assert_eq!(tensors.iter().map(|(_, tensor)| tensor.nbytes()).sum::<usize>(), bytes);
+        }
+        no_violations(Some(&handle));
+    }
+}
+
+/// catches: 443-rows-read-whole, 210-reads-together-what-lies-apart
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_left_out_is_not_read() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    // Between two parts of a row: 32 KiB, and 4 KiB.
+    let mut entries = vec![entry("far", 1, &[100, 40 << 10], 1), entry("near", 1, &[1000, 5 << 10], 2)];
+    entries.extend((0..100).map(|number| entry(&format!("{number}"), 1, &[10 << 10], number)));
+    let folder = folder(&[("a.safetensors", file_of(&entries))]);
+    let file_bytes = std::fs::metadata(folder.path().join("a.safetensors")).unwrap().len() as usize;
+    // The header, and what the system says of its memory.
+    let besides = 16 << 10;
+    let (far, near) = (100 * (40 << 10), 1000 * (5 << 10));
+    for (wanted, dim, items, most) in [
+        ("far", 0, 10..30, far / 5),
+        ("far", 1, 0..8 << 10, far / 5),
+        ("near", 0, 999..1000, near / 1000),
+        ("near", 1, 0..1 << 10, near),
+    ] {
+        let options =
+            options().filter(move |name| name == wanted).narrow(move |_, _| Some((dim, items.clone())));
+        let before = bytes_read();
+        let tensors = load(folder.path(), &Device::host(), options).unwrap();
+        let read = bytes_read() - before;
+        assert!(most / 2 < read && read < most + besides, "{read} bytes for {most} of {wanted}, along {dim}");
+        assert!(tensors.get(wanted).unwrap().nbytes() <= most);
+    }
+    let before = bytes_read();
+    load(folder.path(), &Device::host(), options().filter(|name| name.ends_with('3'))).unwrap();
+    let read = bytes_read() - before;
+    assert!(read < 10 * (10 << 10) + besides, "{read} bytes for each tenth of the small tensors");
+    let before = bytes_read();
+    load(folder.path(), &Device::host(), options()).unwrap();
+    assert!((file_bytes..file_bytes + besides).contains(&(bytes_read() - before)));
+}
+
+/// How many bytes this process has read from files so far.
+#[cfg(target_os = "linux")]
+fn bytes_read() -> usize {
+    let counts = std::fs::read_to_string("/proc/self/io").unwrap();
+    counts.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use support::{
     check, devices, entry, file_of, folder, index_of, late, mixed, no_violations, options, path_of,
 };
 use transship::{CopyOptions, Device, start_copy, start_copy_into};
-use transship_safetensors::{LoadError, Progress, load, load_files};
+use transship_safetensors::{LoadError, Progress, SaveOptions, SaveProgress, load, load_files, save};
 
 /// catches: 199-next-block-goes-to-the-start
 #[test]
@@ -83,7 +83,6 @@ fn a_sharded_model_is_loaded_by_its_index_its_folder_and_its_files() {
     check(&load(folder.path(), &Device::host(), options()).unwrap(), &all, &Device::host());
 }
 
-/// catches: 210-reads-together-what-lies-apart
 #[test]
 fn a_filter_leaves_tensors_out_and_files_that_hold_none() {
     let (one, two) = (mixed("one", 1), mixed("two", 2));
@@ -151,6 +150,23 @@ fn tensors_are_a_map_that_copies_go_through() {
     no_violations(Some(&handle));
 }
 
+/// What was read of one file is not taken for the other, which has tensors in the same places.
+///
+/// catches: 437-window-of-another-file
+#[test]
+fn small_files_that_are_alike_are_told_apart() {
+    let of = |name: &str, seed| {
+        (0..40).map(|at| entry(&format!("{name}{at}"), 11, &[at, 10], seed + at)).collect()
+    };
+    let (one, two): (Vec<_>, Vec<_>) = (of("a", 1), of("b", 100));
+    let folder = folder(&[("a.safetensors", file_of(&one)), ("b.safetensors", file_of(&two))]);
+    for (device, late) in devices() {
+        let tensors = load(folder.path(), &device, options().threads(1)).unwrap();
+        check(&tensors, &[one.clone(), two.clone()].concat(), &device);
+        no_violations(late.as_ref());
+    }
+}
+
 #[test]
 fn a_file_without_tensors_is_a_file() {
     let folder =
@@ -182,6 +198,25 @@ fn progress_can_be_looked_at() {
         assert_eq!(progress.total_bytes(), 0);
         load(folder.path(), &device, options().progress(&progress)).unwrap();
         assert_eq!((progress.total_bytes(), progress.read_bytes()), (bytes, bytes));
+    }
+}
+
+#[test]
+fn progress_of_saving_can_be_looked_at() {
+    let entries = mixed("t", 3);
+    let bytes = entries.iter().map(|entry| entry.bytes.len() as u64).sum();
+    let folder = folder(&[("a.safetensors", file_of(&entries))]);
+    let (_late, device) = late(LateConfig::new("late"));
+    for device in [Device::host(), device] {
+        let tensors = load(path_of(&folder, "a.safetensors"), &device, options()).unwrap();
+        let progress = Arc::new(SaveProgress::default());
+        assert_eq!((progress.total_bytes(), progress.written_bytes()), (0, 0));
+        for path in [path_of(&folder, "b.safetensors"), path_of(&folder, "model")] {
+            let options = SaveOptions::default().progress(&progress).budget(128 << 10);
+            let options = if path.extension().is_none() { options.shard_bytes(100_000) } else { options };
+            save(&tensors, path, options).unwrap();
+            assert_eq!((progress.total_bytes(), progress.written_bytes()), (bytes, bytes));
+        }
     }
 }
 

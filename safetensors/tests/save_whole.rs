@@ -291,21 +291,57 @@ fn a_full_disk_leaves_the_old_model_and_nothing_else() {
         let path = path_of(folder.path(), is_sharded);
         save_generation(&path, is_sharded, 7).unwrap();
         let before = (files_of(folder.path()), is_sharded.then(|| files_of(&path)));
-        let program = child(&path, is_sharded);
-        // Blocks of 512 bytes. The signal is ignored, so that the call returns an error.
-        let limited = Command::new("sh")
-            .args(["-c", "trap '' XFSZ; ulimit -f 300; exec \"$@\"", "sh"])
-            .arg(program.get_program())
-            .args(program.get_args())
-            .envs(program.get_envs().map(|(key, value)| (key, value.unwrap())))
-            .output()
-            .unwrap();
-        assert!(!limited.status.success());
-        let said = String::from_utf8_lossy(&limited.stderr);
+        let said = fails_with("ulimit -f 300", &child(&path, is_sharded));
         assert!(said.contains("Write") && said.contains("t0"), "{said}");
         assert_eq!((files_of(folder.path()), is_sharded.then(|| files_of(&path))), before);
         assert_eq!(generation_of(&path).unwrap(), 7);
     }
+}
+
+/// What the process says that fails where the system allows so much and no more.
+#[track_caller]
+fn fails_with(limit: &str, program: &Command) -> String {
+    // Files are limited in blocks of 512 bytes. The signal is ignored, so that the call returns an error.
+    let limited = Command::new("sh")
+        .args(["-c", &format!("trap '' XFSZ; {limit}; exec \"$@\""), "sh"])
+        .arg(program.get_program())
+        .args(program.get_args())
+        .envs(program.get_envs().map(|(key, value)| (key, value.unwrap())))
+        .output()
+        .unwrap();
+    assert!(!limited.status.success());
+    String::from_utf8_lossy(&limited.stderr).into_owned()
+}
+
+/// A file for each of 40 tensors, all of them smaller than a block, and an index that is not.
+///
+/// catches: 441-unfinished-index-stays
+#[test]
+fn a_first_save_that_fails_leaves_an_empty_folder_and_says_what_to_do() {
+    if let Some(path) = env::var_os(TARGET) {
+        let tensors: Vec<_> = (0..40_u8).map(Tensor::scalar).collect();
+        panic!("{}", save(&tensors, path, SaveOptions::default().shard_bytes(1)).unwrap_err());
+    }
+    for (limit, file, words) in [
+        ("ulimit -f 1", INDEX, "could not be written (file too large); make room there"),
+        ("ulimit -n 24", ".tmp", "raise the limit of open files (ulimit -n), or save to fewer files"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path_of(folder.path(), true);
+        let mut program = Command::new(env::current_exe().unwrap());
+        let name = "a_first_save_that_fails_leaves_an_empty_folder_and_says_what_to_do";
+        program.args(["--exact", name, "--nocapture"]).env(TARGET, &path);
+        let said = fails_with(limit, &program);
+        assert!(said.contains(file) && said.contains(words), "{said}");
+        assert_eq!((files_of(folder.path()), files_of(&path)), (vec!["model".to_owned()], Vec::new()));
+        save_generation(&path, true, 3).unwrap();
+        assert_eq!(generation_of(&path).unwrap(), 3);
+    }
+    // Where not even a header has room.
+    let folder = tempfile::tempdir().unwrap();
+    let said = fails_with("ulimit -f 0", &child(&path_of(folder.path(), false), false));
+    assert!(said.contains("model.safetensors") && !said.contains("__metadata__"), "{said}");
+    assert_eq!(files_of(folder.path()), Vec::<String>::new());
 }
 
 /// catches: 246-whatever-an-index-names-goes

@@ -14,6 +14,8 @@ mod in_place;
 mod left;
 mod lost;
 mod questions;
+#[cfg(feature = "cuda")]
+mod recorded;
 mod registered;
 #[path = "../support/required.rs"]
 mod required;
@@ -54,6 +56,8 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     if Through::all().contains(&Through::Cuda) {
         trials.push(trial("pinned memory".to_owned(), Through::Cuda, budget::run, arguments));
         trials.push(trial("cuda::registered".to_owned(), Through::Cuda, registered::run, arguments));
+        #[cfg(feature = "cuda")]
+        trials.push(trial("cuda::recorded".to_owned(), Through::Cuda, recorded::run, arguments));
     }
     for through in Through::all() {
         let run = move |stand_in: &StandIn| questions::run(through, stand_in);

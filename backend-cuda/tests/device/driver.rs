@@ -263,6 +263,18 @@ impl Graph {
             check("cuGraphExecDestroy", sys::cuGraphExecDestroy(executable));
         }
     }
+
+    /// Runs it on `stream`, and destroys all of it meanwhile. What it works on is held by itself.
+    pub(crate) fn launch_and_go(self, stream: sys::CUstream) {
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: graph and stream are alive and of the current context; the result goes to a local. The driver keeps what runs.
+        unsafe {
+            let made = sys::cuGraphInstantiateWithFlags(&mut executable, self.0, 0);
+            check("cuGraphInstantiate", made);
+            check("cuGraphLaunch", sys::cuGraphLaunch(executable, stream));
+            check("cuGraphExecDestroy", sys::cuGraphExecDestroy(executable));
+        }
+    }
 }
 
 impl Drop for Graph {

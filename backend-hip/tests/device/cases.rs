@@ -17,6 +17,8 @@ mod nodes;
 mod out_of_memory;
 #[path = "../../../tests/device/peers.rs"]
 mod peers;
+#[path = "../../../tests/device/recorded.rs"]
+mod recorded;
 #[path = "../../../tests/device/stalled.rs"]
 mod stalled;
 #[path = "../../../tests/device/steady.rs"]
@@ -66,6 +68,10 @@ pub(crate) fn all() -> Vec<Case> {
         case!(captures::copies_do_not_break_the_capture_of_another_thread),
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
         case!(captures::a_copy_on_a_captured_stream_is_refused, may_leak: true),
+        case!(recorded::a_graph_copies_what_is_there_when_it_is_launched),
+        case!(recorded::a_graph_keeps_the_memory_of_its_copies),
+        case!(recorded::a_launch_keeps_the_memory_of_its_copies),
+        case!(recorded::what_a_graph_cannot_hold_is_refused),
     ];
     cases.extend(litmus::of_the_child().into_iter().chain(forgotten::of_the_child()));
     cases

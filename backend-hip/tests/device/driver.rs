@@ -276,6 +276,17 @@ impl Graph {
             check("hipGraphExecDestroy", hipGraphExecDestroy(executable));
         }
     }
+
+    /// Runs it on `stream`, and destroys all of it meanwhile. What it works on is held by itself.
+    pub(crate) fn launch_and_go(self, stream: Handle) {
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: graph and stream are alive and of the current device; the result goes to a local. The runtime keeps what runs.
+        unsafe {
+            check("hipGraphInstantiate", hipGraphInstantiateWithFlags(&mut executable, self.0, 0));
+            check("hipGraphLaunch", hipGraphLaunch(executable, stream));
+            check("hipGraphExecDestroy", hipGraphExecDestroy(executable));
+        }
+    }
 }
 
 impl Drop for Graph {

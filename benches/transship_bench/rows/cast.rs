@@ -9,7 +9,7 @@ use crate::Result;
 use crate::bed::{Bed, Needs};
 use crate::input::{self, Input};
 use crate::measure::{Contender, Method, series};
-use crate::ours::Target;
+use crate::ours::{self, Target};
 use crate::rivals;
 use crate::table::{Kind, Row};
 
@@ -20,6 +20,12 @@ pub(super) const ROWS: &[Work] = &[
         title: "8 images of 6.2 MB of uint8 up as float32, with scale and bias",
         needs: Needs::Device,
         run: images,
+    },
+    Work {
+        name: "up-cast-many-images",
+        title: "256 images of 151 KB of uint8 up as float32, with scale and bias",
+        needs: Needs::Device,
+        run: many_images,
     },
     Work {
         name: "down-cast-1x1GiB",
@@ -48,9 +54,32 @@ fn up(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
 }
 
 fn images(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
-    let (count, pixels) = (8, bed.bytes(3 * 1080 * 1920));
-    let cast = Cast::new(DType::U8, DType::F32).scaled(SCALE, BIAS);
-    let mut contenders = with_and_without(&Target::new(bed, &bed.device), cast);
+    let contenders = with_and_without(&Target::new(bed, &bed.device), scaling());
+    images_by(bed, work, (8, bed.bytes(3 * 1080 * 1920)), contenders)
+}
+
+/// Above 512 KiB a tensor has an allocation of its own, and a launch.
+fn many_images(bed: &Bed, work: &Work) -> Result<Vec<Row>> {
+    let target = Target::new(bed, &bed.device);
+    let mut packing = target.clone();
+    packing.options = packing.options.cast(scaling()).max_packed_bytes(1 << 20);
+    let mut contenders = with_and_without(&target, scaling());
+    contenders.push(
+        packing.way("start_copy with max_packed_bytes(1 MiB), until wait() returns", ours::until_waited),
+    );
+    images_by(bed, work, (bed.count(256, 151 << 10), 3 * 224 * 224), contenders)
+}
+
+fn scaling() -> Cast {
+    Cast::new(DType::U8, DType::F32).scaled(SCALE, BIAS)
+}
+
+fn images_by(
+    bed: &Bed,
+    work: &Work,
+    (count, pixels): (usize, usize),
+    mut contenders: Vec<Contender<Vec<Tensor>>>,
+) -> Result<Vec<Row>> {
     let scaled = |image: &Tensor| input::scaled(image, SCALE, BIAS);
     contenders.extend(rivals::up_cast(&bed.device, 4 * count * pixels, scaled)?);
     contenders.extend(limits(rivals::up(&bed.device, count * pixels)?, |image| Ok(image.clone())));

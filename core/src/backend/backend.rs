@@ -175,6 +175,30 @@ pub unsafe trait Backend: Any + Send + Sync {
         unsafe { self.submit(ops, stream) }
     }
 
+    /// Records copies within the memory of this device into the graph into which `stream` is being captured. Nothing is copied now, no
+    /// position is recorded, and nothing waits. The graph, and all that is made of it, holds `share`: that is dropped when nothing of
+    /// them is left and no launch runs, on whichever thread, and sooner or later after an error as well.
+    ///
+    /// # Safety
+    ///
+    /// Every range of `ops`, which are all [`CopyOp::Between`], lies within its buffer, and the caller keeps all of them alive until `share` is
+    /// dropped. Dropping
+    /// `share` neither calls the driver nor blocks. No thread ends the capture while this is called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], which is what a backend says that does not implement this, or whose driver is too old;
+    /// [`Error::StreamCaptured`] if the stream is not captured any more; what else the driver says. Some of `ops` may be recorded then.
+    unsafe fn record_into_graph(
+        &self,
+        ops: &[CopyOp<'_>],
+        stream: &dyn BackendStream,
+        share: Box<dyn Any + Send>,
+    ) -> Result<()> {
+        let _ = (ops, stream, share);
+        Err(Error::Unsupported { device: self.device(), what: "have graphs hold what their copies use" })
+    }
+
     /// How many streams of a kind are worth while where many threads copy at once, each on one of its own; 1 where all
     /// streams are one queue.
     fn copy_streams(&self) -> usize {

@@ -20,4 +20,10 @@ pub struct DeviceMemory {
     pub peak_reserved: Option<u64>,
     /// The most that was ever in use at once, since then.
     pub peak_used: Option<u64>,
+    /// What tensors have of it, in the bytes that [`budget`](Self::budget) counts: for drivers that round up, less than
+    /// [`used`](Self::used). Not for backends to fill in.
+    pub tensors: Option<u64>,
+    /// The most that tensors may have ([`Device::set_memory_budget`](crate::Device::set_memory_budget)); `None` without a limit. Not for
+    /// backends to fill in.
+    pub budget: Option<u64>,
 }

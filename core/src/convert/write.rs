@@ -33,25 +33,45 @@ impl Cast {
     ///
     /// [`Error::InvalidOption`] for a pair of types that no cast is for, and for other sizes.
     pub fn convert(&self, from: &[u8], to: &mut [u8]) -> Result<()> {
+        self.check_sizes(from.len(), to.len())?;
+        // SAFETY: `check_sizes` has compared them, and a slice that may be written is no part of another one.
+        unsafe { self.convert_to(from, to.as_mut_ptr()) };
+        Ok(())
+    }
+
+    /// The number and the value of the first of these elements that the new type cannot hold: `from` has their bytes, however they are aligned. `None`
+    /// for a cast that no value is an error for: a [`saturating`](Self::saturating) one, or one to a type that holds all values.
+    pub fn first_that_does_not_fit(&self, from: &[u8]) -> Option<(usize, i128)> {
+        if !self.may_not_fit() {
+            return None;
+        }
+        let (runs, count) = (Runs::new(from.len(), iter::empty()), from.len() / self.from_dtype().size());
+        // SAFETY: so many elements lie in `from`, which nobody writes while it is borrowed.
+        unsafe { CastScratch::new().first_that_does_not_fit(self, (from.as_ptr(), &runs), count) }
+    }
+
+    /// Fails unless so many bytes become so many.
+    pub(crate) fn check_sizes(&self, from: usize, to: usize) -> Result<()> {
         self.check()?;
-        let is_whole = to.len().is_multiple_of(self.to_dtype().size());
-        if self.from_dtype() == self.to_dtype() || !is_whole || self.source_bytes(to.len()) != from.len() {
-            let value = format!(
-                "{} bytes of {} into {} of {}",
-                from.len(),
-                self.from_dtype(),
-                to.len(),
-                self.to_dtype()
-            );
+        let is_whole = to.is_multiple_of(self.to_dtype().size());
+        if self.from_dtype() == self.to_dtype() || !is_whole || self.source_bytes(to) != from {
+            let value = format!("{from} bytes of {} into {to} of {}", self.from_dtype(), self.to_dtype());
             let reason = "elements of another type, as many as there are";
             return Err(Error::InvalidOption { name: "convert", value, reason });
         }
-        let (writer, runs) = (HostCopy::ordinary(), Runs::new(from.len(), iter::empty()));
-        // SAFETY: the elements are those of `from`, and `to` has room for as many, which is looked at above. Slices are borrowed.
-        unsafe {
-            CastScratch::new().write(self, (from.as_ptr(), &runs), 0, to.as_mut_ptr(), to.len(), &writer)
-        };
         Ok(())
+    }
+
+    /// Writes the elements of `from`, converted, to `to`.
+    ///
+    /// # Safety
+    ///
+    /// `to` is valid for writes of as many bytes as [`check_sizes`](Self::check_sizes) has found right, none of which lies in `from`.
+    pub(crate) unsafe fn convert_to(&self, from: &[u8], to: *mut u8) {
+        let (writer, runs) = (HostCopy::ordinary(), Runs::new(from.len(), iter::empty()));
+        let bytes = self.converted_bytes(from.len());
+        // SAFETY: the elements are those of `from`, and the caller promises room for as many.
+        unsafe { CastScratch::new().write(self, (from.as_ptr(), &runs), 0, to, bytes, &writer) };
     }
 }
 

@@ -11,6 +11,7 @@ use crate::device::{check_limits, host_node};
 use crate::device_id::DeviceId;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
+use crate::in_flight::memory_budget::MemoryBudget;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Mutex, OnceLock, statics};
 use crate::runtime::topology::{Node, Topology};
@@ -37,6 +38,8 @@ pub(crate) struct Parts {
     between: ThreadQueues,
     pub(crate) staging: Arc<StagingPool>,
     pub(crate) results: Arc<StagingPool>,
+    /// Of what tensors have on the device.
+    budget: Arc<MemoryBudget>,
     /// Those that were [checked](check_limits::check), whatever the backend says later.
     limits: Limits,
     /// Where its staging memory lies on the host, if that was chosen.
@@ -97,8 +100,8 @@ impl Device {
             results.serve(&queue);
         }
         let id = backend.device();
-        let background = Mutex::default();
-        let parts = Parts { background, up, down, between, staging, results, limits, node, backend };
+        let (background, budget) = (Mutex::default(), MemoryBudget::unlimited());
+        let parts = Parts { background, up, down, between, staging, results, budget, limits, node, backend };
         Self(Arc::new(Inner { id, parts: ManuallyDrop::new(parts) }))
     }
 
@@ -206,6 +209,10 @@ impl Device {
 
     pub(crate) fn results(&self) -> &Arc<StagingPool> {
         &self.0.parts.results
+    }
+
+    pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.0.parts.budget
     }
 
     pub(crate) fn queue_of(&self, stream: Arc<dyn BackendStream>) -> Arc<SubmissionQueue> {

@@ -1,16 +1,21 @@
 //! Memory of a device: pinned blocks, budgets, buffers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::{Buffer, DeviceMemory, Direction};
 use crate::device::block_size;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
+use crate::in_flight::memory_budget::{Allocated, Exceeded, Reservation};
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
 use crate::staging::block_accounts::PoolUsage;
 use crate::staging::pool::StagingPool;
 use crate::timeline::recorder::Recorder;
+
+/// Who waits for room looks so often whether it is still wanted.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Device {
     /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
@@ -19,7 +24,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device.
+    /// [`Error::TooLarge`] and [`Error::OutOfMemory`], pinned or on the device; [`Error::OverBudget`].
     pub fn prepare(&self, bytes: usize) -> Result<()> {
         fork::check()?;
         let queue = self.up()?;
@@ -53,7 +58,12 @@ impl Device {
     /// [`Error::Unsupported`] from a backend that cannot tell, and what the driver says.
     pub fn memory(&self) -> Result<DeviceMemory> {
         fork::check()?;
-        self.backend().memory()
+        let memory = self.backend().memory()?;
+        if self.is_host() {
+            return Ok(memory);
+        }
+        let (budget, tensors) = (self.budget().limit(), self.budget().used());
+        Ok(DeviceMemory { tensors: Some(tensors as u64), budget: budget.map(|bytes| bytes as u64), ..memory })
     }
 
     /// The peaks of [`memory`](Self::memory) are from now on those since this call: what is reserved and used now is where they begin.
@@ -74,6 +84,42 @@ impl Device {
             return 0;
         }
         self.staging().trim() + self.results().trim() + self.backend().trim()
+    }
+
+    /// The most memory of the device that tensors may have, in bytes (default: `usize::MAX`, no limit): results of copies,
+    /// [`Tensor::zeros`](crate::Tensor::zeros) and [`Tensor::empty`](crate::Tensor::empty), and what a [`Filler`](crate::fill::Filler) fills.
+    /// Counted in the bytes of their buffers, for every thread and stream that copies to this instance of the device.
+    ///
+    /// - What would exceed it is [`Error::OverBudget`], before the driver is asked. A copy gives its structure back.
+    /// - Memory that was dropped while streams use it counts until they have come by. Leaked memory counts for ever.
+    /// - Memory of others that was wrapped does not count, nor do pinned staging and results, which have budgets of their own.
+    /// - What the driver holds in reserve does not count: [`memory`](Self::memory) has it as `reserved`, [`trim`](Self::trim) gives it back.
+    /// - Nothing is freed if more is in use already: then nothing is allocated until less is.
+    ///
+    /// ```
+    /// use transship_core::{CopyOptions, Device, ErrorKind, Tensor, start_copy};
+    ///
+    /// let device = Device::best()?;
+    /// if !device.is_host() {
+    ///     device.set_memory_budget(1 << 20)?;
+    ///     let refused = start_copy(Tensor::from(vec![7_u8; 2 << 20]), &device, CopyOptions::default()).and_then(|copy| copy.wait());
+    ///     assert_eq!(refused.unwrap_err().error().kind(), ErrorKind::OutOfMemory);
+    /// }
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for the host, whose tensors have ordinary memory of the process.
+    pub fn set_memory_budget(&self, bytes: usize) -> Result<()> {
+        fork::check()?;
+        if self.is_host() {
+            let what =
+                "bound the memory of tensors, which is ordinary memory of the process; limit the process";
+            return Err(Error::Unsupported { device: self.id(), what });
+        }
+        self.budget().set(bytes);
+        Ok(())
     }
 
     /// The most pinned memory that staging may hold, in bytes (default: 64 MiB; 128 MiB where
@@ -119,14 +165,14 @@ impl Device {
         }
     }
 
-    /// Allocates memory of the device in stream order of `queue`: at least `bytes` bytes, in whole granules. If there is
-    /// none left, idle memory is given back to the driver first, and that once.
-    pub(crate) fn allocate(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Box<dyn Buffer>> {
+    /// Allocates memory of the device in stream order of `queue`, within its budget: at least `bytes` bytes, in whole granules. If
+    /// there is none left, idle memory is given back to the driver first, and that once.
+    pub(crate) fn allocate(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Allocated> {
         self.allocate_by(bytes, |bytes| self.backend().allocate(bytes, &**queue.stream()))
     }
 
     /// The same, of memory that the host writes first, where there is some.
-    pub(crate) fn allocate_open(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Box<dyn Buffer>> {
+    pub(crate) fn allocate_open(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Allocated> {
         self.allocate_by(bytes, |bytes| self.backend().allocate_open(bytes, &**queue.stream()))
     }
 
@@ -134,14 +180,46 @@ impl Device {
         &self,
         bytes: usize,
         allocate: impl Fn(usize) -> Result<Box<dyn Buffer>>,
-    ) -> Result<Box<dyn Buffer>> {
+    ) -> Result<Allocated> {
         let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
         let rounded = self.limits().copy_granularity.round_up(bytes).filter(|rounded| *rounded <= limit);
         let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
-        match allocate(rounded) {
+        let reserved = self.reserve(rounded)?;
+        let buffer = match allocate(rounded) {
             Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => allocate(rounded),
             other => other,
+        }?;
+        Ok(Allocated::new(buffer, reserved))
+    }
+
+    /// Waits a moment for streams to come by what was freed behind them, if that makes room for what was refused; otherwise it stays
+    /// refused.
+    pub(crate) fn wait_for_room(&self, refused: Error) -> Result<()> {
+        match has_room_later(&refused) {
+            true => self.budget().wait(LOOK_AGAIN),
+            false => return Err(refused),
         }
+        Ok(())
+    }
+
+    fn reserve(&self, requested: usize) -> Result<Reservation> {
+        self.budget().reserve(requested).map_err(|Exceeded { budget, used, leaving }| Error::OverBudget {
+            device: self.id(),
+            requested,
+            used,
+            leaving,
+            budget,
+        })
+    }
+}
+
+/// Whether what was refused is within the budget as soon as streams have come by what was freed behind them.
+pub(crate) fn has_room_later(refused: &Error) -> bool {
+    match refused {
+        Error::OverBudget { requested, used, leaving, budget, .. } => {
+            used.saturating_sub(*leaving).checked_add(*requested).is_some_and(|sum| sum <= *budget)
+        }
+        _ => false,
     }
 }
 

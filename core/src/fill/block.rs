@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::backend::WriteWindow;
+use crate::cast::Cast;
 use crate::error::{Error, Result};
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
@@ -47,6 +48,24 @@ impl FillBlock {
         // SAFETY: `place` has found room for all of them, which nobody else has (`room`); so it is no part of `bytes`.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         self.filled += bytes.len();
+        Ok(())
+    }
+
+    /// Appends elements that `cast` converts: `from` has the bytes of whole ones, however they are aligned. Integers that do not fit become the nearest
+    /// that does; [`Cast::first_that_does_not_fit`] finds them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] for a pair of types that no cast is for, and for a part of an element; [`Error::OutOfRange`] if there is no
+    /// room for all. Then none is appended.
+    pub fn append_cast(&mut self, cast: &Cast, from: &[u8]) -> Result<()> {
+        let converted = cast.converted_bytes(from.len());
+        cast.check_sizes(from.len(), converted)?;
+        let to = self.place(converted)?;
+        // SAFETY: `place` has found room for `converted` bytes, which `check_sizes` says the elements become. Nobody else has that room (`room`); so
+        // it is no part of `from`.
+        unsafe { cast.convert_to(from, to.as_ptr()) };
+        self.filled += converted;
         Ok(())
     }
 

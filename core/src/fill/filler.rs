@@ -12,6 +12,7 @@ use crate::in_flight::completion::Completion;
 use crate::in_flight::retained::Retained;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
+use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
 use crate::staging::size_class::{LARGEST_BLOCK, SMALLEST_BLOCK};
@@ -84,14 +85,20 @@ impl Filler {
     }
 
     /// Allocates memory of at least `bytes` bytes for so many tensors, and returns its number. Where there are several, later copies
-    /// into them may overwrite what lies between them.
+    /// into them may overwrite what lies between them. Waits for streams that still use dropped tensors, if the device's budget has room
+    /// for it then ([`Device::set_memory_budget`]).
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], [`Error::OutOfMemory`], or what the driver says.
+    /// [`Error::TooLarge`], [`Error::OutOfMemory`], [`Error::OverBudget`], or what the driver says.
     pub fn allocate(&mut self, bytes: usize, tensors: usize) -> Result<usize> {
         fork::check()?;
-        let buffer = self.device.allocate(bytes, &self.queue)?;
+        let buffer = loop {
+            match self.device.allocate(bytes, &self.queue) {
+                Err(refused) => self.device.wait_for_room(refused)?,
+                Ok(allocated) => break allocated,
+            }
+        };
         let gaps = if tensors > 1 { Gaps::Padding } else { Gaps::Kept };
         let filled = Some(self.filled.clone());
         self.memory.push(Storage::with_gaps(buffer, Some(self.device.clone()), filled, gaps));
@@ -132,6 +139,13 @@ impl Filler {
             parts.iter().map(|part| self.target_of(part, block.filled())).collect::<Result<_>>()?;
         let keep = Filling { block: block.block, storages };
         let is_pooled = keep.block.is_pooled();
+        let span = span!(
+            "submit",
+            device = self.device.id().to_string(),
+            stream = self.queue.number(),
+            bytes = tracing::field::Empty,
+            copies = tracing::field::Empty
+        );
         // SAFETY: `target_of` has checked that each part lies within its storage and within the filled part of the block, which is one of
         // this device (`ptr_eq`); `keep` holds both.
         let submission = unsafe {
@@ -145,6 +159,9 @@ impl Filler {
                 uploads.collect()
             })
         }?;
+        span.record("bytes", || submission.bytes);
+        span.record("copies", || submission.copies);
+        span.end();
         self.filled.reach(&self.queue, submission.position);
         if !is_pooled {
             // No budget counts ordinary memory.

@@ -5,17 +5,19 @@ use std::mem::ManuallyDrop;
 use smallvec::SmallVec;
 
 use crate::backend::{Buffer, Ticket};
+use crate::in_flight::memory_budget::Allocated;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::{lent_collector, reactor};
 
 /// Gives `memory` back once every ticket of `after` is reached, without blocking. What a broken stream may still use is leaked and
 /// counted. `lent`: by the program, so that its destructor is the program's code.
-pub(crate) fn release(mut memory: Box<dyn Buffer>, after: SmallVec<[Ticket; 1]>, lent: bool) {
+pub(crate) fn release(memory: impl Into<Allocated>, after: SmallVec<[Ticket; 1]>, lent: bool) {
+    let mut memory = memory.into();
     // One that cannot be asked is not reached: the memory is leaked then (`DeferredRelease`).
     let is_reached = |ticket: &Ticket| matches!(ticket.is_reached(), Ok(true));
-    if (!lent && memory.release_after(&after)) || after.iter().all(is_reached) {
-        return drop_unused(memory, lent);
+    if (!lent && memory.buffer.release_after(&after)) || after.iter().all(is_reached) {
+        return memory.free_behind(after, |buffer| drop_unused(buffer, lent));
     }
     let deferred = DeferredRelease { memory: ManuallyDrop::new(memory), after, reached: false, lent };
     // Without a reactor thread nothing watches it: then dropping it leaks the memory.
@@ -32,7 +34,7 @@ pub(crate) fn drop_unused(memory: Box<dyn Buffer>, lent: bool) {
 
 /// Memory that waits for uses of it on streams; leaked if it is dropped before they are known to be done.
 struct DeferredRelease {
-    memory: ManuallyDrop<Box<dyn Buffer>>,
+    memory: ManuallyDrop<Allocated>,
     after: SmallVec<[Ticket; 1]>,
     reached: bool,
     /// Its destructor is the program's code.
@@ -60,9 +62,9 @@ impl Drop for DeferredRelease {
         if self.reached {
             // SAFETY: this is `drop`, which runs once and does not touch the field again.
             let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-            drop_unused(memory, self.lent);
+            memory.free_behind(SmallVec::new(), |buffer| drop_unused(buffer, self.lent));
         } else {
-            count_leak(self.memory.bytes());
+            count_leak(self.memory.buffer.bytes());
         }
     }
 }

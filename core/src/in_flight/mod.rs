@@ -4,6 +4,8 @@ pub(crate) mod after_cancel;
 pub(crate) mod completion;
 pub(crate) mod copy_metrics;
 pub(crate) mod deferred_release;
+pub(crate) mod graph_use;
+pub(crate) mod memory_budget;
 pub(crate) mod released_lent;
 pub(crate) mod retained;
 pub(crate) mod stream_uses;

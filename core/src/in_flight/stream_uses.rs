@@ -1,4 +1,4 @@
-//! Streams that use memory, and giving memory back behind them.
+//! Streams and graphs that use memory, and giving memory back behind them.
 
 use std::mem;
 use std::ptr;
@@ -7,9 +7,11 @@ use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
-use crate::backend::{BackendStream, Buffer, Ticket};
+use crate::backend::{BackendStream, Ticket};
 use crate::error::{Error, Result};
 use crate::in_flight::deferred_release;
+use crate::in_flight::graph_use::GraphUse;
+use crate::in_flight::memory_budget::Allocated;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::Mutex;
@@ -36,6 +38,8 @@ pub(crate) enum Use {
     On(Arc<Handed>),
     /// Everything up to a position.
     Until(Ticket),
+    /// Every launch of a graph, for as long as there is one.
+    InGraph(Arc<GraphUse>),
 }
 
 /// Streams, and up to which position; `None` for all that they were given so far.
@@ -73,6 +77,15 @@ impl Uses {
         self.add(Use::Until(ticket))
     }
 
+    /// Adds a graph, unless it is known; returns uses that are over.
+    pub(crate) fn add_graph(&mut self, graph: &Arc<GraphUse>) -> List {
+        let is_known = |using: &Use| matches!(using, Use::InGraph(known) if Arc::ptr_eq(known, graph));
+        match self.all.iter().any(is_known) {
+            true => List::new(),
+            false => self.add(Use::InGraph(graph.clone())),
+        }
+    }
+
     /// Adds those of other memory; returns what is not needed any more.
     pub(crate) fn absorb(&mut self, others: Self) -> List {
         let mut unneeded = List::new();
@@ -80,6 +93,7 @@ impl Uses {
             unneeded.extend(match &using {
                 Use::On(handed) => self.hand_to(handed),
                 Use::Until(ticket) => self.last_until(ticket.clone()),
+                Use::InGraph(graph) => self.add_graph(graph),
             });
             unneeded.push(using);
         }
@@ -88,10 +102,15 @@ impl Uses {
 
     /// The same uses, up to what their streams were given so far.
     pub(crate) fn so_far(&self) -> Self {
-        let so_far = |using: &Use| match using.ticket() {
-            Ok(ticket) => ticket.map(Use::Until),
-            // Captured, or broken: that shows again when somebody waits for it.
-            Err(_) => using.handed().map(|handed| Use::On(handed.clone())),
+        let so_far = |using: &Use| {
+            if let Use::InGraph(graph) = using {
+                return Some(Use::InGraph(graph.clone()));
+            }
+            match using.ticket() {
+                Ok(ticket) => ticket.map(Use::Until),
+                // Captured, or broken: that shows again when somebody waits for it.
+                Err(_) => using.handed().map(|handed| Use::On(handed.clone())),
+            }
         };
         Self { all: self.all.iter().filter_map(so_far).collect(), room: self.room }
     }
@@ -129,9 +148,12 @@ impl Uses {
         }
     }
 
-    /// Gives `buffer` back after all of them, without blocking; `lent`: by the program, whose code runs then.
-    pub(crate) fn release(self, buffer: Box<dyn Buffer>, lent: bool) {
-        Leaving { buffer: Some(buffer), lent, behind: SmallVec::new(), left: self.all }.go_on();
+    /// Gives `memory` back after all of them, without blocking; `lent`: by the program, whose code runs then.
+    pub(crate) fn release(self, memory: Allocated, lent: bool) {
+        let mut left = self.all;
+        // They are taken from the end: positions are recorded now, and graphs waited for behind that, when a stream may be gone.
+        left.sort_by_key(|using| !matches!(using, Use::InGraph(_)));
+        Leaving { memory: Some(memory), lent, behind: SmallVec::new(), left }.go_on();
     }
 }
 
@@ -141,11 +163,15 @@ impl Use {
         match self {
             Self::On(handed) => handed.is_over(),
             Self::Until(ticket) => ticket.is_reached().unwrap_or(false),
+            Self::InGraph(graph) => graph.is_over(),
         }
     }
 
     /// Whether nothing of it runs now, as far as that can be asked: otherwise it stays.
     fn is_past(&self) -> bool {
+        if let Self::InGraph(graph) = self {
+            return graph.is_over();
+        }
         let reached = |ticket: Option<Ticket>| ticket.map_or(Ok(true), |ticket| ticket.is_reached());
         self.ticket().and_then(reached).unwrap_or(false)
     }
@@ -153,23 +179,25 @@ impl Use {
     fn handed(&self) -> Option<&Arc<Handed>> {
         match self {
             Self::On(handed) => Some(handed),
-            Self::Until(_) => None,
+            Self::Until(_) | Self::InGraph(_) => None,
         }
     }
 
-    /// The position behind it as it is now; `None` if it is over.
+    /// The position behind it as it is now; `None` if it is over, and for a graph, which has none.
     fn ticket(&self) -> Result<Option<Ticket>> {
         match self {
             Self::On(handed) => handed.ticket(),
             Self::Until(ticket) => Ok(Some(ticket.clone())),
+            Self::InGraph(_) => Ok(None),
         }
     }
 
-    /// What later work must come after; `None` if it is over.
+    /// What later work must come after; `None` if it is over. What a graph does comes behind the streams on which it is launched.
     fn point(&self) -> Option<(Arc<dyn BackendStream>, Option<u64>)> {
         match self {
             Self::On(handed) => handed.point(),
             Self::Until(ticket) => Some((ticket.stream.clone(), Some(ticket.position))),
+            Self::InGraph(_) => None,
         }
     }
 }
@@ -371,7 +399,7 @@ impl Drop for Ready {
 
 /// Memory that is being given back; leaked if this is dropped.
 struct Leaving {
-    buffer: Option<Box<dyn Buffer>>,
+    memory: Option<Allocated>,
     lent: bool,
     behind: SmallVec<[Ticket; 1]>,
     /// Uses whose position is not known yet.
@@ -382,6 +410,7 @@ impl Leaving {
     fn go_on(mut self) {
         while let Some(using) = self.left.pop() {
             match (using.ticket(), using) {
+                (_, Use::InGraph(graph)) if !graph.is_over() => return graph.keep(Resumed(Some(self))),
                 (Ok(ticket), _) => self.behind.extend(ticket),
                 // Nothing can be recorded there as long as the capture lasts.
                 (Err(Error::StreamCaptured { .. }), Use::On(handed)) => return handed.defer(self),
@@ -389,17 +418,28 @@ impl Leaving {
                 (Err(_), _) => return,
             }
         }
-        if let Some(buffer) = self.buffer.take() {
-            deferred_release::release(buffer, mem::take(&mut self.behind), self.lent);
+        if let Some(memory) = self.memory.take() {
+            deferred_release::release(memory, mem::take(&mut self.behind), self.lent);
+        }
+    }
+}
+
+/// Memory that is given back when this is dropped.
+struct Resumed(Option<Leaving>);
+
+impl Drop for Resumed {
+    fn drop(&mut self) {
+        if let Some(leaving) = self.0.take() {
+            leaving.go_on();
         }
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            count_leak(buffer.bytes());
-            mem::forget(buffer);
+        if let Some(memory) = self.memory.take() {
+            count_leak(memory.buffer.bytes());
+            mem::forget(memory);
         }
     }
 }
@@ -471,6 +511,22 @@ mod tests {
         assert_eq!(end.strong_count(), 0, "a use holds the stream");
         drop(uses.take(Use::is_over));
         assert_eq!(uses.all.len(), held.len() + 1, "the streams held, and the one that still works");
+    }
+
+    /// Parts of a tensor have the uses of the whole, and give theirs to it.
+    #[test]
+    fn graphs_are_noted_once_however_often_parts_are_made() {
+        let (graph, share) = GraphUse::begin();
+        let mut whole = Uses::default();
+        drop(whole.add_graph(&graph));
+        for _ in 0..10 {
+            let parts = [whole.so_far(), whole.so_far()];
+            parts.into_iter().for_each(|part| drop(whole.absorb(part)));
+        }
+        assert_eq!(whole.all.len(), 1);
+        assert!(whole.take_past().is_empty(), "the graph is there");
+        drop(share);
+        assert_eq!(whole.take_past().len(), 1);
     }
 
     #[test]

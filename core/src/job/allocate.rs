@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::backend::Buffer;
 use crate::backend::host::memory::HostMemory;
 use crate::error::Result;
 use crate::in_flight::copy_metrics::Phase;
+use crate::in_flight::memory_budget::Allocated;
 use crate::job::chunk_memory::{Destination, Destinations};
 use crate::job::job::Job;
 use crate::job::result_blocks::{HostBlocks, HostResults};
@@ -14,10 +14,10 @@ use crate::plan::plan::Route;
 use crate::runtime::trace::span;
 use crate::tensor::storage::Storage;
 
-type Buffers = SmallVec<[Box<dyn Buffer>; 1]>;
+type Buffers = SmallVec<[Allocated; 1]>;
 
 fn are_open(buffers: &Buffers) -> bool {
-    !buffers.is_empty() && buffers.iter().all(|buffer| buffer.window().is_some())
+    !buffers.is_empty() && buffers.iter().all(|memory| memory.buffer.window().is_some())
 }
 
 impl Job {
@@ -95,7 +95,7 @@ impl Job {
             chunks.map(|bytes| target.allocate_open(bytes, &path.queue)).collect::<Result<_>>()?;
         if !are_open(&buffers) {
             // SAFETY: the buffers are new, and nobody else has them. `are_open` asks for their windows and keeps none.
-            buffers.iter().try_for_each(|buffer| unsafe { buffer.close() })?;
+            buffers.iter().try_for_each(|memory| unsafe { memory.buffer.close() })?;
         }
         Ok(buffers)
     }

@@ -39,6 +39,8 @@ pub(crate) struct Job {
     pub(crate) target: Device,
     pub(crate) pinned: bool,
     pub(crate) mapped_results: bool,
+    /// It may be recorded into a graph.
+    pub(crate) into_graph: bool,
     pub(crate) pace: Option<usize>,
     pub(crate) background: BackgroundWork,
     pub(crate) completion: Arc<Completion>,
@@ -81,7 +83,7 @@ impl Job {
         completion: Arc<Completion>,
     ) -> Result<Self, Box<(Error, Leaves)>> {
         let target = scan.target();
-        let paths = match TransferPath::all(&plan, &scan, options) {
+        let paths = match TransferPath::all(&plan, &leaves, &scan, options) {
             Ok(paths) => paths,
             Err(error) => return Err(Box::new((error, leaves))),
         };
@@ -93,6 +95,7 @@ impl Job {
             target: target.clone(),
             pinned: options.pinned,
             mapped_results: options.mapped_results,
+            into_graph: options.into_graph,
             pace: options.pace,
             background: options.background,
             unstaging: OnceLock::new(),

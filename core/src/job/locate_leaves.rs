@@ -85,6 +85,8 @@ pub(crate) struct Scan<'a> {
     reached_by_kernels: bool,
     /// Whether the next tensor goes to memory with gaps, which kernels and the host write.
     to_gaps: bool,
+    /// Whether one of them does.
+    fills_gaps: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     casts: &'a [Cast],
@@ -124,6 +126,7 @@ impl<'a> Scan<'a> {
             gathers_all: false,
             reached_by_kernels: options.pinned || !target.is_host(),
             to_gaps: false,
+            fills_gaps: false,
             last_source: 0,
             casts: &options.casts,
             layouts: FxHashMap::default(),
@@ -141,6 +144,12 @@ impl<'a> Scan<'a> {
     #[inline]
     pub(crate) fn note_gaps(&mut self, to_gaps: bool) {
         self.to_gaps = to_gaps;
+        self.fills_gaps |= to_gaps;
+    }
+
+    /// Whether a tensor goes to memory with gaps.
+    pub(crate) fn fills_gaps(&self) -> bool {
+        self.fills_gaps
     }
 
     pub(crate) fn target(&self) -> &'a Device {

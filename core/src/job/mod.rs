@@ -18,3 +18,4 @@ pub(crate) mod shared_plan;
 pub(crate) mod source;
 pub(crate) mod transfer_path;
 pub(crate) mod unstage;
+pub(crate) mod widening;

@@ -27,6 +27,7 @@ const LARGEST_BINDABLE_BY_DEFAULT: usize = 64;
 pub struct CopyOptions {
     pub(crate) pinned: bool,
     pub(crate) mapped_results: bool,
+    pub(crate) into_graph: bool,
     pub(crate) pack: bool,
     pub(crate) alignment: usize,
     pub(crate) bindable: Option<bool>,
@@ -77,6 +78,7 @@ impl Default for CopyOptions {
         Self {
             pinned: true,
             mapped_results: false,
+            into_graph: false,
             pack: true,
             alignment: DEFAULT_ALIGNMENT.bytes(),
             bindable: None,
@@ -111,6 +113,28 @@ impl CopyOptions {
     /// slice of it.
     pub unsafe fn mapped_results(mut self) -> Self {
         self.mapped_results = true;
+        self
+    }
+
+    /// Records copies of [`start_copy_into`](crate::start_copy_into()) into the graph into which their stream is being captured, where they
+    /// are [refused](crate::Error::StreamCaptured) otherwise. That must be the program's own ([`stream`](Self::stream), [`Stream::enter`](crate::Stream::enter)).
+    /// Elsewhere nothing changes.
+    ///
+    /// - What is recorded is copied whenever the graph is launched, and not before. For the host the copy is done at once: its handle gives
+    ///   the structure out, and says that it is recorded, no more.
+    /// - Both ends lie on the device of the stream (CUDA, HIP), are contiguous, memory of transship's own, and filled before the call.
+    /// - The graph, all that is made of it, and each launch keep the memory: the tensors may be dropped. They hold nobody up otherwise:
+    ///   copies read the memory and fill it again as if there were no graph.
+    /// - Later copies come behind launches on this stream. For launches on another one, hand the tensors to that
+    ///   ([`Tensor::record_stream`](crate::Tensor::record_stream)), and let it wait for what fills and reads them ([`CopyHandle::wait_on`](crate::CopyHandle::wait_on)).
+    /// - An error names what is in the way. Some of the copies may be in the graph by then: end the capture, and throw the graph away.
+    ///
+    /// # Safety
+    ///
+    /// No other thread ends the capture of the stream while a copy with these options starts: it could destroy the graph under the hands of
+    /// the driver. Nobody takes nodes, or addresses out of nodes, of the graph into one that was not made of it (`cuGraphExecUpdate`).
+    pub unsafe fn into_graph(mut self) -> Self {
+        self.into_graph = true;
         self
     }
 
@@ -152,6 +176,7 @@ impl CopyOptions {
     }
 
     /// Lets at most so many bytes be in flight at a time, at least 4096, so that other traffic gets its turn (default: no limit).
+    /// What a device casts when it is there counts as it crosses the link.
     pub fn max_bytes_in_flight(mut self, bytes_in_flight: usize) -> Self {
         self.pace = Some(bytes_in_flight);
         self

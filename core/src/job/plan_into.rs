@@ -49,8 +49,6 @@ impl Job {
         held.set_regions(regions);
         if held.is_strided() {
             held.plan_scattering(by_kernel);
-            // What is cast by a kernel is written without gaps.
-            job.paths.iter_mut().for_each(|path| path.widens = false);
         }
         job.held = Some(held);
         Ok(job)

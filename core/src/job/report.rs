@@ -44,7 +44,7 @@ pub struct CopyReport {
     pub copied_bytes: u64,
     /// Bytes that the host wrote straight into the target.
     pub written_bytes: u64,
-    /// Bytes that went through pinned staging.
+    /// Bytes that went through pinned staging; of what the target casts, those before the cast.
     pub pinned_staging_bytes: u64,
     /// Bytes that went through staging in ordinary memory, because pinned staging was switched off or the device has
     /// none.

@@ -45,6 +45,7 @@ impl Job {
             target: target.clone(),
             pinned: self.pinned,
             mapped_results: self.mapped_results,
+            into_graph: self.into_graph,
             pace: self.pace,
             background: self.background,
             completion,

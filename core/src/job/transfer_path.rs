@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use crate::backend::BackendStream;
 use crate::cast::Cast;
 use crate::device::block_size::{
-    FULL_RING, SMALLEST_SEGMENT, budget, is_cut, largest_block, power_within, staging_block,
+    FULL_RING, SEGMENTS_OF_A_PATH, SEGMENTS_OF_LAUNCHES, SMALLEST_SEGMENT, budget, is_cut, largest_block,
+    power_within, staging_block,
 };
 use crate::device::device::Device;
 use crate::device::stream::Stream;
@@ -15,9 +16,11 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::job::kernels::Kernels;
+use crate::job::leaf::Leaf;
 use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
 use crate::job::source::{Source, is_direct};
+use crate::job::widening::{LINE, Widening};
 use crate::plan::plan::Plan;
 use crate::staging::block::Block;
 use crate::tensor::non_temporal::HostCopy;
@@ -73,8 +76,10 @@ pub(crate) struct TransferPath {
     filled_by_many: bool,
     /// They take so long that large runs are written through the caches, unless many copies run (`HostCopy::past_caches`).
     is_long: bool,
-    /// The target casts what gets larger by that (`transfer/widen.rs`).
-    pub(crate) widens: bool,
+    /// What goes up as it is, for the target to cast.
+    pub(crate) widening: Widening,
+    /// How many bytes its linear space has in staging blocks.
+    pub(crate) staged_bytes: usize,
     /// What makes many small copies out of device memory, and leaves gaps out.
     pub(crate) kernels: Kernels,
 }
@@ -96,36 +101,48 @@ impl SegmentSizes {
         Self { least: self.least.max(SEGMENT_OF_MANY), largest: self.largest.max(SEGMENT_OF_MANY) }
     }
 
-    /// The size of the segment that follows `done` bytes, where `left` bytes are left.
+    /// The size of the segment that follows `done` bytes, where `left` bytes are left; all of them staged bytes.
     pub(crate) fn next(self, done: usize, left: usize) -> usize {
         power_within(done.min(left) / FILLED_AT_ONCE).clamp(self.least, self.largest)
     }
 }
 
 impl TransferPath {
-    /// The paths of all sources of `plan`.
-    pub(crate) fn all(plan: &Plan, scan: &Scan<'_>, options: &CopyOptions) -> Result<SmallVec<[Self; 1]>> {
+    /// The paths of all sources of `plan`, which is one of `leaves`.
+    pub(crate) fn all(
+        plan: &Plan,
+        leaves: &[Leaf],
+        scan: &Scan<'_>,
+        options: &CopyOptions,
+    ) -> Result<SmallVec<[Self; 1]>> {
         let (target, gathers, reaches_all) = (scan.target(), scan.has_gathered(), !scan.has_unreached());
         let mut paths = SmallVec::new();
         for (source, from) in scan.sources().iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
             if plan.source_span(source) > 0 {
                 let kernels = Kernels::of(from.device(), target, gathers, reaches_all);
-                paths.push(Self::new(plan, source, from.clone(), kernels, target, options)?);
+                // What is cast by a kernel is written without gaps.
+                let widening = match !scan.fills_gaps() && widens(from, target, options) {
+                    true => Widening::of(plan, source, leaves),
+                    false => Widening::default(),
+                };
+                paths.push(Self::new((plan, source), from.clone(), (kernels, widening), target, options)?);
             }
         }
         Self::checked(paths, target, options)
     }
 
-    /// The paths of the same sources to another target.
+    /// The paths of the same sources to another target, which casts as well if the first one does.
     pub(crate) fn all_to(
         plan: &Plan,
         paths: &[Self],
         target: &Device,
         options: &CopyOptions,
     ) -> Result<SmallVec<[Self; 1]>> {
-        let again =
-            |path: &Self| Self::new(plan, path.source, path.from.clone(), path.kernels, target, options);
+        let again = |path: &Self| {
+            let by_kernels = (path.kernels, path.widening.clone());
+            Self::new((plan, path.source), path.from.clone(), by_kernels, target, options)
+        };
         Self::checked(paths.iter().map(again).collect::<Result<_>>()?, target, options)
     }
 
@@ -145,10 +162,9 @@ impl TransferPath {
     }
 
     fn new(
-        plan: &Plan,
-        source: u16,
+        (plan, source): (&Plan, u16),
         from: Source,
-        kernels: Kernels,
+        (kernels, widening): (Kernels, Widening),
         target: &Device,
         options: &CopyOptions,
     ) -> Result<Self> {
@@ -182,8 +198,10 @@ impl TransferPath {
         let is_table_alone = matches!(kind, PathKind::Download) && kernels.strided.is_none();
         let unstaged = if is_table_alone { downloaded_segment(span, table) } else { usize::MAX };
         let segment = SegmentSizes::all(paced(if table <= largest { unstaged } else { largest }));
-        let block = staging_block(span, budget, target, device_from);
-        let is_cut = is_cut(span, target, device_from);
+        let staged_bytes = widening.staged(0..span);
+        let segments = if widening.is_empty() { SEGMENTS_OF_A_PATH } else { SEGMENTS_OF_LAUNCHES };
+        let block = staging_block((staged_bytes, segments), budget, target, device_from);
+        let is_cut = is_cut(staged_bytes, target, device_from);
         let staged_segment = match options.pace.is_none() && is_cut {
             true => SegmentSizes {
                 least: paced(SMALLEST_SEGMENT.max(block / 4).min(block)),
@@ -193,10 +211,6 @@ impl TransferPath {
         };
         let on_callers_stream = callers.is_some();
         let filled_by_many = is_cut && matches!(kind, PathKind::Staged);
-        let widens = matches!(kind, PathKind::Staged)
-            && options.pinned
-            && options.casts.iter().any(Cast::widens)
-            && target.limits().gathers();
         Ok(Self {
             source,
             from,
@@ -206,8 +220,9 @@ impl TransferPath {
             segment,
             staged_segment,
             filled_by_many,
-            widens,
-            is_long: span > LONG_SPAN,
+            widening,
+            staged_bytes,
+            is_long: staged_bytes > LONG_SPAN,
             kernels,
         })
     }
@@ -275,6 +290,16 @@ impl TransferPath {
     pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
         self.queue.stream()
     }
+}
+
+/// Whether `target` casts what gets larger by that. Places in a block are as well aligned as a line: larger granules would not begin there.
+fn widens(from: &Source, target: &Device, options: &CopyOptions) -> bool {
+    matches!(from, Source::Host)
+        && options.pinned
+        && options.casts.iter().any(Cast::widens)
+        && target.limits().gathers()
+        && target.limits().copy_granularity.bytes() <= LINE
+        && !target.limits().host_writable
 }
 
 /// The size of the segments of a path of `span` bytes down, for which a kernel has a table of `table` bytes at the most. Where that is

@@ -19,5 +19,5 @@ pub(crate) mod sync;
 pub mod sync;
 pub(crate) mod thread_index;
 pub(crate) mod topology;
-pub(crate) mod trace;
+pub mod trace;
 pub(crate) mod workers;

@@ -1,11 +1,12 @@
 //! Spans of `tracing`, with the feature of that name. Without it nothing of this is compiled in.
 //!
-//! A subscriber is the program's code, so it is called where no lock of ours is held ([`foreign::observe`]).
+//! A subscriber is the program's code, so it is called where no lock of ours is held (`foreign::observe`). The crate of files has spans as well, by what is
+//! public here.
 
 #[cfg(not(feature = "tracing"))]
-pub(crate) use off::*;
+pub use off::*;
 #[cfg(feature = "tracing")]
-pub(crate) use on::*;
+pub use on::*;
 
 /// Enters a span, which ends when what this returns is dropped: a name, and fields as `tracing` has them. `in` names the
 /// [`Parent`] where that is not the span of this thread.
@@ -49,10 +50,10 @@ mod on {
     use super::super::foreign::Place;
 
     /// A span that this thread is in.
-    pub(crate) struct Entered(Option<EnteredSpan>);
+    pub struct Entered(Option<EnteredSpan>);
 
     /// The same on a thread of ours, with the subscriber of the parent.
-    pub(crate) struct EnteredIn {
+    pub struct EnteredIn {
         // Left before the subscriber is.
         _span: Entered,
         _scope: Scope,
@@ -63,7 +64,7 @@ mod on {
 
     /// The span that work on other threads belongs to. Clones are one.
     #[derive(Clone)]
-    pub(crate) struct Parent(Option<Arc<Held>>);
+    pub struct Parent(Option<Arc<Held>>);
 
     struct Held(Option<(Span, Dispatch)>);
 
@@ -73,13 +74,31 @@ mod on {
         Level::DEBUG <= LevelFilter::current()
     }
 
+    /// Enters a span.
     #[inline]
-    pub(crate) fn enter(make: impl FnOnce() -> Span) -> Entered {
-        Entered(if is_watched() { foreign::observe(|| make().entered()) } else { None })
+    pub fn enter(make: impl FnOnce() -> Span) -> Entered {
+        // What who looks on copies is not shown.
+        let is_shown = is_watched() && !foreign::is_observed();
+        Entered(if is_shown { foreign::observe(|| make().entered()) } else { None })
+    }
+
+    /// Enters a span on a thread of ours, within `parent`.
+    #[inline]
+    pub fn enter_in(parent: &Parent, make: impl FnOnce(Id) -> Span) -> EnteredIn {
+        enter_with(parent, may_change_subscriber, make)
+    }
+
+    /// The same on a thread that another crate has started for a call, where nobody is being called yet.
+    pub fn enter_on_new_thread(parent: &Parent, make: impl FnOnce(Id) -> Span) -> EnteredIn {
+        enter_with(parent, || true, make)
     }
 
     #[inline]
-    pub(crate) fn enter_in(parent: &Parent, make: impl FnOnce(Id) -> Span) -> EnteredIn {
+    fn enter_with(
+        parent: &Parent,
+        may_change_subscriber: impl FnOnce() -> bool,
+        make: impl FnOnce(Id) -> Span,
+    ) -> EnteredIn {
         let held = parent.0.as_deref().and_then(|held| held.0.as_ref());
         let Some((id, subscriber)) = held.and_then(|(span, subscriber)| Some((span.id()?, subscriber)))
         else {
@@ -99,12 +118,18 @@ mod on {
     }
 
     impl Entered {
+        /// No span.
+        pub fn none() -> Self {
+            Self(None)
+        }
+
+        /// Leaves it.
         #[inline]
-        pub(crate) fn end(self) {}
+        pub fn end(self) {}
 
         /// For what other threads do.
         #[inline]
-        pub(crate) fn as_parent(&self) -> Parent {
+        pub fn as_parent(&self) -> Parent {
             let held = |span: &EnteredSpan| {
                 let subscriber = span.with_subscriber(|(_, subscriber)| subscriber.clone())?;
                 Some(Arc::new(Held(Some(((**span).clone(), subscriber)))))
@@ -114,7 +139,7 @@ mod on {
 
         /// Gives a field, declared empty, its value.
         #[inline]
-        pub(crate) fn record<V: Value>(&self, field: &'static str, value: impl FnOnce() -> V) {
+        pub fn record<V: Value>(&self, field: &'static str, value: impl FnOnce() -> V) {
             if let Some(span) = &self.0 {
                 foreign::observe(|| span.record(field, value()));
             }
@@ -140,7 +165,8 @@ mod on {
     }
 
     impl Parent {
-        pub(crate) fn none() -> Self {
+        /// No parent.
+        pub fn none() -> Self {
             Self(None)
         }
     }
@@ -157,28 +183,38 @@ mod on {
 #[cfg(not(feature = "tracing"))]
 mod off {
     /// No span.
-    pub(crate) struct Entered;
+    pub struct Entered;
 
     /// No parent.
     #[derive(Clone)]
-    pub(crate) struct Parent;
+    pub struct Parent;
 
     impl Parent {
-        pub(crate) fn none() -> Self {
+        /// No parent.
+        pub fn none() -> Self {
             Self
         }
     }
 
     impl Entered {
+        /// No span.
         #[inline(always)]
-        pub(crate) fn end(self) {}
+        pub fn none() -> Self {
+            Self
+        }
 
+        /// Nothing.
         #[inline(always)]
-        pub(crate) fn as_parent(&self) -> Parent {
+        pub fn end(self) {}
+
+        /// No parent.
+        #[inline(always)]
+        pub fn as_parent(&self) -> Parent {
             Parent
         }
 
+        /// Nothing.
         #[inline(always)]
-        pub(crate) fn record<V>(&self, _: &'static str, _: impl FnOnce() -> V) {}
+        pub fn record<V>(&self, _: &'static str, _: impl FnOnce() -> V) {}
     }
 }

@@ -22,7 +22,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`Error::SizeOverflow`], [`Error::OutOfMemory`], [`Error::TooLarge`], or what the driver says.
+    /// [`Error::SizeOverflow`], [`Error::OutOfMemory`], [`Error::TooLarge`], [`Error::OverBudget`], or what the driver says.
     pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
         let layout = Layout::contiguous(dtype, shape)?;
         if device.is_host() {
@@ -30,15 +30,16 @@ impl Tensor {
         }
         fork::check()?;
         let queue = device.up()?;
-        let buffer = device.allocate(layout.nbytes(), &queue)?;
-        if buffer.host_pointer().is_some() {
-            // The host could read what was never written.
+        let memory = device.allocate(layout.nbytes(), &queue)?;
+        if memory.buffer.host_pointer().is_some() {
+            // The host could read what was never written. The budget need not have room for both.
+            drop(memory);
             return Self::zeros(shape, dtype, device);
         }
         // The memory belongs to the stream that it was allocated on until that has come by.
         let position = queue.stream().record()?;
         let allocated = Completion::at(queue, position);
-        Self::from_storage(Storage::new(buffer, Some(device.clone()), Some(allocated)), 0, layout)
+        Self::from_storage(Storage::new(memory, Some(device.clone()), Some(allocated)), 0, layout)
     }
 
     /// A tensor of zeros of `shape` on `device`. Does not block: on a device the tensor is filled in stream order.
@@ -53,8 +54,8 @@ impl Tensor {
         }
         fork::check()?;
         let (queue, cleared) = (device.up()?, Completion::new());
-        let buffer = device.allocate(layout.nbytes(), &queue)?;
-        let storage = Storage::new(buffer, Some(device.clone()), Some(cleared.clone()));
+        let memory = device.allocate(layout.nbytes(), &queue)?;
+        let storage = Storage::new(memory, Some(device.clone()), Some(cleared.clone()));
         // SAFETY: the range is the whole buffer, which the storage holds.
         let submission = unsafe {
             queue.submit(storage.clone(), |storage| {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use crate::backend::Buffer;
 use crate::backend::host::foreign_memory::ForeignMemory;
+use crate::in_flight::memory_budget::Allocated;
 use crate::runtime::lent_collector;
 use crate::tensor::parts::{Joined, Split};
 use crate::tensor::storage::Storage;
 
 /// The memory of a storage.
 pub(crate) enum Memory {
-    Buffer(Box<dyn Buffer>),
+    Buffer(Allocated),
     /// Memory of the host whose owner has lent more of it: counting it costs less than a box for each.
     Part(ForeignMemory<Owner>),
     /// A part of the memory of another storage.
@@ -27,7 +28,7 @@ impl Memory {
     #[inline]
     pub(crate) fn buffer(&self) -> &dyn Buffer {
         match self {
-            Self::Buffer(buffer) => &**buffer,
+            Self::Buffer(memory) => &*memory.buffer,
             Self::Part(part) => part,
             Self::Split(part) => part.buffer(),
             Self::Joined(joined) => joined.whole().storage().buffer(),

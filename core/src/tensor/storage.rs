@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::backend::host::foreign_memory::ForeignMemory;
 use crate::backend::{BackendStream, Buffer, MemoryKind, Ticket, WriteWindow};
 use crate::device::device::Device;
@@ -12,6 +14,8 @@ use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::deferred_release;
+use crate::in_flight::graph_use::GraphUse;
+use crate::in_flight::memory_budget::Allocated;
 use crate::in_flight::retained::Retained;
 use crate::in_flight::stream_uses::{Handed, List, StreamUses, Uses};
 use crate::plan::plan::Chunk;
@@ -86,7 +90,7 @@ pub(crate) enum Gaps {
 impl Storage {
     /// Takes a buffer of `device` (`None`: of the host), filled by a copy or usable at once.
     pub(crate) fn new(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
@@ -95,7 +99,7 @@ impl Storage {
 
     /// The same for the memory of a chunk.
     pub(crate) fn planned(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Arc<Completion>,
         chunk: &Chunk,
@@ -106,7 +110,7 @@ impl Storage {
 
     /// The same for memory whose gaps belong to somebody or not.
     pub(crate) fn with_gaps(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
@@ -116,7 +120,7 @@ impl Storage {
 
     /// The same for memory of somebody else, who lets it be read.
     pub(crate) fn lent(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
@@ -126,7 +130,7 @@ impl Storage {
     /// The same for memory of somebody else, who lets that be done with it.
     pub(crate) fn lent_to(
         lent: Lent,
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
@@ -187,13 +191,13 @@ impl Storage {
     }
 
     fn with(
-        buffer: Box<dyn Buffer>,
+        buffer: impl Into<Allocated>,
         device: Option<Device>,
         filled_by: Option<Arc<Completion>>,
         gaps: Gaps,
         lent: Lent,
     ) -> Self {
-        Self::over(Memory::Buffer(buffer), device, filled_by, gaps, lent)
+        Self::over(Memory::Buffer(buffer.into()), device, filled_by, gaps, lent)
     }
 
     #[inline]
@@ -429,7 +433,7 @@ impl Storage {
         let memory = self.exclusive().ok_or(shared)?;
         memory.check_unused()?;
         Ok(match &mut *memory.memory {
-            Memory::Buffer(buffer) => Some(buffer),
+            Memory::Buffer(memory) => Some(&mut memory.buffer),
             Memory::Part(_) | Memory::Split(_) | Memory::Joined(_) => None,
         })
     }
@@ -503,6 +507,13 @@ impl Storage {
             uses.hand_to(stream)
         };
         // Not under the lock: streams may go with it.
+        drop(over);
+    }
+
+    /// A graph that is being captured on `stream` uses the memory.
+    pub(crate) fn use_in_graph(&self, graph: &Arc<GraphUse>, stream: &Arc<Handed>) {
+        self.hand_to(stream);
+        let over = self.0.uses.lock().add_graph(graph);
         drop(over);
     }
 
@@ -580,10 +591,16 @@ impl Drop for StorageInner {
         match (uses.is_empty(), memory) {
             (_, Memory::Split(part)) => part.whole().keep(uses),
             (_, Memory::Joined(joined)) => joined.whole().keep(uses),
-            (true, Memory::Buffer(buffer)) => deferred_release::drop_unused(buffer, is_foreign),
+            (true, Memory::Buffer(memory)) => {
+                memory
+                    .free_behind(SmallVec::new(), |buffer| deferred_release::drop_unused(buffer, is_foreign));
+            }
             (true, Memory::Part(part)) => memory::let_go(part),
-            (false, Memory::Buffer(buffer)) => uses.release(buffer, is_foreign),
-            (false, Memory::Part(part)) => uses.release(Box::new(part), is_foreign),
+            (false, Memory::Buffer(memory)) => uses.release(memory, is_foreign),
+            (false, Memory::Part(part)) => {
+                let part: Box<dyn Buffer> = Box::new(part);
+                uses.release(part.into(), is_foreign);
+            }
         }
     }
 }

@@ -24,11 +24,11 @@ pub(crate) fn carry(job: &Job, segment: &Segment, blocks: BlockSource<'_>, outle
     };
     match carried? {
         Carried::Whole => Ok(()),
-        Carried::InBlocksOf(largest) if segment.bytes() <= largest => {
+        Carried::InBlocksOf(largest) if segment.staged <= largest => {
             carry(job, &segment.in_block(largest), BlockSource::Now(now), outlet)
         }
         Carried::InBlocksOf(_) | Carried::InHalves => {
-            let halves = segment.halves(job.granularity).ok_or(Error::NotReady)?;
+            let halves = segment.halves(job.granularity, transfer.path).ok_or(Error::NotReady)?;
             halves.iter().try_for_each(|half| carry(job, half, BlockSource::Now(now), outlet))
         }
     }

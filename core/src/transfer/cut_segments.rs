@@ -1,6 +1,7 @@
 //! Cutting the linear spaces of a plan into segments, and what lies in one.
 
 use std::iter::Zip;
+use std::ops::Range;
 use std::slice;
 
 use smallvec::SmallVec;
@@ -13,12 +14,17 @@ use crate::plan::plan::NumberedChunks;
 use crate::staging::size_class::SMALLEST_BLOCK;
 
 /// A range of the linear space of one path.
+///
+/// What is widened takes fewer bytes in its block (`Widening`), where a kernel reads the block. Ordinary memory in the place of one, which no
+/// kernel reads, needs room for the bytes that come out.
 #[derive(Clone, Copy)]
 pub(crate) struct Segment {
     /// Index of the path.
     pub(crate) path: usize,
     pub(crate) start: usize,
     end: usize,
+    /// How many bytes it has in a staging block.
+    pub(crate) staged: usize,
     /// The size of a staging block for it. Small segments take blocks of the same class as the others: those are there already.
     pub(crate) block: usize,
     /// It is the last segment of the copy.
@@ -26,8 +32,13 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// Bytes of the linear space, as they come out.
     pub(crate) fn bytes(&self) -> usize {
         self.end - self.start
+    }
+
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start..self.end
     }
 
     /// The same segment in a block of `bytes` bytes, which are enough.
@@ -35,23 +46,24 @@ impl Segment {
         Self { block: bytes, ..*self }
     }
 
-    /// Two segments for the same bytes, the first of whole granules; `None` if their blocks would not be smaller.
-    pub(crate) fn halves(&self, granularity: Alignment) -> Option<[Self; 2]> {
-        let half = granularity.round_up(self.bytes().div_ceil(2))?;
-        (self.bytes() > SMALLEST_BLOCK && half < self.bytes()).then(|| {
-            let middle = self.start + half;
-            [
-                Self { end: middle, last: false, block: half, ..*self },
-                Self { start: middle, block: half, ..*self },
-            ]
-        })
+    /// Two segments of `path` for the same bytes, the first of whole granules; `None` if their blocks would not be smaller.
+    pub(crate) fn halves(&self, granularity: Alignment, path: &TransferPath) -> Option<[Self; 2]> {
+        let half = granularity.round_up(self.staged.div_ceil(2))?;
+        let middle = path.widening.cut(self.start, self.end, half);
+        let part = |range: Range<usize>, last| {
+            let staged = path.widening.staged(range.clone());
+            Self { start: range.start, end: range.end, staged, block: half.max(staged), last, ..*self }
+        };
+        let halves = [part(self.start..middle, false), part(middle..self.end, self.last)];
+        let are_smaller = halves.iter().all(|half| half.block < self.staged);
+        (self.staged > SMALLEST_BLOCK && are_smaller).then_some(halves)
     }
 }
 
 /// The whole linear space of a path.
 pub(crate) fn whole(job: &Job, path: &TransferPath) -> Segment {
     let span = job.plan.source_span(path.source);
-    Segment { path: 0, start: 0, end: span, block: span, last: true }
+    Segment { path: 0, start: 0, end: span, staged: path.staged_bytes, block: span, last: true }
 }
 
 /// All segments of a copy.
@@ -73,12 +85,14 @@ fn segments_by(
         let span = job.plan.source_span(path.source);
         let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
         let sizes = sizes_of(path, path.segment_sizes(pageable));
-        let block = sizes.largest.min(span);
-        let mut start = 0;
+        let (all, widening) = (path.staged_bytes, &path.widening);
+        let block = sizes.largest.min(all);
+        let (mut start, mut done) = (0, 0);
         while start < span {
-            let end = start.saturating_add(sizes.next(start, span - start)).min(span);
-            segments.push(Segment { path: index, start, end, block, last: false });
-            start = end;
+            let end = widening.cut(start, span, sizes.next(done, all.saturating_sub(done)));
+            let staged = widening.staged(start..end);
+            segments.push(Segment { path: index, start, end, staged, block, last: false });
+            (start, done) = (end, done + staged);
         }
     }
     if let Some(segment) = segments.last_mut() {

@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 
 use crate::device::block_size::MOST_INLINE_BYTES;
+use crate::device::memory_budgets::has_room_later;
 use crate::error::Result;
 use crate::job::callers_memory::Preallocated;
 use crate::job::job::Job;
@@ -11,7 +12,9 @@ use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::transfer::carry_segment::carry;
 use crate::transfer::coalesce;
 use crate::transfer::cut_segments::segments;
-use crate::transfer::not_inline::{ALLOW, Effort, MOST_INLINE_COPIES, NotInline, PIN, UNPACE, WAIT};
+use crate::transfer::not_inline::{
+    ALLOW, Effort, MOST_INLINE_COPIES, NO_ROOM_YET, NotInline, PIN, UNPACE, WAIT,
+};
 use crate::transfer::order::{order_behind_destinations, order_behind_predecessors, order_behind_uses};
 use crate::transfer::staged_upload::copy_up;
 use crate::transfer::take_blocks::{BlockSource, table_inline, take_blocks};
@@ -26,8 +29,10 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
         return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
     }
     let host_results = if effort == Effort::Quick { HostResults::IdleOnly } else { HostResults::Grow };
-    let destinations =
-        job.allocate(host_results)?.ok_or(NotInline::NeedsWorker("no pinned result is idle", WAIT))?;
+    let destinations = match job.allocate(host_results) {
+        Err(refused) if has_room_later(&refused) => return Err(NO_ROOM_YET),
+        allocated => allocated?.ok_or(NotInline::NeedsWorker("no pinned result is idle", WAIT))?,
+    };
     if !order_behind_uses(job, &destinations.uses, false)? {
         return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
     }
@@ -60,13 +65,12 @@ pub(crate) fn weigh(job: &Job, effort: Effort) -> Result<(), NotInline> {
     }
     let scattering = job.held().map_or(0, Preallocated::scattering_copies);
     for path in &job.paths {
-        let span = job.plan.source_span(path.source);
         let refusal = match path.kind {
             PathKind::ViaHost { .. } => Some("the bytes go over the host, which waits for a device"),
             _ if effort == Effort::Thorough => None,
             PathKind::Staged if !job.pinned => Some("copies from ordinary memory block"),
             PathKind::Staged | PathKind::Direct if scattering > MOST_INLINE_COPIES => Some("many copies"),
-            PathKind::HostWrite | PathKind::Staged if span > MOST_INLINE_BYTES => Some("large"),
+            PathKind::HostWrite | PathKind::Staged if path.staged_bytes > MOST_INLINE_BYTES => Some("large"),
             PathKind::Direct | PathKind::Download
                 if table_inline(job, path).is_none()
                     && coalesce::count(job, path, most_copies(job, path)) > most_copies(job, path) =>

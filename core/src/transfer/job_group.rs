@@ -2,12 +2,15 @@
 //! devices that read the same staging blocks.
 
 use smallvec::{SmallVec, smallvec};
+use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::device::device::Device;
 use crate::device::host_node;
+use crate::device::memory_budgets::has_room_later;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::job::chunk_memory::Destinations;
 use crate::job::job::Job;
 use crate::job::options::CopyOptions;
 use crate::job::result_blocks::HostResults;
@@ -19,7 +22,7 @@ use crate::staging::copy_share::CopyShare;
 use crate::transfer::carry_segment::carry;
 use crate::transfer::cut_segments::{Segment, segments};
 use crate::transfer::filled::{FilledSegment, Outlet, SharedSegment};
-use crate::transfer::not_inline::{Effort, NotInline, WAIT};
+use crate::transfer::not_inline::{Effort, NO_ROOM_YET, NotInline, WAIT};
 use crate::transfer::staged_upload::{copy_up, copy_up_shared};
 use crate::transfer::take_blocks::{BlockSource, Now, take_blocks};
 use crate::transfer::{inline, order};
@@ -85,7 +88,17 @@ impl JobGroup {
                 Err(error) => job.completion.fail(error),
             }
         }
-        self.each(|job| job.allocate(HostResults::Grow).map(drop))?;
+        let has_room = Cell::new(true);
+        self.each(|job| match job.allocate(HostResults::Grow) {
+            Err(refused) if has_room_later(&refused) => {
+                has_room.set(false);
+                Ok(())
+            }
+            allocated => allocated.map(drop),
+        })?;
+        if !has_room.get() {
+            return Err(NO_ROOM_YET);
+        }
         self.share_queues();
         if let Some(lead) = self.lead() {
             let segments = segments(lead);
@@ -117,7 +130,7 @@ impl JobGroup {
         self.each(|job| {
             order::order_behind_predecessors(job, true)?;
             order::order_behind_destinations(job, true)?;
-            if let Some(destinations) = job.allocate(HostResults::Grow)? {
+            if let Some(destinations) = allocate_patiently(job)? {
                 order::order_behind_uses(job, &destinations.uses, true)?;
             }
             Ok(())
@@ -195,6 +208,19 @@ impl JobGroup {
         let all_failed = self.jobs.iter().all(|job| !job.completion.is_accepted());
         let first = self.jobs.first().filter(|_| all_failed)?;
         first.completion.is_done().err()
+    }
+}
+
+/// Allocates what the copy fills, behind streams that use dropped memory if there is no room in the budget before: for as long as the
+/// copy is wanted.
+fn allocate_patiently(job: &Job) -> Result<Option<&Destinations>> {
+    loop {
+        match job.allocate(HostResults::Grow) {
+            Err(refused) if !job.completion.is_submitted() && !job.completion.is_abandoned() => {
+                job.target.wait_for_room(refused)?;
+            }
+            allocated => return allocated,
+        }
     }
 }
 

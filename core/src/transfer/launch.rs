@@ -7,13 +7,16 @@ use crate::job::job::Job;
 use crate::job::options::BackgroundWork;
 use crate::runtime::trace::Entered;
 use crate::transfer::background::BackgroundCopy;
-use crate::transfer::inline;
 use crate::transfer::job_group::JobGroup;
 use crate::transfer::not_inline::{Effort, NotInline};
+use crate::transfer::{inline, into_graph};
 
 /// Carries a copy out, at once or by workers, whose spans belong to `span`. Returns what the workers carry out, so that a thread that waits can help them.
 pub(crate) fn launch(job: &Arc<Job>, span: &Entered) -> Result<Option<Arc<BackgroundCopy>>> {
-    let inline = |effort| inline::inline(job, effort);
+    let inline = |effort| match inline::inline(job, effort) {
+        Err(refused) if into_graph::is_meant(job, &refused) => Ok(into_graph::record(job)?),
+        carried => carried,
+    };
     launch_by(job, inline, || in_background(JobGroup::of(job.clone()), span).map(Some))
 }
 

@@ -23,6 +23,12 @@ pub(crate) const WAIT: &str = "wait for other copies, or allow background work (
 pub(crate) const WAIT_FOR_BLOCKS: &str = "wait for other copies, raise the budget (Device::set_staging_budget), or allow background work \
                                           (CopyOptions::background)";
 
+/// Why a copy waits that its device has no room for as long as streams use memory that was dropped.
+pub(crate) const NO_ROOM_YET: NotInline = NotInline::NeedsWorker(
+    "the budget for memory of the device is used up, by dropped tensors that streams still use too",
+    "wait for these streams, raise the budget (Device::set_memory_budget), or allow background work (CopyOptions::background)",
+);
+
 /// What helps where ordinary memory is copied from or to.
 pub(crate) const PIN: &str =
     "leave CopyOptions::pinned_staging on, or allow background work (CopyOptions::background)";

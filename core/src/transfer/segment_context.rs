@@ -1,7 +1,7 @@
 //! One segment of one copy.
 //!
 //! Each source of a plan has a linear space, in which its chunks lie one behind the other. A segment is a range of it; a
-//! staging block holds just the bytes of one segment, at the same distances.
+//! staging block holds just the bytes of one segment, at the same distances, but for what is cast out of it (`BlockLayout`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -66,6 +66,25 @@ impl<'a> SegmentCopy<'a> {
     where
         F: for<'k> FnOnce(&'k SubmissionResources) -> Ops<'k>,
     {
+        // SAFETY: passed on.
+        unsafe { self.submit_growing(queue, keep, 0, ops) }
+    }
+
+    /// As [`submit`](Self::submit), where so many bytes more arrive than are moved.
+    ///
+    /// # Safety
+    ///
+    /// As [`SubmissionQueue::submit`].
+    pub(crate) unsafe fn submit_growing<F>(
+        &self,
+        queue: &Arc<SubmissionQueue>,
+        keep: SubmissionResources,
+        growth: usize,
+        ops: F,
+    ) -> Result<u64>
+    where
+        F: for<'k> FnOnce(&'k SubmissionResources) -> Ops<'k>,
+    {
         let completion = &self.job.completion;
         self.job.note_begun();
         let span = span!(
@@ -90,7 +109,11 @@ impl<'a> SegmentCopy<'a> {
         }
         // What goes over the host counts when it goes up.
         let is_last_leg = Arc::ptr_eq(queue, &self.path.queue);
-        completion.reach_with(queue, submission.position, if is_last_leg { submission.bytes } else { 0 });
+        completion.reach_with(
+            queue,
+            submission.position,
+            if is_last_leg { submission.bytes + growth } else { 0 },
+        );
         if self.job.pace.is_some() && !self.segment.last {
             queue.wait(submission.position, None)?;
         }

@@ -10,6 +10,7 @@ use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
+use crate::transfer::block_layout::BlockLayout;
 use crate::transfer::filled::{FilledSegment, Outlet};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 
@@ -20,7 +21,7 @@ impl<'a> SegmentCopy<'a> {
         let pair = take_pair(source.staging(), self.job.target.staging(), self.segment.block);
         let (below, above) = match pair {
             Err(Error::OutOfMemory { .. } | Error::TooLarge { .. })
-                if self.segment.halves(self.job.granularity).is_some() =>
+                if self.segment.halves(self.job.granularity, self.path).is_some() =>
             {
                 return Ok(Carried::InHalves);
             }
@@ -31,11 +32,12 @@ impl<'a> SegmentCopy<'a> {
             pair => pair?,
         };
         let below = self.copy_down(down, below)?;
+        let layout = BlockLayout::plain(self.segment);
         let span = span!("stage", bytes = self.segment.bytes());
-        self.job.completion.metrics.time(Phase::Stage, || self.write_block(&above, Some(&below)))?;
+        self.job.completion.metrics.time(Phase::Stage, || self.write_block(&above, &layout, Some(&below)))?;
         span.end();
         drop(below);
-        outlet(FilledSegment { segment: *self.segment, block: above }).map(|()| Carried::Whole)
+        outlet(FilledSegment { segment: *self.segment, layout, block: above }).map(|()| Carried::Whole)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use transship_core::{DType, Error};
 
-use crate::error::Place;
+use crate::error::{Place, is_too_many_open_files};
 
 /// Why tensors could not be saved. Offsets are bytes from the start of the file. What the system or the device says is the
 /// [`source`](std::error::Error::source), which the text does not repeat.
@@ -75,9 +75,10 @@ pub enum SaveError {
     },
     /// A file or folder could not be created, synced, put in its place or read.
     #[error(
-        "{} could not be {done} ({}); see to the folder, its permissions and its space, and save again",
+        "{} could not be {done} ({}); {}",
         path.display(),
-        source.kind()
+        source.kind(),
+        advice(source)
     )]
     File {
         /// The file or folder.
@@ -88,7 +89,7 @@ pub enum SaveError {
         source: io::Error,
     },
     /// A tensor could not be written.
-    #[error("{at} could not be written ({}); make room there, or save elsewhere", source.kind())]
+    #[error("{at} could not be written ({}); {}", source.kind(), advice(source))]
     Write {
         /// The tensor, and where the write failed.
         at: Box<Place>,
@@ -105,6 +106,23 @@ pub enum SaveError {
     },
 }
 
+/// What to do about an error of the system.
+fn advice(error: &io::Error) -> &'static str {
+    use io::ErrorKind::{
+        FileTooLarge, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem,
+        StorageFull,
+    };
+    match error.kind() {
+        _ if is_too_many_open_files(error) => {
+            "raise the limit of open files (ulimit -n), or save to fewer files (SaveOptions::shard_bytes)"
+        }
+        StorageFull | QuotaExceeded | FileTooLarge => "make room there, or save elsewhere",
+        PermissionDenied | ReadOnlyFilesystem => "see to the permissions of the folder, or save elsewhere",
+        NotFound | NotADirectory => "see to the path: its folder must be there",
+        _ => "see to the disk or the network that it is on, or save elsewhere",
+    }
+}
+
 impl SaveError {
     pub(crate) fn file(path: &Path, done: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
@@ -113,5 +131,33 @@ impl SaveError {
 
     pub(crate) fn path(path: &Path, found: impl Into<String>) -> Self {
         Self::Path { path: path.to_owned(), found: found.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn the_advice_is_about_what_went_wrong() {
+        use rustix::io::Errno;
+        for (error, words) in [
+            (Errno::MFILE, "ulimit -n"),
+            (Errno::NFILE, "ulimit -n"),
+            (Errno::NOSPC, "make room"),
+            (Errno::DQUOT, "make room"),
+            (Errno::ACCESS, "permissions"),
+            (Errno::ROFS, "permissions"),
+            (Errno::NOENT, "folder must be there"),
+            (Errno::IO, "the disk or the network"),
+        ] {
+            let path = Path::new("a");
+            let text = SaveError::file(path, "created")(error.into()).to_string();
+            assert!(text.starts_with("a could not be created (") && text.contains(words), "{text}");
+            let at = Box::new(Place { path: path.to_owned(), tensor: "t".to_owned(), offset: 8 });
+            let text = SaveError::Write { at, source: error.into() }.to_string();
+            assert!(text.contains("could not be written (") && text.contains(words), "{text}");
+        }
     }
 }

@@ -67,12 +67,19 @@ impl ModelFolder {
         let _locked = folder::lock(&self.path)?;
         self.check()?;
         let replaced = self.replaced()?;
-        if !self.index.exists() {
+        let is_first = !self.index.exists();
+        if is_first {
             self.replace_index(UNFINISHED)?;
         }
-        targets.iter_mut().try_for_each(|target| target.temporary.rename())?;
-        folder::sync(&self.path)?;
-        self.replace_index(index)?;
+        if let Err(error) = self.put_in_place(&mut targets, index) {
+            // Its files go before it: they would be taken for a model.
+            drop(targets);
+            // Unless others, who could not be locked out, have replaced it.
+            if is_first && fs::read(&self.index).is_ok_and(|text| text == UNFINISHED) {
+                let _ = fs::remove_file(&self.index);
+            }
+            return Err(error);
+        }
         targets.iter_mut().for_each(|target| target.temporary.keep());
         folder::sync(&self.path)?;
         let new: BTreeSet<_> =
@@ -82,6 +89,13 @@ impl ModelFolder {
         }
         remove_dead(&self.path, |name| is_of_a_save(name) && !new.contains(name));
         Ok(())
+    }
+
+    /// After an error the index is the old one.
+    fn put_in_place(&self, targets: &mut [Target], index: &[u8]) -> Result<(), SaveError> {
+        targets.iter_mut().try_for_each(|target| target.temporary.rename())?;
+        folder::sync(&self.path)?;
+        self.replace_index(index)
     }
 
     /// Fails where the new model and what is there would be taken for one, or none.

@@ -1,6 +1,8 @@
 //! How tensors are saved.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use transship_core::Error;
 
@@ -30,6 +32,7 @@ pub struct SaveOptions {
     threads: Option<usize>,
     shard_bytes: Option<u64>,
     metadata: BTreeMap<String, String>,
+    progress: Option<Arc<SaveProgress>>,
 }
 
 impl SaveOptions {
@@ -63,6 +66,12 @@ impl SaveOptions {
         self
     }
 
+    /// Counts there how far the call is, for another thread to look at.
+    pub fn progress(mut self, progress: &Arc<SaveProgress>) -> Self {
+        self.progress = Some(progress.clone());
+        self
+    }
+
     /// Fails unless all values can be.
     pub(crate) fn validated(self) -> Result<Validated, SaveError> {
         let (budget, threads) = (self.budget.unwrap_or(BUDGET), self.threads.unwrap_or(THREADS));
@@ -73,7 +82,8 @@ impl SaveOptions {
         let most = (budget / threads).min(LARGEST_WINDOW);
         // A block of pinned memory is as large as the next power of two.
         let window_bytes = 1 << most.ilog2();
-        Ok(Validated { threads, window_bytes, shard_bytes: self.shard_bytes, metadata: self.metadata })
+        let Self { shard_bytes, metadata, progress, .. } = self;
+        Ok(Validated { threads, window_bytes, shard_bytes, metadata, progress: progress.unwrap_or_default() })
     }
 }
 
@@ -84,6 +94,35 @@ pub(crate) struct Validated {
     pub(crate) window_bytes: usize,
     pub(crate) shard_bytes: Option<u64>,
     pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) progress: Arc<SaveProgress>,
+}
+
+/// How far a call of [`save`](crate::save()) is. Any thread may look at any time.
+#[derive(Debug, Default)]
+pub struct SaveProgress {
+    total: AtomicU64,
+    written: AtomicU64,
+}
+
+impl SaveProgress {
+    /// Bytes of all tensors to save; 0 until the structure was gone through.
+    pub fn total_bytes(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of tensors that were written to files. When these are all, the disk may still have to take the last of them, and the files are not in their places.
+    pub fn written_bytes(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin(&self, total: u64) {
+        self.written.store(0, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_written(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 fn require(holds: bool, name: &'static str, value: usize, reason: &'static str) -> Result<(), SaveError> {

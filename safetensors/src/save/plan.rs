@@ -74,10 +74,10 @@ impl PlannedFile {
         Ok(Self { header, tensors: tensors.into_iter().zip(places).map(planned).collect() })
     }
 
-    /// The name of the tensor that the byte at `offset` belongs to.
+    /// The name of the tensor that the byte at `offset` belongs to, which is none of the header.
     pub(crate) fn tensor_at(&self, offset: u64) -> &str {
         let behind = self.tensors.partition_point(|tensor| tensor.offset <= offset);
-        behind.checked_sub(1).and_then(|at| self.tensors.get(at)).map_or(METADATA, |tensor| &tensor.name)
+        self.tensors.get(behind.saturating_sub(1)).map_or("", |tensor| &tensor.name)
     }
 }
 

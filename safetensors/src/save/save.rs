@@ -13,6 +13,8 @@ use crate::save::plan::{PlannedFile, shards};
 use crate::save::single_file;
 use crate::save::temporary::{Temporary, remove_stale};
 use crate::save::write::{Target, write};
+use crate::team::Team;
+use crate::trace::span;
 
 /// Saves the tensors of `tree`, wherever they lie, and waits until they are on the disk. `path` is
 ///
@@ -25,7 +27,7 @@ use crate::save::write::{Target, write};
 /// Whatever happens, the path leads to the old model or to the new one, wholly: files are written under other names and synced before they
 /// take their places, the index of several files last. After an error, or when the process ends, the old model is there; only an
 /// error of the very last step, the sync of the folder, comes when the new one is in its place. A new folder has an index that says that it
-/// is unfinished until its first model is there, and stays after an error. What a process that has ended left behind goes with the
+/// is unfinished while its first model is put in its place; the folder stays after an error, empty. What a process that has ended left behind goes with the
 /// next save. A symbolic link to a file is replaced by the new file. A model of several files replaces the
 /// files that the old index names, and files with names like theirs that no index names; who reads them meanwhile loads again.
 ///
@@ -40,23 +42,29 @@ pub fn save<S: TensorTree + ?Sized>(
     path: impl AsRef<Path>,
     options: SaveOptions,
 ) -> Result<(), SaveError> {
+    let span = span!("save", leaves = tracing::field::Empty, bytes = tracing::field::Empty);
     let (path, options) = (path.as_ref(), options.validated()?);
     let tensors = named(tree)?;
+    let bytes = tensors.iter().map(|named| named.tensor.nbytes() as u64).sum();
+    span.record("leaves", || tensors.len());
+    span.record("bytes", || bytes);
+    options.progress.begin(bytes);
+    let team = Team { threads: options.threads, name: "transship-save", parent: span.as_parent() };
     if options.shard_bytes.is_some() || path.is_dir() {
-        to_folder(tensors, path, &options)
+        to_folder(tensors, path, &team, &options)
     } else {
-        to_file(tensors, path, &options)
+        to_file(tensors, path, &team, &options)
     }
 }
 
-fn to_file(tensors: Vec<Named>, path: &Path, options: &Validated) -> Result<(), SaveError> {
+fn to_file(tensors: Vec<Named>, path: &Path, team: &Team, options: &Validated) -> Result<(), SaveError> {
     single_file::check(path)?;
     let planned = PlannedFile::new(tensors, &options.metadata, path)?;
     // One that cannot be synced is told before anything takes its place.
     folder::sync(folder::of(path))?;
     remove_stale(folder::of(path));
     let mut targets = [Target { temporary: Temporary::create(path.to_owned())?, planned }];
-    write(&targets, options)?;
+    write(&targets, team, options)?;
     for Target { temporary, .. } in &mut targets {
         temporary.rename()?;
         temporary.keep();
@@ -64,7 +72,7 @@ fn to_file(tensors: Vec<Named>, path: &Path, options: &Validated) -> Result<(), 
     folder::sync(folder::of(path))
 }
 
-fn to_folder(tensors: Vec<Named>, path: &Path, options: &Validated) -> Result<(), SaveError> {
+fn to_folder(tensors: Vec<Named>, path: &Path, team: &Team, options: &Validated) -> Result<(), SaveError> {
     let shards = shards(tensors, options.shard_bytes.unwrap_or(u64::MAX));
     let planned = shards.into_iter().map(|shard| PlannedFile::new(shard, &options.metadata, path));
     let planned = planned.collect::<Result<Vec<_>, _>>()?;
@@ -76,6 +84,6 @@ fn to_folder(tensors: Vec<Named>, path: &Path, options: &Validated) -> Result<()
         .map(|(planned, name)| Ok(Target { temporary: Temporary::create(path.join(name))?, planned }));
     let targets = targets.collect::<Result<Vec<_>, _>>()?;
     let index = folder.index_of(&targets)?;
-    write(&targets, options)?;
+    write(&targets, team, options)?;
     folder.commit(targets, &index)
 }

@@ -15,6 +15,13 @@ pub(crate) struct Window {
     bytes: usize,
 }
 
+impl Window {
+    /// How many bytes of tensors it has.
+    pub(crate) fn tensor_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.nbytes() as u64).sum()
+    }
+}
+
 /// What small tensors are packed with: each takes at least so many bytes of a block.
 const PACKED: usize = 256;
 

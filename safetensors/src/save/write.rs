@@ -10,7 +10,8 @@ use crate::save::options::Validated;
 use crate::save::plan::PlannedFile;
 use crate::save::temporary::Temporary;
 use crate::save::window::{Window, cut, windows};
-use crate::team::share_out;
+use crate::team::{Team, share_out};
+use crate::trace::span;
 
 /// Small neighbours are written at once, in bytes.
 const SCRATCH: usize = 256 << 10;
@@ -22,18 +23,30 @@ pub(crate) struct Target {
 }
 
 /// Writes all files, and syncs them.
-pub(crate) fn write(targets: &[Target], options: &Validated) -> Result<(), SaveError> {
+pub(crate) fn write(targets: &[Target], team: &Team, options: &Validated) -> Result<(), SaveError> {
     let mut by_file = Vec::new();
     for (number, target) in targets.iter().enumerate() {
-        target.write_at(&target.planned.header, 0)?;
+        let header = target.write_at(&target.planned.header, 0);
+        header.map_err(|(_, source)| SaveError::file(target.temporary.target(), "written")(source))?;
         let windows = windows(number, &target.planned, options.window_bytes);
         by_file.push(windows.map_err(|(offset, error)| target.device_error(offset, error))?);
     }
     let work = in_turn(by_file);
-    share_out(options.threads, "transship-save", work.into_iter(), Vec::new, |scratch, window| {
-        targets.get(window.file).map_or(Ok(()), |target| target.carry(window, scratch))
+    share_out(team, work.into_iter(), Vec::new, |scratch, window| {
+        let bytes = window.tensor_bytes();
+        targets.get(window.file).map_or(Ok(()), |target| target.carry(window, scratch))?;
+        options.progress.note_written(bytes);
+        Ok(())
     })?;
-    share_out(options.threads, "transship-save", targets.iter(), || (), |(), target| target.temporary.sync())
+    share_out(
+        team,
+        targets.iter(),
+        || (),
+        |(), target| {
+            let _span = span!("sync");
+            target.temporary.sync()
+        },
+    )
 }
 
 /// The first ones of all files, then the second ones: threads that write to different files do not wait for each other.
@@ -55,12 +68,14 @@ impl Target {
         let down = start_copy(parts, &Device::host(), options);
         let parts =
             down.and_then(|copy| copy.wait()).map_err(|error| self.device_error(offset, error.into()))?;
+        let _span = span!("write", bytes = parts.iter().map(Tensor::nbytes).sum::<usize>());
         let mut run = Run { target: self, offset, scratch };
         parts.iter().try_for_each(|part| run.append_tensor(part))?;
         run.flush()
     }
 
-    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), SaveError> {
+    /// An error comes with its place.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), (u64, io::Error)> {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
             let at = offset + written as u64;
@@ -68,9 +83,15 @@ impl Target {
                 Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                 result => result,
             };
-            written += result.map_err(|source| SaveError::Write { at: self.place(at), source })?;
+            written += result.map_err(|error| (at, error))?;
         }
         Ok(())
+    }
+
+    /// The same, of tensors.
+    fn write_tensors(&self, bytes: &[u8], offset: u64) -> Result<(), SaveError> {
+        let written = self.write_at(bytes, offset);
+        written.map_err(|(at, source)| SaveError::Write { at: self.place(at), source })
     }
 
     fn device_error(&self, offset: u64, source: Error) -> SaveError {
@@ -112,7 +133,7 @@ impl Run<'_> {
             self.flush()?;
         }
         if bytes.len() >= SCRATCH {
-            self.target.write_at(bytes, self.offset)?;
+            self.target.write_tensors(bytes, self.offset)?;
             self.offset += bytes.len() as u64;
         } else {
             self.scratch.extend_from_slice(bytes);
@@ -121,7 +142,7 @@ impl Run<'_> {
     }
 
     fn flush(&mut self) -> Result<(), SaveError> {
-        self.target.write_at(self.scratch, self.offset)?;
+        self.target.write_tensors(self.scratch, self.offset)?;
         self.offset += self.scratch.len() as u64;
         self.scratch.clear();
         Ok(())

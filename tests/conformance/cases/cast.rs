@@ -27,6 +27,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(to_another_device_and_to_all).needs(SecondDevice),
         case!(integers_of_devices_that_may_not_fit).needs(OwnMemory),
         case!(images_become_floats_on_the_way_up),
+        case!(images_and_labels_through_few_blocks),
+        case!(images_take_a_launch_for_each_block),
     ]
 }
 
@@ -394,7 +396,6 @@ fn images_become_floats_on_the_way_up(bed: &Bed) -> Result<(), Failed> {
     let options = [
         casts(bed),
         casts(bed).packing(false),
-        // Every piece cuts an element, but perhaps the last one.
         casts(bed).max_bytes_in_flight(200_002),
         bed.options().cast(Cast::new(DType::U8, DType::U16)),
     ];
@@ -407,8 +408,44 @@ fn images_become_floats_on_the_way_up(bed: &Bed) -> Result<(), Failed> {
         let made: Vec<_> = made.collect();
         let (there, report) = bed.copy(value, &bed.device, options)?;
         let goes_up = bed.device.limits().gathers();
-        assert!(index == 2 || (report.gathered > 0) == goes_up, "{report}");
+        assert_eq!(report.gathered > 0, goes_up, "{report}");
         assert_contents(bed, there, &made)?;
     }
     Ok(())
+}
+
+/// Through blocks that are few and small: images of which many are side by side, and labels between them.
+fn images_and_labels_through_few_blocks(bed: &Bed) -> Result<(), Failed> {
+    let bed = bed.alone()?;
+    let mut batch: Vec<_> = (0..40).map(|index| bed.tensor(DType::U8, &[3, 64, 50 + index / 8])).collect();
+    batch.insert(20, bed.tensor(DType::I16, &[7]));
+    batch.push(bed.tensor(DType::U8, &[700_001]));
+    batch.push(bed.tensor(DType::I16, &[150_000]));
+    let made: Vec<_> = batch.iter().map(expected).collect();
+    for budget in [1 << 20, 300_000, 64 << 10] {
+        bed.device.set_staging_budget(budget)?;
+        let (there, report) = bed.copy(batch.clone(), &bed.device, casts(&bed))?;
+        let goes_up = bed.device.limits().gathers();
+        assert_eq!(report.gathered > 0, goes_up, "{report}");
+        assert_contents(&bed, there, &made)?;
+    }
+    Ok(())
+}
+
+/// As many as there are blocks of what crosses the link: 4 MiB, of which 16 come out.
+fn images_take_a_launch_for_each_block(bed: &Bed) -> Result<(), Failed> {
+    let bed = bed.alone()?;
+    let batch: Vec<_> = (0..4).map(|_| bed.bytes(1 << 20)).collect();
+    let made: Vec<_> = batch.iter().map(expected).collect();
+    let before = bed.device.counters();
+    let (there, report) = bed.copy(batch, &bed.device, casts(&bed))?;
+    if bed.device.limits().gathers() {
+        assert!(report.gathered <= 8, "{report}");
+        // A kernel that runs beside other copies may take some of its own.
+        let launches = bed.device.limits().gather_strided.map_or(report.copies, |_| report.gathered);
+        assert_eq!(report.copies, launches, "{report}");
+        assert_eq!(report.copied_bytes, 4 << 20, "{report}");
+        assert!(bed.device.counters().bytes_up >= before.bytes_up + (4 << 20));
+    }
+    assert_contents(&bed, there, &made)
 }

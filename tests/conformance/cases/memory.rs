@@ -2,10 +2,10 @@
 
 use libtest_mimic::Failed;
 use transship::backend::MemoryKind;
-use transship::{BackgroundWork, CopyOptions, DType, Device, Error, Tensor, start_copy};
+use transship::{BackgroundWork, CopyOptions, DType, Device, Error, ErrorKind, Tensor, start_copy};
 
 use crate::backends::Need::{OwnMemory, Pinned};
-use crate::bed::Bed;
+use crate::bed::{Bed, eventually};
 use crate::data::{Contents, assert_same};
 use crate::suite::{Case, case};
 
@@ -27,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(staging_stays_within_its_budget).needs(OwnMemory),
         case!(small_budget_makes_small_blocks).needs(OwnMemory),
         case!(zeros_are_zeros),
+        case!(tensors_stay_within_the_budget_of_their_device),
     ]
 }
 
@@ -216,4 +217,39 @@ fn zeros_are_zeros(bed: &Bed) -> Result<(), Failed> {
     assert_eq!(back.0.to_vec::<f32>()?, [0.0; 3000]);
     assert_eq!(back.1.to_vec::<f32>()?, [0.0; 3000]);
     Ok(())
+}
+
+/// The host has none: its tensors have ordinary memory.
+fn tensors_stay_within_the_budget_of_their_device(bed: &Bed) -> Result<(), Failed> {
+    if bed.device.is_host() {
+        let refused = bed.device.set_memory_budget(MIB).expect_err("it is the system's");
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        return Ok(());
+    }
+    let device = bed.private()?;
+    device.set_memory_budget(2 * MIB)?;
+    let (first, _) = bed.copy(vec![bed.bytes(MIB), bed.bytes(MIB / 2)], &device, bed.options())?;
+    let mut second = (bed.bytes(MIB), vec![bed.bytes(3)]);
+    let expected = Contents::of_all(&mut second);
+    for when in [BackgroundWork::Auto, BackgroundWork::Always] {
+        let refused = start_copy(second, &device, bed.options().background(when))
+            .and_then(|copy| copy.wait())
+            .expect_err("there is half a MiB left");
+        assert!(
+            matches!(refused.error(), Error::OverBudget { device: refuses, budget, .. }
+                if *refuses == device.id() && *budget == 2 * MIB),
+            "{refused}"
+        );
+        second = refused.into_value().expect("the structure comes back");
+    }
+    let memory = device.memory()?;
+    assert_eq!(memory.budget, Some(2 << 20));
+    assert!(memory.tensors.is_some_and(|bytes| (3 << 19..=2 << 20).contains(&bytes)), "{memory:?}");
+    assert!(Tensor::zeros(&[MIB], DType::U8, &device).is_err());
+    drop(first);
+    device.synchronize()?;
+    let (there, _) = bed.copy(second, &device, bed.options())?;
+    assert_same(&expected, &Contents::of_all(&mut bed.down(there)?));
+    device.synchronize()?;
+    eventually("all is given back", || device.memory().is_ok_and(|memory| memory.tensors == Some(0)))
 }

@@ -73,9 +73,11 @@ impl LateBackend {
         limits.host_writable = config.host_writable;
         limits.largest_open = config.largest_open;
         limits.mapped_staging = config.mapped_staging;
-        limits.gather = config.gather;
-        limits.gather_strided = config.gather_strided;
-        limits.largest_strided = config.largest_strided;
+        if config.without_kernels != Some(device) {
+            limits.gather = config.gather;
+            limits.gather_strided = config.gather_strided;
+            limits.largest_strided = config.largest_strided;
+        }
         Self { instance, device, limits }
     }
 

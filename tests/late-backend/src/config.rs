@@ -47,6 +47,8 @@ pub struct LateConfig {
     pub gather_strided: Option<usize>,
     /// The largest strided tensor whose gaps it leaves out without a table, beside other copies.
     pub largest_strided: usize,
+    /// The device that has none of these kernels, if one has none.
+    pub without_kernels: Option<usize>,
     /// Over how many streams of a kind copies of different threads are spread.
     pub copy_streams: usize,
     /// What a failing submit has done by then.
@@ -87,6 +89,7 @@ impl LateConfig {
             gather: None,
             gather_strided: None,
             largest_strided: 0,
+            without_kernels: None,
             copy_streams: 4,
             submit_failure: SubmitFailure::BeforeAnything,
         }

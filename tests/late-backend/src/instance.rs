@@ -145,7 +145,10 @@ impl Instance {
         let queue = &state.streams[stream];
         match queue.captured {
             false => Ok(()),
-            true => Err(Error::StreamCaptured { device: self.devices[queue.device] }),
+            true => Err(Error::StreamCaptured {
+                device: self.devices[queue.device],
+                why: "which this device only pretends",
+            }),
         }
     }
 

@@ -103,6 +103,27 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Whether somebody captures the stream into a graph.
     unsafe fn is_capturing(&self, stream: Self::Stream) -> Result<bool>;
 
+    /// Creates an object of the driver that calls `end` with `share` when its last reference goes, on whichever thread. One reference
+    /// is the caller's.
+    unsafe fn create_share(
+        &self,
+        _share: *mut c_void,
+        _end: unsafe extern "C" fn(*mut c_void),
+    ) -> Result<NonNull<c_void>> {
+        Err(Error::Unsupported { device: self.id(), what: GRAPHS_HOLD_NOTHING })
+    }
+
+    /// Gives that reference to the graph into which the stream is being captured. The driver keeps one for all that is made of the graph, and
+    /// for each launch that runs. Nobody ends the capture meanwhile.
+    unsafe fn move_share(&self, _object: NonNull<c_void>, _stream: Self::Stream) -> Result<()> {
+        Err(Error::Unsupported { device: self.id(), what: GRAPHS_HOLD_NOTHING })
+    }
+
+    /// Gives that reference up.
+    unsafe fn release_share(&self, _object: NonNull<c_void>) -> Result<()> {
+        Err(Error::Unsupported { device: self.id(), what: GRAPHS_HOLD_NOTHING })
+    }
+
     /// Makes later work of the stream wait for the last record of the event, which may be one of a peer.
     unsafe fn wait_event(&self, stream: Self::Stream, event: Self::Event) -> Result<()>;
 
@@ -230,6 +251,9 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Zeros.
     unsafe fn clear(&self, to: u64, bytes: usize, stream: Self::Stream) -> Result<()>;
 }
+
+/// What a driver cannot that is too old for [`create_share`](Api::create_share).
+pub const GRAPHS_HOLD_NOTHING: &str = "have graphs hold what their copies use: its driver is too old";
 
 /// Why a driver does not page-lock memory of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

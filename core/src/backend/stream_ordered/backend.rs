@@ -181,6 +181,17 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         }
     }
 
+    unsafe fn record_into_graph(
+        &self,
+        ops: &[CopyOp<'_>],
+        stream: &dyn BackendStream,
+        share: Box<dyn Any + Send>,
+    ) -> Result<()> {
+        let stream = self.own(stream)?;
+        // SAFETY: the caller's promises; the stream is of this device.
+        unsafe { submit::record_into_graph(self.context(), ops, stream.state(), share) }
+    }
+
     fn copy_streams(&self) -> usize {
         COPY_STREAMS
     }

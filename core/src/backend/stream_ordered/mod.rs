@@ -29,7 +29,7 @@ pub(crate) mod strided_entry;
 pub(crate) mod submit;
 pub(crate) mod time_mark;
 
-pub use crate::backend::stream_ordered::api::{Api, EventKind, Refusal};
+pub use crate::backend::stream_ordered::api::{Api, EventKind, GRAPHS_HOLD_NOTHING, Refusal};
 pub use crate::backend::stream_ordered::backend::OrderedBackend;
 pub use crate::backend::stream_ordered::buffer::OrderedBuffer;
 pub use crate::backend::stream_ordered::call_counter::{CallCount, is_code};

@@ -165,7 +165,10 @@ impl<A: Api> StreamState<A> {
         // SAFETY: the device is current, the stream alive.
         match unsafe { driver.is_capturing(self.handle)? } {
             false => Ok(()),
-            true => Err(Error::StreamCaptured { device: self.context.id() }),
+            true => {
+                let why = "and what was asked needs one that runs";
+                Err(Error::StreamCaptured { device: self.context.id(), why })
+            }
         }
     }
 

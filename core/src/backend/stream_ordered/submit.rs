@@ -1,5 +1,7 @@
 //! Submitting copies.
 
+use std::any::Any;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -59,6 +61,65 @@ pub(crate) unsafe fn submit_gathered<A: Api>(
         gather.submit(driver, ops, table, state, moved)
     };
     submit_by(context, state, all)
+}
+
+/// Records `ops` into the graph into which `state` is being captured, which holds `share`.
+///
+/// # Safety
+///
+/// As [`Backend::record_into_graph`](crate::backend::Backend::record_into_graph).
+///
+/// # Errors
+///
+/// The first error. What was recorded before it stays, and the share with it.
+pub(crate) unsafe fn record_into_graph<A: Api>(
+    context: &Context<A>,
+    ops: &[CopyOp<'_>],
+    state: &StreamState<A>,
+    share: Box<dyn Any + Send>,
+) -> Result<()> {
+    let driver = context.enter()?;
+    // Before the first copy: what is recorded is held, whatever fails then.
+    // SAFETY: the caller's promises; the device is current.
+    unsafe { hold(&driver, state, share)? };
+    for op in ops.iter().filter(|op| op.bytes() > 0) {
+        // SAFETY: the caller's promises hold for each of the operations; the device is current.
+        unsafe { submit_one(&driver, context, op, state.handle())? };
+    }
+    Ok(())
+}
+
+/// Has the graph hold `share`.
+///
+/// # Safety
+///
+/// As [`record_into_graph`]; the device is current.
+unsafe fn hold<A: Api>(
+    driver: &Current<'_, A>,
+    state: &StreamState<A>,
+    share: Box<dyn Any + Send>,
+) -> Result<()> {
+    let share = Box::into_raw(Box::new(share)).cast::<c_void>();
+    // SAFETY: the device is current; `end_share` takes what `into_raw` has given, once: an object that was not created calls nothing.
+    let created =
+        unsafe { driver.create_share(share, end_share) }.inspect_err(|_| unsafe { end_share(share) });
+    let object = created?;
+    // SAFETY: the stream is alive and of this device, and is not captured to its end meanwhile (caller). The reference to the object
+    // is ours until the graph has it.
+    unsafe {
+        driver.move_share(object, state.handle()).inspect_err(|_| {
+            // The share ends with the object. Where it cannot be given up, it stays, and what it holds.
+            let _ = driver.release_share(object);
+        })
+    }
+}
+
+/// # Safety
+///
+/// `share` is one of [`hold`], and this is called once with it.
+unsafe extern "C" fn end_share(share: *mut c_void) {
+    // SAFETY: the caller's promise. What is dropped there does not call the driver.
+    drop(unsafe { Box::from_raw(share.cast::<Box<dyn Any + Send>>()) });
 }
 
 /// Runs `submit_all`, and records a position behind what it has submitted and counted.

@@ -6,6 +6,8 @@ use driver_sim_engine::{Failure, Grid};
 
 use crate::abi::{In, Out, exports};
 
+/// References are those of the program.
+const MOVE: u32 = 1;
 /// Added to the number of a kernel, so that its handle is not null.
 const FIRST_FUNCTION: u64 = 0xf0;
 
@@ -37,6 +39,22 @@ exports! {
     fn cuGraphLaunch(executable: u64, stream: u64) |sim| sim.launch_graph(executable, stream);
 
     fn cuGraphExecDestroy(executable: u64) |sim| sim.destroy_graph(executable);
+
+    fn cuUserObjectCreate(
+        object: Out<u64>, data: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void)>, references: u32,
+        _flags: u32,
+    ) |sim| {
+        let function = function.ok_or(Failure::InvalidValue)?;
+        object.take(|| sim.create_user_object(function, data, references as usize))
+    };
+
+    fn cuUserObjectRelease(object: u64, references: u32) |sim| {
+        sim.release_user_object(object, references as usize)
+    };
+
+    fn cuGraphRetainUserObject(graph: u64, object: u64, references: u32, flags: u32) |sim| {
+        sim.retain_user_object(graph, object, references as usize, flags & MOVE != 0)
+    };
 
     fn cuGraphDestroy(graph: u64) |sim| sim.destroy_graph(graph);
 }

@@ -41,6 +41,18 @@ exports! {
         })
     };
 
+    fn cuStreamGetCaptureInfo_v2(
+        stream: u64, status: Out<u32>, _id: *mut u64, graph: Out<u64>, _nodes: *mut *const u64, _count: *mut usize,
+    ) |sim| {
+        let captured = sim.captured_graph(stream)?;
+        graph.put_if_asked(captured.unwrap_or(0));
+        status.put(match (sim.capture_status(stream)?, captured) {
+            (None, _) => 0,
+            (_, Some(_)) => CAPTURE_ACTIVE,
+            (_, None) => CAPTURE_INVALIDATED,
+        })
+    };
+
     fn cuStreamBeginCapture_v2(stream: u64, mode: u32) |sim| sim.begin_capture(stream, capture_mode(mode)?);
 
     fn cuStreamEndCapture(stream: u64, graph: Out<u64>) |sim| graph.put(sim.end_capture(stream)?);

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::failure::Failure;
-use crate::sim::Sim;
+use crate::sim::{Kind, Sim};
 use crate::stream::Work;
 
 /// Whose unsafe calls break a capture, and which captures break a thread's calls.
@@ -24,6 +24,9 @@ pub(crate) struct Capture {
     pub(crate) thread: std::thread::ThreadId,
     pub(crate) broken: bool,
     pub(crate) graph: Vec<(Work, &'static str)>,
+    /// The handle of the graph, and what objects it holds.
+    pub(crate) number: u64,
+    pub(crate) held: Vec<u64>,
 }
 
 thread_local! {
@@ -47,15 +50,24 @@ impl Sim {
         Ok(self.stream(stream)?.capture.as_ref().map(|capture| !capture.broken))
     }
 
+    /// The graph of a capture that is sound; `None` where nothing is captured.
+    pub fn captured_graph(&mut self, stream: u64) -> Result<Option<u64>, Failure> {
+        let stream = self.stream_of_current(stream)?;
+        let capture = self.stream(stream)?.capture.as_ref();
+        Ok(capture.filter(|capture| !capture.broken).map(|capture| capture.number))
+    }
+
     /// Captures what is submitted to the stream from now on.
     pub fn begin_capture(&mut self, stream: u64, mode: CaptureMode) -> Result<(), Failure> {
         let number = self.stream_of_current(stream)?;
         let thread = std::thread::current().id();
+        let graph = self.new_handle(Kind::Graph);
         let stream = self.stream(number)?;
         if stream.capture.is_some() {
             return Err(Failure::InvalidValue);
         }
-        stream.capture = Some(Capture { mode, thread, broken: false, graph: Vec::new() });
+        let (work, held) = (Vec::new(), Vec::new());
+        stream.capture = Some(Capture { mode, thread, broken: false, graph: work, number: graph, held });
         self.captured.insert(number);
         Ok(())
     }
@@ -67,10 +79,12 @@ impl Sim {
         let context = stream.context;
         let capture = stream.capture.take().ok_or(Failure::InvalidValue)?;
         self.captured.remove(&number);
-        match capture.broken {
-            true => Err(Failure::CaptureInvalidated),
-            false => Ok(self.add_graph(context, capture.graph)),
+        if capture.broken {
+            capture.held.into_iter().for_each(|object| self.let_go(object));
+            return Err(Failure::CaptureInvalidated);
         }
+        self.add_graph(capture.number, context, capture.graph, capture.held);
+        Ok(capture.number)
     }
 
     /// Fails if a call that is unsafe during captures is one now; breaks those captures.

@@ -289,7 +289,11 @@ impl Sim {
         }
         self.events.retain(|_, event| event.context != context);
         self.modules.retain(|_, module| module.context != context);
-        self.graphs.retain(|_, graph| graph.context != context);
+        let graphs = self.graphs.iter().filter(|(_, graph)| graph.context == context);
+        for graph in graphs.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let held = self.graphs.remove(&graph).map(|graph| graph.held);
+            held.into_iter().flatten().for_each(|object| self.let_go(object));
+        }
         // Memory of pools outlives the context that allocated it, unless that was lost: nothing frees it then.
         let lost = self.contexts.get(&context).is_some_and(|context| context.lost.is_some());
         let blocks = self.memory.blocks();

@@ -17,6 +17,8 @@ pub(crate) struct Module {
 pub(crate) struct Graph {
     pub(crate) context: u64,
     work: Vec<(Work, &'static str)>,
+    /// Objects of the program, as often as it holds them.
+    pub(crate) held: Vec<u64>,
     pub(crate) call: &'static str,
 }
 
@@ -50,15 +52,26 @@ impl Sim {
     /// A graph that can be launched.
     pub fn instantiate_graph(&mut self, graph: u64) -> Result<u64, Failure> {
         let context = self.usable_context()?;
-        let work = self.graph(graph)?.work.clone();
-        Ok(self.add_graph(context, work))
+        let (work, held) = (self.graph(graph)?.work.clone(), self.graph(graph)?.held.clone());
+        self.hold_more(&held);
+        let number = self.new_handle(Kind::Graph);
+        self.add_graph(number, context, work, held);
+        Ok(number)
     }
 
     /// Submits the work of a graph.
     pub fn launch_graph(&mut self, graph: u64, stream: u64) -> Result<(), Failure> {
         let stream = self.stream_of_current(stream)?;
+        let held = self.graph(graph)?.held.clone();
         for (work, _) in self.graph(graph)?.work.clone() {
             self.submit(stream, work, Vec::new())?;
+        }
+        // A launch holds what the graph does until it is done; in a capture, the graph of that does.
+        self.hold_more(&held);
+        match self.stream(stream)?.capture.as_mut() {
+            Some(capture) => capture.held.extend(held),
+            None if held.is_empty() => {}
+            None => drop(self.submit(stream, Work::LetGo { objects: held }, Vec::new())?),
         }
         Ok(())
     }
@@ -66,17 +79,23 @@ impl Sim {
     /// Destroys a graph.
     pub fn destroy_graph(&mut self, graph: u64) -> Result<(), Failure> {
         self.graph(graph)?;
-        self.graphs.remove(&graph);
+        let held = self.graphs.remove(&graph).map(|graph| graph.held);
+        held.into_iter().flatten().for_each(|object| self.let_go(object));
         Ok(())
     }
 
-    pub(crate) fn add_graph(&mut self, context: u64, work: Vec<(Work, &'static str)>) -> u64 {
-        let (number, call) = (self.new_handle(Kind::Graph), self.call);
-        self.graphs.insert(number, Graph { context, work, call });
-        number
+    pub(crate) fn add_graph(
+        &mut self,
+        number: u64,
+        context: u64,
+        work: Vec<(Work, &'static str)>,
+        held: Vec<u64>,
+    ) {
+        let call = self.call;
+        self.graphs.insert(number, Graph { context, work, held, call });
     }
 
-    fn graph(&mut self, graph: u64) -> Result<&mut Graph, Failure> {
+    pub(crate) fn graph(&mut self, graph: u64) -> Result<&mut Graph, Failure> {
         self.check_initialised()?;
         if !self.graphs.contains_key(&graph) {
             return Err(self.missing(Kind::Graph, graph));

@@ -30,6 +30,7 @@ mod settings;
 mod sim;
 mod stream;
 mod submit;
+mod user_object;
 
 pub use allocate::Place;
 pub use capture::{CaptureMode, exchange_capture_mode};

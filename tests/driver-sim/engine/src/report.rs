@@ -69,6 +69,8 @@ impl Sim {
             let state = if pool.destroyed { "with memory in use" } else { "never destroyed" };
             left.push(format!("a pool of {} on device {}, {state}", pool.call, pool.device));
         }
+        let objects = self.user_objects.values().filter(|_| device.is_none());
+        left.extend(objects.map(|object| format!("an object of {}", object.call)));
         left
     }
 

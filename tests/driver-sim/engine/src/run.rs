@@ -91,6 +91,10 @@ impl Sim {
                 self.memory.bring_to_life(*block);
                 Ok(())
             }
+            Work::LetGo { objects } => {
+                objects.iter().for_each(|object| self.let_go(*object));
+                Ok(())
+            }
             Work::Free { block } => self.run_free(*block),
             Work::Fail => {
                 let context = self.streams.get(&stream).map(|stream| stream.context);

@@ -18,6 +18,7 @@ use crate::pool::Pool;
 use crate::random::Random;
 use crate::settings::Settings;
 use crate::stream::Stream;
+use crate::user_object::UserObject;
 use crate::{report, schedule};
 
 /// One simulated device.
@@ -52,6 +53,7 @@ pub struct State {
     pub(crate) pools: BTreeMap<u64, Pool>,
     pub(crate) modules: BTreeMap<u64, Module>,
     pub(crate) graphs: BTreeMap<u64, Graph>,
+    pub(crate) user_objects: BTreeMap<u64, UserObject>,
     pub(crate) memory: Memory,
     pub(crate) faults: Faults,
     pub(crate) hold: Hold,
@@ -78,6 +80,7 @@ pub(crate) enum Kind {
     Pool,
     Module,
     Graph,
+    UserObject,
 }
 
 /// Whoever waits looks again after so long.
@@ -162,6 +165,7 @@ impl State {
             pools: BTreeMap::new(),
             modules: BTreeMap::new(),
             graphs: BTreeMap::new(),
+            user_objects: BTreeMap::new(),
             memory: Memory::new(settings.seed),
             faults: Faults::parse(&settings.faults)?,
             hold: Hold::default(),

@@ -57,6 +57,10 @@ pub(crate) enum Work {
     Free {
         block: u64,
     },
+    /// A launch of a graph is done with what that holds.
+    LetGo {
+        objects: Vec<u64>,
+    },
     /// A fault: the context is lost when this runs.
     Fail,
 }

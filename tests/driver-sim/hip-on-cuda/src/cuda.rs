@@ -81,6 +81,10 @@ functions! {
     cuGraphLaunch(usize, usize);
     cuGraphExecDestroy(usize);
     cuGraphDestroy(usize);
+    cuStreamGetCaptureInfo_v2(usize, *mut u32, *mut u64, *mut usize, *mut usize, *mut usize);
+    cuUserObjectCreate(*mut usize, usize, usize, c_uint, c_uint);
+    cuUserObjectRelease(usize, c_uint);
+    cuGraphRetainUserObject(usize, usize, c_uint, c_uint);
     cuEventCreate(*mut usize, c_uint);
     cuEventDestroy_v2(usize);
     cuEventRecord(usize, usize);

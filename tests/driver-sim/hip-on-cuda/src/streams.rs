@@ -26,6 +26,14 @@ forward! {
     fn hipGraphLaunch(executable: usize, stream: usize) = cuGraphLaunch(executable, stream);
     [destroys] fn hipGraphExecDestroy(executable: usize) = cuGraphExecDestroy(executable);
     fn hipGraphDestroy(graph: usize) = cuGraphDestroy(graph);
+    fn hipStreamGetCaptureInfo_v2(
+        stream: usize, status: *mut u32, id: *mut u64, graph: *mut usize, nodes: *mut usize, count: *mut usize,
+    ) = cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count);
+    fn hipUserObjectCreate(object: *mut usize, data: usize, function: usize, references: c_uint, flags: c_uint) =
+        cuUserObjectCreate(object, data, function, references, flags);
+    fn hipUserObjectRelease(object: usize, references: c_uint) = cuUserObjectRelease(object, references);
+    fn hipGraphRetainUserObject(graph: usize, object: usize, references: c_uint, flags: c_uint) =
+        cuGraphRetainUserObject(graph, object, references, flags);
     fn hipLaunchHostFunc(stream: usize, function: usize, argument: usize) =
         cuLaunchHostFunc(stream, function, argument);
 

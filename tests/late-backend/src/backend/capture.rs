@@ -75,13 +75,13 @@ impl LateBackend {
     ) -> Result<(), String> {
         let config = &self.instance.config;
         let Elements { offset: from_offset, runs, cast } = elements;
-        if config.gather_strided.is_none() {
+        if self.limits.gather_strided.is_none() {
             self.check_without_table(elements, skip, to)?;
         }
         if runs.dims().len() > Runs::MOST_DIMS {
             return Err(format!("{} dimensions to gather", runs.dims().len()));
         }
-        let reaches_all = config.gather_strided.is_none();
+        let reaches_all = self.limits.gather_strided.is_none();
         if matches!(to, GatherTo::Host(side) if !reaches_all && !self.is_reached_by_kernels(&side, bytes)) {
             return Err("a kernel that writes to memory that is not staging".to_owned());
         }
@@ -133,7 +133,7 @@ impl LateBackend {
     /// What a device demands that gathers beside other copies.
     fn check_without_table(&self, elements: &Elements, skip: usize, to: GatherTo<'_>) -> Result<(), String> {
         let config = &self.instance.config;
-        let largest = Some(config.largest_strided).filter(|largest| *largest > 0);
+        let largest = Some(self.limits.largest_strided).filter(|largest| *largest > 0);
         let largest = largest.ok_or("a kernel that the device has not")?;
         let (GatherTo::Host(HostSide::Staging(_, offset) | HostSide::Buffer(_, offset))
         | GatherTo::Device(_, offset)) = to;
@@ -156,7 +156,7 @@ impl LateBackend {
         elements: &Scattered,
         captured: &mut Vec<Op>,
     ) -> Result<(), String> {
-        self.instance.config.gather_strided.ok_or("a kernel that the device has not")?;
+        self.limits.gather_strided.ok_or("a kernel that the device has not")?;
         let (read, written) = (&elements.from, &elements.to);
         for (side, skip) in [(read, elements.from_skip), (written, elements.to_skip)] {
             if side.runs.dims().len() > Runs::MOST_DIMS || side.cast.is_some() {
@@ -189,8 +189,7 @@ impl LateBackend {
         to: Result<End, String>,
         bytes: usize,
     ) -> Result<Op, String> {
-        let config = &self.instance.config;
-        if config.gather_strided.is_none() && config.largest_strided == 0 {
+        if !self.limits.gathers() {
             return Err("a kernel that the device has not".to_owned());
         }
         let (size, to_size) = (cast.from_dtype().size(), cast.to_dtype().size());
@@ -224,13 +223,13 @@ impl LateBackend {
     }
 
     fn check_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op, String> {
-        let config = &self.instance.config;
+        let limits = &self.limits;
         let entry = |op: &CopyOp<'_>| match op {
-            CopyOp::Between { .. } => config.gather.ok_or("a kernel that the device has not"),
+            CopyOp::Between { .. } => limits.gather.ok_or("a kernel that the device has not"),
             CopyOp::Download { to, bytes, .. } if self.is_reached_by_kernels(to, *bytes) => {
-                config.gather.ok_or("a kernel that the device has not")
+                limits.gather.ok_or("a kernel that the device has not")
             }
-            CopyOp::Gather { .. } => config.gather_strided.ok_or("a kernel that the device has not"),
+            CopyOp::Gather { .. } => limits.gather_strided.ok_or("a kernel that the device has not"),
             _ => Err("a copy that a kernel cannot make"),
         };
         let bytes = ops.iter().map(entry).sum::<Result<usize, _>>()?;
@@ -371,10 +370,17 @@ pub(super) fn count(counters: &mut Counters, ops: &[CopyOp<'_>], copies: usize) 
             }
             _ => None,
         };
+        // What is cast crosses the link as it was.
+        let bytes = match op {
+            CopyOp::UploadCast { cast, bytes, .. } => {
+                bytes / cast.to_dtype().size() * cast.from_dtype().size()
+            }
+            op => op.bytes(),
+        };
         if let Some(counter) = counter {
-            *counter += op.bytes() as u64;
+            *counter += bytes as u64;
         }
-        moved += op.bytes();
+        moved += bytes;
     }
     moved
 }

@@ -1,0 +1,222 @@
+//! How much memory of a device tensors may have, and how much they have.
+//!
+//! Bytes are reserved before memory is allocated, and given back when it is free again: at once, or when the streams that it was freed
+//! behind have come by. What is leaked stays counted.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::backend::{Buffer, Ticket};
+use crate::error::Result;
+use crate::runtime::reactor::{Asked, Pollable};
+use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
+use crate::runtime::sync::{Mutex, thread};
+use crate::runtime::{reactor, workers};
+
+/// The budget where none was set.
+const NONE: usize = usize::MAX;
+
+/// The memory that tensors have on one device.
+pub(crate) struct MemoryBudget {
+    limit: AtomicUsize,
+    used: AtomicUsize,
+    /// Freed behind streams that have not come by.
+    leaving: Mutex<Vec<Leaving>>,
+}
+
+struct Leaving {
+    bytes: usize,
+    behind: SmallVec<[Ticket; 1]>,
+}
+
+/// Why nothing was reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exceeded {
+    pub(crate) budget: usize,
+    pub(crate) used: usize,
+    /// What of `used` is freed already, behind streams that have not come by.
+    pub(crate) leaving: usize,
+}
+
+impl Exceeded {
+    /// Whether `bytes` bytes more fit where so many are used.
+    fn fits(&self, bytes: usize, used: usize) -> bool {
+        used.checked_add(bytes).is_some_and(|sum| sum <= self.budget)
+    }
+}
+
+/// Bytes that count as used until this is dropped. Whoever leaks the memory forgets this.
+pub(crate) struct Reservation {
+    budget: Arc<MemoryBudget>,
+    bytes: usize,
+}
+
+/// Memory with what it counts for.
+pub(crate) struct Allocated {
+    pub(crate) buffer: Box<dyn Buffer>,
+    /// `None` for what no budget counts. Given back behind the buffer.
+    reserved: Option<Reservation>,
+}
+
+impl MemoryBudget {
+    pub(crate) fn unlimited() -> Arc<Self> {
+        Arc::new(Self { limit: AtomicUsize::new(NONE), used: AtomicUsize::new(0), leaving: Mutex::default() })
+    }
+
+    /// What is used already stays.
+    pub(crate) fn set(&self, bytes: usize) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// `None` if there is no limit.
+    pub(crate) fn limit(&self) -> Option<usize> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != NONE)
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.settle();
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Counts `bytes` bytes as used, if they are within the budget: before they are allocated, so that no two threads find the same room.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation, Exceeded> {
+        while !self.take(bytes) {
+            self.settle();
+            let exceeded = self.exceeded();
+            if !exceeded.fits(bytes, exceeded.used) {
+                return Err(exceeded);
+            }
+        }
+        Ok(Reservation { budget: self.clone(), bytes })
+    }
+
+    /// Waits until streams have come by some of what was freed behind them, or for `most`; not at all where there is nothing of that.
+    pub(crate) fn wait(&self, most: Duration) {
+        let is_awaited = |ticket: &&Ticket| matches!(ticket.is_reached(), Ok(false));
+        let ticket = self.leaving.lock().iter().flat_map(|leaving| &leaving.behind).find(is_awaited).cloned();
+        if let Some(Ticket { stream, position }) = ticket
+            && stream.wait(position, Some(most)).is_err()
+        {
+            // Whether it is lost shows when it is asked. That it cannot be waited for is no reason to ask without a pause.
+            thread::sleep(most);
+        }
+        self.settle();
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit || bytes == 0);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn exceeded(&self) -> Exceeded {
+        // Bytes go from both at once, under this lock.
+        let leaving = self.leaving.lock();
+        Exceeded {
+            budget: self.limit.load(Ordering::Relaxed),
+            used: self.used.load(Ordering::Relaxed),
+            leaving: leaving.iter().map(|leaving| leaving.bytes).sum(),
+        }
+    }
+
+    /// Gives back what streams have come by. `true` if nothing is left to ask about.
+    fn settle(&self) -> bool {
+        let mut leaving = self.leaving.lock();
+        let mut freed = 0;
+        let mut is_over = |leaving: &mut Leaving| match leaving.is_over() {
+            Ok(true) => {
+                freed += leaving.bytes;
+                true
+            }
+            Ok(false) => false,
+            // It stays counted.
+            Err(_) => true,
+        };
+        let over: Vec<Leaving> = leaving.extract_if(.., &mut is_over).collect();
+        self.give_back(freed);
+        let is_empty = leaving.is_empty();
+        drop(leaving);
+        if !over.is_empty() {
+            // With the last ticket a stream may go, and its owner.
+            workers::dispose(over);
+        }
+        is_empty
+    }
+
+    /// Gives `bytes` bytes back when every ticket of `behind` is reached.
+    fn give_back_behind(self: &Arc<Self>, bytes: usize, behind: SmallVec<[Ticket; 1]>) {
+        let mut leaving = self.leaving.lock();
+        let is_first = leaving.is_empty();
+        leaving.push(Leaving { bytes, behind });
+        drop(leaving);
+        if is_first {
+            // Without a reactor thread whoever reserves asks.
+            let _ = reactor::watch(Arc::clone(self));
+        }
+    }
+}
+
+/// Whoever reserves asks as well. This keeps no stream longer than it works.
+impl Pollable for Arc<MemoryBudget> {
+    fn is_finished(&mut self, _: &mut Asked) -> bool {
+        self.settle()
+    }
+}
+
+impl Leaving {
+    /// Whether no stream uses it any more; an error if nobody will ever know, so that it is leaked.
+    fn is_over(&self) -> Result<bool> {
+        self.behind.iter().try_fold(true, |over, ticket| Ok(over && ticket.is_reached()?))
+    }
+}
+
+impl Reservation {
+    /// The memory was given back to its device behind `behind`.
+    fn end_behind(mut self, behind: SmallVec<[Ticket; 1]>) {
+        if behind.iter().any(|ticket| ticket.stream.check().is_err()) {
+            // What a lost stream may still use is leaked.
+            mem::forget(self);
+        } else if !behind.is_empty() && self.budget.limit().is_some() {
+            self.budget.give_back_behind(mem::take(&mut self.bytes), behind);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
+impl Allocated {
+    pub(crate) fn new(buffer: Box<dyn Buffer>, reserved: Reservation) -> Self {
+        Self { buffer, reserved: Some(reserved) }
+    }
+
+    /// The buffer goes by `free`, which gives its memory back behind `behind`.
+    pub(crate) fn free_behind(self, behind: SmallVec<[Ticket; 1]>, free: impl FnOnce(Box<dyn Buffer>)) {
+        free(self.buffer);
+        if let Some(reserved) = self.reserved {
+            reserved.end_behind(behind);
+        }
+    }
+}
+
+impl From<Box<dyn Buffer>> for Allocated {
+    fn from(buffer: Box<dyn Buffer>) -> Self {
+        Self { buffer, reserved: None }
+    }
+}
+
+impl<B: Buffer> From<Box<B>> for Allocated {
+    fn from(buffer: Box<B>) -> Self {
+        Self { buffer, reserved: None }
+    }
+}
