@@ -28,6 +28,11 @@ impl<V> Refused<V> {
         &self.0.0
     }
 
+    /// Why, without the value.
+    pub fn into_error(self) -> Error {
+        self.into()
+    }
+
     /// The value.
     pub fn into_value(self) -> V {
         self.0.1

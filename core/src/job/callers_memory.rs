@@ -12,13 +12,14 @@ use crate::device::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
-use crate::in_flight::stream_uses::StreamUses;
+use crate::in_flight::stream_uses::{StreamUses, Use};
 use crate::job::apart::Extent;
 use crate::job::chunk_memory::StridedPlaces;
 use crate::job::dependencies::Dependencies;
 use crate::job::leaf::Leaf;
 use crate::job::locate_leaves::Scan;
 use crate::plan::preallocated::{DestinationRange, DestinationSpot};
+use crate::runtime::lent_collector;
 use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::runtime::sync::Mutex;
 use crate::tensor::layout::Layout;
@@ -302,8 +303,14 @@ impl Preallocated {
     /// Marks the memory as filled by `copy`. Returns the streams that it was handed to, to which nobody else can add any more.
     /// Fails, and marks nothing, if somebody else holds some of it.
     pub(crate) fn claim(&self, copy: &Arc<Completion>) -> Result<StreamUses> {
-        // Dropped after the lock is released.
+        // Dropped after the lock is released, as are owners of streams that go meanwhile.
         let mut past = Vec::new();
+        let (claimed, gone) = lent_collector::collect(|| self.claim_all(copy, &mut past));
+        gone.let_go();
+        claimed
+    }
+
+    fn claim_all(&self, copy: &Arc<Completion>, past: &mut Vec<Use>) -> Result<StreamUses> {
         let mut all = self.memory.lock();
         let mut uses = StreamUses::new();
         for memory in all.iter_mut().filter(|memory| memory.is_written) {

@@ -187,7 +187,7 @@ impl<'a> Scan<'a> {
         match reader.is_some_and(|reader| reader.limits().gathers()) {
             false => "copy strided tensors into memory that is there; start_copy keeps their strides",
             true if self.is_unreached(&leaf.storage) => {
-                "gather what the program has allocated on another device; copy it within that device first (CopyPolicy::Always)"
+                "let another device gather what the program has allocated there; copy it within its device first (CopyPolicy::Always)"
             }
             true if dims > Runs::MOST_DIMS => {
                 "gather tensors of more than 8 dimensions; copy them with start_copy, which keeps their strides"
@@ -324,7 +324,7 @@ impl<'a> Scan<'a> {
         if cast.may_not_fit() {
             "look at integers that may not fit; say saturating(), or copy them to the host without the cast, and cast on the way from there"
         } else if self.is_unreached(storage) {
-            "cast what the program has allocated on another device; copy it within that device first (CopyPolicy::Always)"
+            "let another device cast what the program has allocated there; copy it within its device first (CopyPolicy::Always)"
         } else if runs.dims().len() > Runs::MOST_DIMS {
             "cast tensors of more than 8 dimensions; call contiguous() first"
         } else if !self.reached_by_kernels {

@@ -15,12 +15,12 @@ use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::deferred_release;
 use crate::in_flight::graph_use::GraphUse;
+use crate::in_flight::locked_uses::LockedUses;
 use crate::in_flight::memory_budget::Allocated;
 use crate::in_flight::retained::Retained;
 use crate::in_flight::stream_uses::{Handed, List, StreamUses, Uses};
 use crate::plan::plan::Chunk;
 use crate::runtime::fork;
-use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 use crate::staging::page_locked::PageLocked;
 use crate::tensor::bulk_arc;
@@ -60,7 +60,7 @@ struct StorageInner {
     /// Whether there was ever something in `uses`, which is locked only then.
     used: AtomicBool,
     memory: ManuallyDrop<Memory>,
-    uses: Mutex<Uses>,
+    uses: LockedUses,
 }
 
 // SAFETY: `host` points into `memory`, which is Send and Sync; reads and writes through it are guarded by
@@ -155,7 +155,7 @@ impl Storage {
             gaps: Gaps::Kept,
             lent: from.0.lent,
             used: AtomicBool::new(true),
-            uses: Mutex::new(whole.uses_so_far()),
+            uses: LockedUses::new(whole.uses_so_far()),
         }))
     }
 
@@ -171,7 +171,7 @@ impl Storage {
             gaps: Gaps::Kept,
             lent: from.lent,
             used: AtomicBool::new(true),
-            uses: Mutex::default(),
+            uses: LockedUses::default(),
         }));
         drop(from);
         joined.settle();
@@ -219,7 +219,7 @@ impl Storage {
             gaps,
             lent,
             used: AtomicBool::new(false),
-            uses: Mutex::default(),
+            uses: LockedUses::default(),
         };
         Self(BulkArc::new(memory))
     }
@@ -493,7 +493,7 @@ impl Storage {
 
     /// The memory is not given back before everything submitted to `stream` up to that moment is done.
     pub(crate) fn record_stream(&self, stream: &Arc<dyn BackendStream>) {
-        let is_known = self.0.uses.lock().know(stream);
+        let is_known = self.0.uses.with(|uses| uses.know(stream));
         if !is_known {
             self.hand_to(&Handed::new(stream));
         }
@@ -501,11 +501,10 @@ impl Storage {
 
     /// The same for the stream of a queue.
     pub(crate) fn hand_to(&self, stream: &Arc<Handed>) {
-        let over = {
-            let mut uses = self.0.uses.lock();
+        let over = self.0.uses.with(|uses| {
             self.0.used.store(true, Ordering::Release);
             uses.hand_to(stream)
-        };
+        });
         // Not under the lock: streams may go with it.
         drop(over);
     }
@@ -513,17 +512,16 @@ impl Storage {
     /// A graph that is being captured on `stream` uses the memory.
     pub(crate) fn use_in_graph(&self, graph: &Arc<GraphUse>, stream: &Arc<Handed>) {
         self.hand_to(stream);
-        let over = self.0.uses.lock().add_graph(graph);
+        let over = self.0.uses.with(|uses| uses.add_graph(graph));
         drop(over);
     }
 
     /// The memory is not given back before `ticket` is reached.
     pub(crate) fn record_use(&self, ticket: Ticket) {
-        let over = {
-            let mut uses = self.0.uses.lock();
+        let over = self.0.uses.with(|uses| {
             self.0.used.store(true, Ordering::Release);
             uses.last_until(ticket)
-        };
+        });
         drop(over);
     }
 
@@ -537,23 +535,22 @@ impl Storage {
     }
 
     fn add_known_uses(&self, streams: &mut StreamUses) {
-        self.0.uses.lock().add_to(streams);
+        self.0.uses.with(|uses| uses.add_to(streams));
         self.0.memory.also_used().iter().for_each(|storage| storage.add_uses(streams));
     }
 
     /// Its uses up to now.
     pub(crate) fn uses_so_far(&self) -> Uses {
-        self.0.uses.lock().so_far()
+        self.0.uses.with(|uses| uses.so_far())
     }
 
     /// Keeps the uses of parts that have gone until the memory goes.
     pub(crate) fn keep(&self, uses: Uses) {
         if !uses.is_empty() {
-            let over = {
-                let mut known = self.0.uses.lock();
+            let over = self.0.uses.with(|known| {
                 self.0.used.store(true, Ordering::Release);
                 known.absorb(uses)
-            };
+            });
             drop(over);
         }
     }
@@ -620,13 +617,14 @@ impl StorageInner {
 
     /// Takes out the uses that are over. To be called while nobody else holds the memory.
     fn take_past_uses(&self) -> List {
-        let mut past = self.uses.lock().take_past();
+        let mut past = self.uses.with(Uses::take_past);
         self.memory.also_used().iter().for_each(|storage| past.extend(storage.0.take_past_uses()));
         past
     }
 
     fn is_unused(&self) -> bool {
-        self.uses.lock().is_empty() && self.memory.also_used().iter().all(|storage| storage.0.is_unused())
+        self.uses.with(|uses| uses.is_empty())
+            && self.memory.also_used().iter().all(|storage| storage.0.is_unused())
     }
 
     fn is_lent(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::device::check_limits;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::job::job::Job;
+use crate::job::kernels::LARGEST_COPIED;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
@@ -66,6 +67,10 @@ pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
 
 /// The caller's thread puts at most so many entries into the table of a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
+
+/// The caller's thread uses a kernel for at most so many bytes: then the copies beside it are few. Where gaps are left out, they are
+/// counted.
+const MOST_GATHERED_INLINE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_COPIED;
 
 pub(crate) fn take_blocks(
     job: &Job,
@@ -150,11 +155,7 @@ fn take_block(device: &Device, bytes: usize, direction: Direction, effort: Effor
 /// them for the caller's thread.
 pub(crate) fn table_inline(job: &Job, path: &TransferPath) -> Option<usize> {
     let few_large = || match path.kernels.strided {
-        // All that is larger than what the kernel copies.
-        None => path
-            .kernels
-            .ranges
-            .is_some_and(|ranges| job.plan.source_span(path.source) <= MOST_INLINE_COPIES * ranges.largest),
+        None => job.plan.source_span(path.source) <= MOST_GATHERED_INLINE_BYTES,
         Some(_) => coalesce::count_large(job, path, MOST_INLINE_COPIES) <= MOST_INLINE_COPIES,
     };
     table_bytes(job, path).filter(|_| coalesce::most(job, path) <= MOST_GATHERED_INLINE && few_large())

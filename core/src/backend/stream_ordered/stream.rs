@@ -140,9 +140,10 @@ impl<A: Api> StreamState<A> {
         self.handle
     }
 
-    /// The stream of `peer` that works on behalf of this one. It is created at the first call.
+    /// The stream of `peer` that works on behalf of this one. It is created at the first call, and anew where it is lost.
     pub(crate) fn beside(&self, peer: &Arc<Context<A>>) -> Result<Arc<Self>> {
         let mut all = self.beside.lock();
+        all.retain(|stream| stream.check().is_ok());
         if let Some(known) = all.iter().find(|stream| stream.context.is_same(peer)) {
             return Ok(known.clone());
         }
