@@ -18,7 +18,7 @@ stage_wgpu() {
     # On a processor the kernel that gathers does not pay: it runs where it is told to.
     step "${required[@]}" TRANSSHIP_WGPU_GATHER=always "$(plain tests/conformance/main.rs)" wgpu::
     step "${required[@]}" "$(plain tests/soak/main.rs)" wgpu --steps "$soak_steps"
-    step "${both[@]}" "$(plain tests/soak/main.rs)" wgpu --steps "$soak_steps"
+    step "${both[@]}" TRANSSHIP_WGPU_GATHER=always "$(plain tests/soak/main.rs)" wgpu --steps "$soak_steps"
     step "$(plain examples/wgpu_compute.rs)"
     step "$(plain examples/detection_batch.rs)" wgpu:0
     step "$(plain benches/download_phases.rs)"

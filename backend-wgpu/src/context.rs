@@ -7,7 +7,7 @@ use transship_core::{DeviceId, Error, Result};
 use wgpu::{BufferDescriptor, BufferUsages, PollType};
 
 use crate::counters::WgpuCounters;
-use crate::gather_kernel::GatherKernel;
+use crate::kernels::Kernels;
 use crate::recycled::Recycled;
 use crate::scopes::{failed, scoped};
 use crate::timeline::Timeline;
@@ -36,25 +36,16 @@ pub(crate) struct Context {
     timeline: Arc<Timeline>,
     counters: WgpuCounters,
     recycled: Recycled<wgpu::Buffer>,
-    gather_kernel: Option<GatherKernel>,
+    kernels: Kernels,
 }
 
 impl Context {
     pub(crate) fn new(id: DeviceId, device: wgpu::Device, queue: wgpu::Queue) -> Arc<Self> {
         let (timeline, counters, recycled) = (Timeline::new(id), WgpuCounters::default(), Recycled::new());
         let largest_buffer = usize::try_from(device.limits().max_buffer_size).unwrap_or(usize::MAX);
-        let gather_kernel = GatherKernel::new(&device);
-        let mut context = Self {
-            id,
-            device,
-            queue,
-            usages: USAGES,
-            largest_buffer,
-            timeline,
-            counters,
-            recycled,
-            gather_kernel,
-        };
+        let kernels = Kernels::new(&device);
+        let mut context =
+            Self { id, device, queue, usages: USAGES, largest_buffer, timeline, counters, recycled, kernels };
         // GL may refuse index buffers that are anything else as well.
         if context.create_buffer(4, USAGES | BufferUsages::INDEX, "device", false).is_ok() {
             context.usages |= BufferUsages::INDEX;
@@ -95,19 +86,18 @@ impl Context {
         &self.recycled
     }
 
-    /// What makes many small downloads at once, where that pays.
-    pub(crate) fn gather_kernel(&self) -> Option<&GatherKernel> {
-        self.gather_kernel.as_ref()
+    pub(crate) fn kernels(&self) -> &Kernels {
+        &self.kernels
     }
 
     /// How many bytes of device memory are kept, for tensors and for what gathers.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.recycled.bytes() + self.gather_kernel.as_ref().map_or(0, GatherKernel::bytes)
+        self.recycled.bytes() + self.kernels.workspaces.bytes()
     }
 
     /// Lets go of them; returns how many there were.
     pub(crate) fn trim(&self) -> usize {
-        self.recycled.trim() + self.gather_kernel.as_ref().map_or(0, GatherKernel::trim)
+        self.recycled.trim() + self.kernels.workspaces.trim()
     }
 
     /// Fails if the device is known to be lost; nothing is kept for it then.

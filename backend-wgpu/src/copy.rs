@@ -5,16 +5,19 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use transship_core::backend::{Buffer, CopyOp, Direction, HostSide, Moved, Staging, Submission};
+use transship_core::backend::{Buffer, CopyOp, Direction, GatherTo, HostSide, Moved, Staging, Submission};
 use transship_core::{Error, Result};
 use wgpu::BufferUsages;
 
 use crate::context::Context;
 use crate::gather::{Stretch, Target, stretches};
-use crate::gather_kernel::{Range, Workspace};
+use crate::gather_kernel::Range;
 use crate::memory::WgpuBuffer;
 use crate::scopes::scoped;
 use crate::staging::{Block, WgpuStaging};
+use crate::strided_copies::{self, Gathers, Planned};
+use crate::strided_entry::Part;
+use crate::workspace::Workspace;
 
 /// Submits `ops` and a position behind them.
 ///
@@ -33,7 +36,9 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
     }
     let stretches = batch.stretches(context);
     let gathered = stretches.iter().map(|stretch| stretch.downloads.len()).sum();
-    let (position, error) = batch.send(context, &stretches);
+    let planned = batch.gathers.plan(context)?;
+    let (position, copies, error) = batch.send(context, &stretches, planned);
+    batch.moved.as_copies(copies);
     if let Some(error) = error {
         let error = context.explain("Queue::submit", &error);
         context.check()?;
@@ -58,6 +63,7 @@ pub(crate) unsafe fn submit(context: &Arc<Context>, ops: &[CopyOp<'_>]) -> Resul
 #[derive(Default)]
 struct Batch<'a> {
     commands: SmallVec<[Command<'a>; 2]>,
+    gathers: Gathers<'a>,
     /// The staging blocks, each once.
     blocks: SmallVec<[Arc<Block>; 2]>,
     landings: Vec<Landing>,
@@ -105,6 +111,8 @@ enum Command<'a> {
         to: Place<'a>,
         bytes: u64,
     },
+    /// One of `Batch::gathers`.
+    Gather,
 }
 
 /// Bytes that come down into a block of their own and go on to ordinary memory.
@@ -121,6 +129,8 @@ impl<'a> Batch<'a> {
             CopyOp::Upload { bytes: 0, .. }
             | CopyOp::Download { bytes: 0, .. }
             | CopyOp::Between { bytes: 0, .. }
+            | CopyOp::Gather { bytes: 0, .. }
+            | CopyOp::UploadCast { bytes: 0, .. }
             | CopyOp::Clear { bytes: 0, .. } => return Ok(()),
             CopyOp::Upload { from, to, to_offset, bytes } => {
                 let to = place(context, to, to_offset)?;
@@ -136,6 +146,21 @@ impl<'a> Batch<'a> {
                     true => self.within(context, from, to, bytes)?,
                     false => Command::Copy { from, to, bytes: bytes as u64 },
                 }
+            }
+            CopyOp::Gather { from, elements, skip, to, bytes } => {
+                let (from, offset) = place(context, from, elements.offset)?;
+                let to = self.target(context, to, bytes)?;
+                self.gathers.add(context, from, Part::new(elements, offset, skip, bytes), to)?;
+                Command::Gather
+            }
+            CopyOp::UploadCast { from, from_offset, cast, to, to_offset, bytes } => {
+                let (to, to_offset) = place(context, to, to_offset)?;
+                self.block(context, from, Direction::Upload)?;
+                let from = own_block(from).ok_or_else(|| foreign_block(context))?.buffer();
+                let part = Part::side_by_side(cast, from_offset as u64, bytes);
+                let to = strided_copies::Target::Buffer(to);
+                self.gathers.add(context, from, part, (to, to_offset))?;
+                Command::Gather
             }
             CopyOp::Clear { to, to_offset, bytes } => {
                 let to = place(context, to, to_offset)?;
@@ -184,24 +209,47 @@ impl<'a> Batch<'a> {
         to: HostSide<'a>,
         bytes: usize,
     ) -> Result<Command<'a>> {
+        let (block, offset) = self.landing(context, to, bytes)?;
+        Ok(Command::Down { from, block, offset, bytes: bytes as u64 })
+    }
+
+    /// Where a kernel's elements go.
+    fn target(
+        &mut self,
+        context: &Arc<Context>,
+        to: GatherTo<'a>,
+        bytes: usize,
+    ) -> Result<(strided_copies::Target<'a>, u64)> {
+        Ok(match to {
+            GatherTo::Host(to) => {
+                let (block, offset) = self.landing(context, to, bytes)?;
+                (strided_copies::Target::Block(block), offset)
+            }
+            GatherTo::Device(to, offset) => {
+                let (to, offset) = place(context, to, offset)?;
+                (strided_copies::Target::Buffer(to), offset)
+            }
+        })
+    }
+
+    /// The index of the block that `bytes` bytes for the host come down into, and where in it.
+    fn landing(&mut self, context: &Arc<Context>, to: HostSide<'a>, bytes: usize) -> Result<(usize, u64)> {
         if let HostSide::Staging(block, offset) = to {
-            let block = self.block(context, block, Direction::Download)?;
-            return Ok(Command::Down { from, block, offset: offset as u64, bytes: bytes as u64 });
+            return Ok((self.block(context, block, Direction::Download)?, offset as u64));
         }
         let to =
             to.destination().ok_or_else(|| context.unsupported("write to a host range that is read-only"))?;
         let landing = Landing { block: WgpuStaging::landing(context, bytes)?, to, bytes };
         let block = self.block(context, &landing.block, Direction::Download)?;
         self.landings.push(landing);
-        Ok(Command::Down { from, block, offset: 0, bytes: bytes as u64 })
+        Ok((block, 0))
     }
 
     /// The index of a staging block, which must be one of this device.
     fn block(&mut self, context: &Context, staging: &dyn Staging, direction: Direction) -> Result<usize> {
-        let own = (staging as &dyn Any).downcast_ref::<WgpuStaging>().map(WgpuStaging::block);
+        let own = own_block(staging);
         let own = own.filter(|block| block.direction() == direction && block.context().is(context));
-        let own =
-            own.ok_or_else(|| context.unsupported("copy through staging of another device or direction"))?;
+        let own = own.ok_or_else(|| foreign_block(context))?;
         let known = self.blocks.iter().position(|known| Arc::ptr_eq(known, own));
         Ok(known.unwrap_or_else(|| {
             self.blocks.push(own.clone());
@@ -219,21 +267,36 @@ impl<'a> Batch<'a> {
             }
             _ => None,
         };
-        let commands = self.commands.iter().map(target);
-        context.gather_kernel().map_or_else(Vec::new, |kernel| stretches(commands, kernel.room()))
+        let kernels = context.kernels();
+        match (&kernels.ranges, kernels.workspaces.room()) {
+            (Some(_), Some(room)) => stretches(self.commands.iter().map(target), room),
+            _ => Vec::new(),
+        }
     }
 
-    /// Hands the commands to the queue, the downloads of `stretches` gathered. What goes wrong is in the error; the position is
-    /// reached in any case, unless the device is lost.
-    fn send(&mut self, context: &Context, stretches: &[Stretch]) -> (u64, Option<wgpu::Error>) {
+    /// Hands the commands to the queue, the downloads of `stretches` and what was planned gathered. Returns how many copies that takes.
+    /// What goes wrong is in the error; the position is reached in any case, unless the device is lost.
+    fn send(
+        &self,
+        context: &Context,
+        stretches: &[Stretch],
+        planned: Option<Planned<'_>>,
+    ) -> (u64, usize, Option<wgpu::Error>) {
         let (position, signals) = context.timeline().issue(self.blocks.len().max(1));
         let mut signals = signals.into_iter();
-        let ((workspace, copies), error) = scoped(context.device(), || {
+        let ((workspaces, copies), error) = scoped(context.device(), || {
             self.blocks.iter().for_each(|block| block.close());
             let mut encoder =
                 context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            let (workspace, launches) = self.gather(context, &mut encoder, stretches).unzip();
-            let mut copies = launches.unwrap_or(0) + stretches.len();
+            let mut copies = self.gathers.copy_sources(&mut encoder);
+            let block = |number: usize| self.blocks.get(number).map(|block| block.buffer());
+            let strided = planned.map(|planned| planned.encode(context, &mut encoder, block));
+            let gathered = self.gather(context, &mut encoder, stretches);
+            let workspaces = [strided, gathered].map(|used| {
+                let (workspace, made) = used?;
+                copies += made;
+                Some(workspace)
+            });
             for command in self.alone(stretches) {
                 copies += self.encode(context, &mut encoder, command);
             }
@@ -245,14 +308,13 @@ impl<'a> Batch<'a> {
                 encoder.on_submitted_work_done(move || signal.give());
             }
             context.queue().submit([encoder.finish()]);
-            (workspace, copies)
+            (workspaces, copies)
         });
-        if let (Some(kernel), Some(workspace), None) = (context.gather_kernel(), workspace, &error) {
-            kernel.keep(workspace);
+        if error.is_none() {
+            workspaces.into_iter().flatten().for_each(|used| context.kernels().workspaces.keep(used));
         }
         context.counters().driver_called(copies + 2 * self.blocks.len() + 3);
-        self.moved.as_copies(copies);
-        (position, error)
+        (position, copies, error)
     }
 
     /// The commands that belong to no stretch.
@@ -266,17 +328,19 @@ impl<'a> Batch<'a> {
     }
 
     /// Has a kernel put the downloads of each stretch side by side, and copies from there. Returns what it used, and how many
-    /// launches it took; `None` if there is nothing to gather.
+    /// launches and copies it took; `None` if there is nothing to gather.
     fn gather(
         &self,
         context: &Context,
         encoder: &mut wgpu::CommandEncoder,
         stretches: &[Stretch],
     ) -> Option<(Workspace, usize)> {
-        let (kernel, last) = (context.gather_kernel()?, stretches.last()?);
+        let kernels = context.kernels();
+        let (kernel, last) = (kernels.ranges.as_ref()?, stretches.last()?);
         let ranges: Vec<Range<'_>> = stretches.iter().flat_map(|stretch| self.ranges(stretch)).collect();
         let (device, queue) = (context.device(), context.queue());
-        let mut workspace = kernel.workspace(device, ranges.len(), last.gathered_at + last.bytes);
+        let (table, bytes) = (kernel.table_bytes(ranges.len()), last.gathered_at + last.bytes);
+        let mut workspace = kernels.workspaces.take(device, table, bytes);
         let launches = kernel.bind(device, queue, &mut workspace, &ranges);
         kernel.launch(encoder, &launches);
         for stretch in stretches {
@@ -285,7 +349,7 @@ impl<'a> Batch<'a> {
                 encoder.copy_buffer_to_buffer(from, stretch.gathered_at, to, stretch.offset, stretch.bytes);
             }
         }
-        Some((workspace, launches.count()))
+        Some((workspace, launches.count() + stretches.len()))
     }
 
     fn ranges<'b>(&'b self, stretch: &'b Stretch) -> impl Iterator<Item = Range<'a>> + 'b {
@@ -323,6 +387,7 @@ impl<'a> Batch<'a> {
             }
             Command::Clear { to, bytes } => encoder.clear_buffer(to.0, to.1, Some(bytes)),
             Command::Write { from, to, bytes } => write(context.queue(), from, to, bytes),
+            Command::Gather => return 0,
         }
         1
     }
@@ -349,6 +414,14 @@ impl Landing {
         unsafe { self.to.copy_from_nonoverlapping(from, self.bytes) };
         Ok(())
     }
+}
+
+fn own_block(staging: &dyn Staging) -> Option<&Arc<Block>> {
+    (staging as &dyn Any).downcast_ref::<WgpuStaging>().map(WgpuStaging::block)
+}
+
+fn foreign_block(context: &Context) -> Error {
+    context.unsupported("copy through staging of another device or direction")
 }
 
 /// Where `offset` of `buffer` is; fails unless the buffer is one of this device.

@@ -16,6 +16,7 @@ use crate::host_written;
 use crate::memory::WgpuBuffer;
 use crate::staging::WgpuStaging;
 use crate::stream::WgpuStream;
+use crate::strided_kernel::StridedKernel;
 
 /// The largest alignment of offsets that any API asks for.
 const BUFFER_ALIGNMENT: Alignment = match Alignment::new(256) {
@@ -153,9 +154,10 @@ fn limits(context: &Context, largest_open: usize) -> Limits {
     limits.bindable_alignment = bytes(context.device().limits().min_storage_buffer_offset_alignment);
     limits.largest_open = largest_open;
     limits.mapped_staging = true;
-    if context.gather_kernel().is_some() {
+    if context.kernels().ranges.is_some() {
         limits.copies_at_once = COPIES_GATHERED_AT_ONCE;
     }
+    limits.largest_strided = context.kernels().strided.as_ref().map_or(0, StridedKernel::largest);
     limits
 }
 

@@ -2,16 +2,16 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use parking_lot::Mutex;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding, BufferBindingType,
-    BufferDescriptor, BufferUsages, CommandEncoder, ComputePassDescriptor, ComputePipeline,
-    ComputePipelineDescriptor, Device, DeviceType, Features, PipelineCompilationOptions,
-    PipelineLayoutDescriptor, Queue, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    CommandEncoder, ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device, Features,
+    PipelineCompilationOptions, PipelineLayoutDescriptor, Queue, ShaderModuleDescriptor, ShaderRuntimeChecks,
+    ShaderSource, ShaderStages,
 };
 
 use crate::scopes::scoped;
+use crate::workspace::Workspace;
 
 /// What arrays of bindings need.
 pub(crate) const ARRAYS: Features = Features::BUFFER_BINDING_ARRAY
@@ -33,12 +33,6 @@ const BYTES_OF_WORKGROUP: u64 = 4 << 10;
 const ENTRY: u64 = 16;
 /// The largest alignment of bindings that any API asks for.
 const TABLE_ALIGNMENT: u64 = 256;
-/// The least memory that is written, in bytes: all small batches share it. And the most.
-const LEAST_ROOM: u64 = 256 << 10;
-const MOST_ROOM: u64 = 8 << 20;
-/// So many threads that submit at the same time find memory that is kept.
-const MOST_KEPT: usize = 4;
-
 /// Words of a range, from where in its binding, and to where. The third number of a launch counts parts of a range.
 const TEXT: &str = "
 @group(0) @binding(0) var<storage, read> table: array<vec4<u32>>;
@@ -74,17 +68,6 @@ pub(crate) struct GatherKernel {
     most: usize,
     /// Where bindings begin.
     alignment: u64,
-    /// So many bytes one submission writes.
-    room: u64,
-    kept: Mutex<Vec<Workspace>>,
-}
-
-/// Memory of one submission. The queue orders the next use behind the last one.
-pub(crate) struct Workspace {
-    table: Buffer,
-    /// What the table says.
-    entries: Vec<u8>,
-    gathered: Buffer,
 }
 
 /// The launches of one submission.
@@ -97,76 +80,18 @@ struct Launch {
 }
 
 impl GatherKernel {
-    /// For `device`; `None` if copies are as good there, or if the device has too few bindings.
+    /// For `device`; `None` if it has too few bindings.
     pub(crate) fn new(device: &Device) -> Option<Self> {
-        let info = device.adapter_info();
-        let (is_array, most) = bindings(device, info.backend)?;
-        // On a processor the launch of a kernel takes longer than all copies.
-        let pays = !matches!(info.device_type, DeviceType::Cpu) && info.backend != wgpu::Backend::Gl;
-        if !setting(pays) {
-            return None;
-        }
+        let (is_array, most) = bindings(device, device.adapter_info().backend)?;
         let limits = device.limits();
-        let room = MOST_ROOM.min(limits.max_storage_buffer_binding_size).min(limits.max_buffer_size) & !3;
-        if room < LEAST_ROOM {
-            return None;
-        }
         let ((layout, pipeline), error) = scoped(device, || build(device, is_array, most));
         let alignment = u64::from(limits.min_storage_buffer_offset_alignment);
-        let (most, kept) = (most as usize, Mutex::default());
-        error.is_none().then_some(Self { pipeline, layout, is_array, most, alignment, room, kept })
+        error.is_none().then_some(Self { pipeline, layout, is_array, most: most as usize, alignment })
     }
 
-    /// So many bytes one submission writes at the most.
-    pub(crate) fn room(&self) -> u64 {
-        self.room
-    }
-
-    /// Memory for a submission that writes `bytes` bytes; to be called where errors are caught.
-    pub(crate) fn workspace(&self, device: &Device, ranges: usize, bytes: u64) -> Workspace {
-        let table = self.table_stride() * ranges.div_ceil(self.most) as u64;
-        let fits = |kept: &Workspace| kept.table.size() >= table && kept.gathered.size() >= bytes;
-        let mut kept = self.kept.lock();
-        let found = kept.iter().rposition(fits).map(|index| kept.swap_remove(index));
-        drop(kept);
-        found.unwrap_or_else(|| {
-            let buffer = |size: u64, usage| {
-                let usage = usage | BufferUsages::STORAGE;
-                device.create_buffer(&BufferDescriptor {
-                    label: None,
-                    size,
-                    usage,
-                    mapped_at_creation: false,
-                })
-            };
-            let room = bytes.max(LEAST_ROOM).next_power_of_two().min(self.room);
-            Workspace {
-                table: buffer(table.next_power_of_two(), BufferUsages::COPY_DST),
-                entries: Vec::new(),
-                gathered: buffer(room, BufferUsages::COPY_SRC),
-            }
-        })
-    }
-
-    /// Keeps memory for the next submission. The last one that uses it is submitted.
-    pub(crate) fn keep(&self, workspace: Workspace) {
-        let mut kept = self.kept.lock();
-        // What was kept first goes first: it may be too small by now.
-        let surplus = (kept.len() >= MOST_KEPT).then(|| kept.remove(0));
-        kept.push(workspace);
-        drop(kept);
-        drop(surplus);
-    }
-
-    /// Lets go of what is kept; returns how many bytes.
-    pub(crate) fn trim(&self) -> usize {
-        let kept = std::mem::take(&mut *self.kept.lock());
-        bytes_of(&kept)
-    }
-
-    /// How many bytes are kept.
-    pub(crate) fn bytes(&self) -> usize {
-        bytes_of(&self.kept.lock())
+    /// Bytes of the table for so many ranges.
+    pub(crate) fn table_bytes(&self, ranges: usize) -> u64 {
+        self.table_stride() * ranges.div_ceil(self.most) as u64
     }
 
     /// Binds `ranges`, for which `workspace` was taken.
@@ -190,7 +115,7 @@ impl GatherKernel {
                 sources.push(source);
             }
             let table = BufferBinding {
-                buffer: &workspace.table,
+                buffer: workspace.table(),
                 offset: table_offset as u64,
                 size: size_of_table(ranges.len()),
             };
@@ -199,11 +124,7 @@ impl GatherKernel {
             let sources = self.bind_sources(device, workspace, table, &mut sources);
             launches.push(Launch { sources, size });
         }
-        // Batches of one shape follow each other: they have the same table.
-        if table != workspace.entries {
-            queue.write_buffer(&workspace.table, 0, &table);
-            workspace.entries = table;
-        }
+        workspace.write_table(queue, table);
         Launches(launches)
     }
 
@@ -215,8 +136,10 @@ impl GatherKernel {
         sources: &mut Vec<BufferBinding<'a>>,
     ) -> BindGroup {
         let entry = |binding, resource| BindGroupEntry { binding, resource };
-        let mut entries =
-            vec![entry(0, BindingResource::Buffer(table)), entry(1, workspace.gathered.as_entire_binding())];
+        let mut entries = vec![
+            entry(0, BindingResource::Buffer(table)),
+            entry(1, workspace.gathered().as_entire_binding()),
+        ];
         match self.is_array {
             true => entries.push(entry(IN_FRONT, BindingResource::BufferArray(sources))),
             false => {
@@ -251,13 +174,6 @@ impl GatherKernel {
     }
 }
 
-impl Workspace {
-    /// What the kernel writes.
-    pub(crate) fn gathered(&self) -> &Buffer {
-        &self.gathered
-    }
-}
-
 impl Launches {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
@@ -280,15 +196,6 @@ impl<'a> Range<'a> {
             to.copy_from_slice(&word.to_ne_bytes());
         }
         entry
-    }
-}
-
-/// What the variable `TRANSSHIP_WGPU_GATHER` says, which is there for tests and measurements: `always`, `never`, or else `pays`.
-fn setting(pays: bool) -> bool {
-    match std::env::var("TRANSSHIP_WGPU_GATHER").as_deref() {
-        Ok("always") => true,
-        Ok("never") => false,
-        _ => pays,
     }
 }
 
@@ -380,9 +287,4 @@ fn text(is_array: bool, most: u32) -> String {
 
 fn size_of_table(entries: usize) -> Option<NonZeroU64> {
     NonZeroU64::new(entries as u64 * ENTRY)
-}
-
-fn bytes_of(kept: &[Workspace]) -> usize {
-    let bytes: u64 = kept.iter().map(|workspace| workspace.table.size() + workspace.gathered.size()).sum();
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

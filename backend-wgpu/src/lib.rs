@@ -17,7 +17,13 @@
 //!
 //! Many small downloads in one copy are gathered by a compute kernel, where the device has bindings enough for it: at least 14 storage
 //! buffers a stage, or better `BUFFER_BINDING_ARRAY`, `STORAGE_RESOURCE_BINDING_ARRAY` and `PARTIALLY_BOUND_BINDING_ARRAY`, which
-//! devices that this crate opens have where the adapter does. On processors and with GL it does not pay. The environment variable
+//! devices that this crate opens have where the adapter does.
+//!
+//! Tensors with gaps are copied without them, and elements are cast, by another one, where the device has three storage buffers a stage: down to the
+//! host and within the device. So is what gets larger by a cast on the way up. What is larger than a binding, or lies in more memory, is copied with its gaps
+//! (`Limits::largest_strided`).
+//!
+//! Both are made when the device is opened. On processors and with GL they do not pay, and are left out. The environment variable
 //! `TRANSSHIP_WGPU_GATHER` says `always` or `never` instead, for tests and measurements; it is read when a device is opened.
 //!
 //! A program that depends on this crate itself, and not through the feature of `transship`, must name it somewhere, if only by
@@ -33,13 +39,19 @@ mod gather;
 mod gather_kernel;
 mod host_written;
 mod interop;
+mod kernels;
 mod memory;
 mod recycled;
 mod scopes;
 mod staging;
 mod stream;
+mod strided_copies;
+mod strided_entry;
+mod strided_kernel;
+mod strided_rounds;
 mod timeline;
 mod view;
+mod workspace;
 
 pub use adapters::{AdapterDescription, adapters, find};
 pub use device::WgpuBackend;

@@ -72,7 +72,7 @@ impl Bed {
             Needs::Device | Needs::Casts if self.device.is_host() => {
                 Some("the host is no other device".to_owned())
             }
-            Needs::Casts if self.device.limits().gather_strided.is_none() => {
+            Needs::Casts if !self.device.limits().gathers() => {
                 Some("the device casts nothing that lies on it".to_owned())
             }
             _ => None,

@@ -45,6 +45,13 @@ fn edges() -> Vec<LateConfig> {
         LateConfig { gather: Some(8192), ..config() },
         LateConfig { gather_strided: Some(0), ..config() },
         LateConfig { gather: Some(8192), gather_strided: Some(8192), ..config() },
+        LateConfig { largest_strided: 1, ..config() },
+        LateConfig {
+            largest_strided: usize::MAX,
+            copy_granularity: granule,
+            mapped_staging: true,
+            ..config()
+        },
     ]
 }
 
@@ -163,6 +170,18 @@ fn limits_that_no_copy_can_keep_are_refused_with_what_they_may_be() {
             "gather_strided",
             "8",
             "None where copy_granularity is not 1",
+        ),
+        (
+            LateConfig { gather: Some(8), largest_strided: 9, ..config() },
+            "largest_strided",
+            "9",
+            "0 where gather or gather_strided is set",
+        ),
+        (
+            LateConfig { gather_strided: Some(8), largest_strided: 9, ..config() },
+            "largest_strided",
+            "9",
+            "0 where gather or gather_strided is set",
         ),
     ];
     for (config, expected, shown, allowed) in refused {

@@ -7,12 +7,23 @@ mod support;
 use late_backend::LateConfig;
 use proptest::prelude::*;
 use support::{in_time, no_violations, on, with};
-use transship_core::{CopyOptions, CopyPolicy, Device, Tensor, start_copy, start_copy_into};
+use transship_core::{
+    Alignment, Cast, CopyOptions, CopyPolicy, DType, Device, ErrorKind, Tensor, start_copy, start_copy_into,
+};
 
 const BYTES: usize = 100_000;
 
 fn gathering() -> LateConfig {
     LateConfig { gather: Some(24), gather_strided: Some(176), ..LateConfig::new("late") }
+}
+
+/// Beside other copies, without a table, and in granules.
+fn gathering_granules() -> LateConfig {
+    LateConfig {
+        largest_strided: 1 << 30,
+        copy_granularity: Alignment::new(4).unwrap(),
+        ..LateConfig::new("late")
+    }
 }
 
 fn numbers() -> Vec<u8> {
@@ -45,7 +56,19 @@ fn contents(tensors: &[Tensor]) -> Vec<Vec<u8>> {
 
 #[test]
 fn gaps_are_left_out_without_pinned_memory_as_well() {
-    let (late, device) = with(LateConfig { staging_memory: 0, ..gathering() });
+    gaps_are_left_out_without_pinned_memory(gathering(), 0);
+}
+
+/// A kernel that needs no table reaches ordinary memory. Runs of 3 bytes are no copies there.
+///
+/// catches: 420-runs-that-are-no-granules
+#[test]
+fn kernels_without_a_table_write_to_ordinary_memory() {
+    gaps_are_left_out_without_pinned_memory(gathering_granules(), 10);
+}
+
+fn gaps_are_left_out_without_pinned_memory(config: LateConfig, gathered: u64) {
+    let (late, device) = with(LateConfig { staging_memory: 0, ..config });
     let there = on(&device, &numbers());
     let columns = |tensor: &Tensor| {
         let matrix = tensor.reshape(&[1000, 100]).unwrap();
@@ -55,7 +78,51 @@ fn gaps_are_left_out_without_pinned_memory_as_well() {
     let (back, report) = copy.wait_with_report().unwrap();
     assert_eq!(contents(&back), contents(&columns(&Tensor::from(numbers()))));
     assert!(back.iter().all(Tensor::is_contiguous));
-    assert_eq!((report.copied_bytes, report.gathered), (30_000, 0), "{report}");
+    assert_eq!((report.copied_bytes, report.gathered), (30_000, gathered), "{report}");
+    no_violations(&late);
+}
+
+/// Where kernels reach so far only, what lies farther apart is copied as it lies. One run has no gaps, whatever its size.
+///
+/// catches: 421-larger-than-the-device-gathers, 422-one-run-is-too-large-to-be-cast
+#[test]
+fn what_is_larger_than_the_device_gathers_keeps_its_gaps() {
+    let (late, device) = with(LateConfig { largest_strided: 60_000, ..gathering_granules() });
+    let columns = |rows: usize| {
+        let matrix = Tensor::from(numbers()).reshape(&[1000, 100]).unwrap();
+        let columns = |tensor: Tensor| tensor.narrow(0, 0, rows).unwrap().narrow(1, 8, 4).unwrap();
+        let there = on(&device, &numbers()).reshape(&[1000, 100]).unwrap();
+        (columns(matrix).to_bytes().unwrap(), columns(there))
+    };
+    for (rows, is_gathered) in [(600, true), (601, false)] {
+        let (expected, there) = columns(rows);
+        let back = start_copy(there.clone(), &Device::host(), CopyOptions::default()).unwrap();
+        let (back, report) = back.wait_with_report().unwrap();
+        assert_eq!(
+            (back.is_contiguous(), report.gathered),
+            (is_gathered, u64::from(is_gathered)),
+            "{report}"
+        );
+        assert_eq!(back.to_bytes().unwrap(), expected);
+        let cast = CopyOptions::default().cast(Cast::new(DType::U8, DType::U16));
+        match start_copy(there, &Device::host(), cast) {
+            Ok(copy) => assert_eq!((copy.wait().unwrap().dtype(), is_gathered), (DType::U16, true)),
+            Err(refused) => {
+                assert_eq!((refused.error().kind(), is_gathered), (ErrorKind::Unsupported, false));
+                assert!(format!("{refused:#}").contains("largest_strided"), "{refused:#}");
+            }
+        }
+    }
+    let held = Tensor::zeros(&[601, 4], DType::U8, &Device::host()).unwrap();
+    let refused = start_copy_into(columns(601).1, held, CopyOptions::default()).unwrap_err();
+    assert!(format!("{refused:#}").contains("largest_strided"), "{refused:#}");
+    // A tensor that is repeated has few bytes there.
+    let repeated = on(&device, &numbers()).as_strided(&[60_001, 2], &[0, 2], 1).unwrap();
+    let back = start_copy(repeated, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+    assert!(!back.is_contiguous() && back.to_bytes().unwrap() == [1, 3].repeat(60_001));
+    let cast = CopyOptions::default().cast(Cast::new(DType::U8, DType::U16));
+    let back = start_copy(on(&device, &numbers()), &Device::host(), cast).unwrap().wait().unwrap();
+    assert_eq!(back.to_vec::<u16>().unwrap(), numbers().into_iter().map(u16::from).collect::<Vec<_>>());
     no_violations(&late);
 }
 
@@ -134,10 +201,18 @@ proptest! {
         pinned_results in any::<bool>(),
         staging in prop_oneof![Just(1_usize << 26), (16..18_u32).prop_map(|bits| 1 << bits)],
         (seed, pack, into, within) in (prop::option::of(any::<u64>()), any::<bool>(), any::<bool>(), any::<bool>()),
+        granules in prop::option::of(any::<bool>()),
     ) {
-        let (late, device) = with(LateConfig { seed, ..gathering() });
+        let config = match granules {
+            None => gathering(),
+            Some(mapped_staging) => LateConfig { mapped_staging, ..gathering_granules() },
+        };
+        let (late, device) = with(LateConfig { seed, ..config });
         let there = views(&on(&device, &numbers()), &wanted);
         let expected = contents(&views(&Tensor::from(numbers()), &wanted));
+        // One run is read in granules.
+        let begins_with_one = |view: &Tensor| !view.is_contiguous() || view.offset().is_multiple_of(4);
+        let into = into && (granules.is_none() || there.iter().all(begins_with_one));
         device.set_staging_budget(staging).unwrap();
         device.set_result_budget(if pinned_results { 1 << 26 } else { 1 << 16 }).unwrap();
         let options = CopyOptions::default().packing(pack).policy(CopyPolicy::Always);

@@ -132,6 +132,44 @@ proptest! {
     }
 }
 
+/// Elements of two bytes come out, an odd number of them: what lies behind begins with the next granule, in the block too. Granules that are
+/// larger than a line are left to the host.
+/// catches: 434-granules-larger-than-a-line
+#[test]
+fn what_ends_within_a_granule_leaves_the_rest_of_it_alone() {
+    let halves = || CopyOptions::default().cast(Cast::new(DType::U8, DType::F16));
+    let batch = [
+        label(9, 1),
+        image(90_001, 2),
+        image(70_003, 3),
+        label(5, 4),
+        image(300_005, 5),
+        label(70_001, 6),
+        image(65_537, 7),
+    ];
+    let expected = by_the_host(&batch, &halves());
+    for (granule, goes_up) in [(4, true), (64, true), (128, false)] {
+        for (mapped_staging, packed) in [(false, 0), (true, 0), (false, 8 << 20), (true, 8 << 20)] {
+            for pace in [usize::MAX, 150_000] {
+                let copy_granularity = Alignment::new(granule).unwrap();
+                let (late, device) = support::with(LateConfig {
+                    copy_granularity,
+                    buffer_alignment: Alignment::new(4096).unwrap(),
+                    largest_strided: 1 << 30,
+                    mapped_staging,
+                    ..LateConfig::new("late")
+                });
+                let options = halves().max_packed_bytes(packed).max_bytes_in_flight(pace);
+                let (there, report) = copied(&batch, &device, options.clone());
+                assert_eq!(report.gathered > 0, goes_up, "{granule}: {report}");
+                let copy = start_copy_into(batch.to_vec(), there, options).unwrap();
+                assert_same(in_time(move || copy.wait()).unwrap(), &expected);
+                no_violations(&late);
+            }
+        }
+    }
+}
+
 /// Segments were cut for narrow elements. Ordinary memory, which no kernel reads, needs room for what they become.
 /// catches: 411-ordinary-memory-for-narrow-elements, 412-the-same-at-once, 413-kernels-read-ordinary-memory
 #[test]

@@ -67,6 +67,7 @@ pub(crate) fn all() -> Vec<Backend> {
         Backend::simulated("late-open", &[Need::Pinned], |config| LateConfig {
             copy_granularity: Alignment::new(4).expect("a power of two"),
             largest_open: 1 << 16,
+            largest_strided: 1 << 30,
             mapped_staging: true,
             ..config
         }),

@@ -55,6 +55,7 @@ fn config(name: &str) -> Option<LateConfig> {
             mapped_staging: true,
             peers: false,
             waits_for_others: false,
+            largest_strided: 1 << 20,
             ..usual
         }),
         "late-far" => {

@@ -46,6 +46,14 @@ impl Program {
         })
     }
 
+    /// The same, with so many storage buffers for a kernel.
+    pub(crate) fn with_bindings(count: u32) -> Self {
+        Self::made(|adapter| wgpu::DeviceDescriptor {
+            required_limits: wgpu::Limits { max_storage_buffers_per_shader_stage: count, ..adapter.limits() },
+            ..wgpu::DeviceDescriptor::default()
+        })
+    }
+
     fn made(describe: impl FnOnce(&wgpu::Adapter) -> wgpu::DeviceDescriptor<'static>) -> Self {
         let descriptor = wgpu::InstanceDescriptor::new_without_display_handle_from_env();
         let instance = wgpu::Instance::new(descriptor);

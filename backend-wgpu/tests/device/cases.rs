@@ -10,6 +10,7 @@ mod pools;
 mod recycled;
 mod sizes;
 mod stalls;
+mod strided;
 mod views;
 
 use libtest_mimic::Failed;
@@ -80,6 +81,13 @@ pub(crate) fn all() -> Vec<Case> {
         case!(gather::buffers_without_storage_are_copied),
         case!(gather::views_of_buffers_larger_than_a_binding_come_down),
         case!(gather::trim_gives_back_what_gathers),
+        case!(strided::devices_with_the_default_limits_have_the_kernel),
+        case!(strided::two_bindings_are_no_kernel),
+        case!(strided::large_ones_come_in_rounds),
+        case!(strided::views_of_buffers_larger_than_a_binding),
+        case!(strided::buffers_without_storage_are_gathered_and_cast),
+        case!(strided::what_lies_between_tensors_is_left_alone),
+        case!(strided::copies_of_several_threads_do_not_mix),
         case!(pools::a_copy_up_in_a_steady_state),
         case!(pools::trim_gives_all_staging_back),
         case!(pools::copies_in_flight_stay_within_the_budget),

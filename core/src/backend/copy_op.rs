@@ -45,7 +45,8 @@ pub enum CopyOp<'a> {
         bytes: usize,
     },
     /// Out of device memory, without the gaps of a strided tensor, and cast. Only for a device whose
-    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
+    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) or
+    /// [`Limits::largest_strided`](crate::backend::Limits::largest_strided) says so.
     Gather {
         /// The source: a buffer of the device that runs the copy, or of one that it
         /// [reaches](crate::backend::Backend::reaches).
@@ -70,7 +71,8 @@ pub enum CopyOp<'a> {
         elements: &'a Scattered,
     },
     /// Host to device, each element cast. Only for a device whose
-    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
+    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) or
+    /// [`Limits::largest_strided`](crate::backend::Limits::largest_strided) says so.
     UploadCast {
         /// The source, a staging block as of [`HostSide::Staging`].
         from: &'a dyn Staging,

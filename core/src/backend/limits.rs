@@ -41,6 +41,13 @@ pub struct Limits {
     /// bytes of staging for each, and write to strided places ([`CopyOp::Scatter`](crate::backend::CopyOp::Scatter)), one at a time;
     /// `None` if it cannot, if its staging is mapped, or if it copies granules of more than a byte. At most 8192.
     pub gather_strided: Option<usize>,
+    /// The device leaves out the gaps of strided tensors and casts elements ([`CopyOp::Gather`](crate::backend::CopyOp::Gather),
+    /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast)) beside the other copies of a submission, to any host memory and
+    /// without a table of ours, where elements with gaps have at most so many bytes and the memory from the first to the last as well;
+    /// those in one run, which are cast, may have any number. 0 if it cannot, or if [`gather`](Self::gather) or
+    /// [`gather_strided`](Self::gather_strided) is set. It begins to write with a granule ([`copy_granularity`](Self::copy_granularity)),
+    /// whole granules of elements are left out before, and it may write up to the end of the last one.
+    pub largest_strided: usize,
     /// So many copies down to the host, without the table of a kernel, the caller's thread submits itself; more are left to a
     /// worker. 64, unless the device is faster at many.
     pub copies_at_once: usize,
@@ -60,7 +67,14 @@ impl Limits {
             mapped_staging: false,
             gather: None,
             gather_strided: None,
+            largest_strided: 0,
             copies_at_once: 64,
         }
+    }
+
+    /// Whether the device runs a [`CopyOp::Gather`](crate::backend::CopyOp::Gather), if not of every tensor, and a
+    /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast).
+    pub fn gathers(&self) -> bool {
+        self.gather_strided.is_some() || self.largest_strided > 0
     }
 }

@@ -28,12 +28,13 @@ use crate::tree::tensor_tree::TensorTree;
 /// - Tensors are paired by their place: fields by name, list items by index, map entries by key. A structure with other keys,
 ///   lengths or variants is an error that names the path, such as `.layers["attn.q"][3]`.
 /// - Each tensor of `into` is of the same shape and type as its counterpart. That may be strided on the host, and on
-///   a device that gathers ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP; up to eight dimensions,
-///   and with [`pinned_staging`](CopyOptions::pinned_staging) where it goes to the host).
+///   a device that gathers ([`Limits::gathers`](crate::backend::Limits::gathers): CUDA, HIP, GPUs of wgpu; up to eight dimensions
+///   and as many bytes as [`start_copy`](crate::start_copy()) gathers, and with [`pinned_staging`](CopyOptions::pinned_staging) where
+///   it goes to the host).
 /// - A tensor of `into` may have gaps, as columns of a larger one do, or its elements in another order than that of its dimensions: it
 ///   keeps its strides, and what lies between its elements is left alone. These may neither overlap nor interleave. The host and
-///   devices that gather write them in one pass, the latter up to eight dimensions and out of pinned staging. Everywhere else each run of
-///   elements is a copy of its own, slow where runs are short; where a device copies whole granules (wgpu), they must consist of these.
+///   devices that scatter ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP) write them in one pass, the
+///   latter up to eight dimensions and out of pinned staging. Everywhere else each run of elements is a copy of its own, slow where runs are short; where a device copies whole granules (wgpu), they must consist of these.
 ///   Elements that lie on a device are not [cast](CopyOptions::cast) into gaps of it, or of another device that reads it.
 /// - Nobody else holds its memory: no clone of a tensor, no view that is not in `into`, no copy in flight that reads it.
 ///   Several of its tensors may lie in the same memory, as those of a packed batch do, where they do not overlap. What lies

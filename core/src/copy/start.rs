@@ -31,10 +31,11 @@ use crate::tree::tensor_tree::TensorTree;
 ///   different parts of it do not.
 /// - Strided tensors on the host arrive contiguous. So do views of device memory with gaps, which are those that lie in more bytes
 ///   than their elements have, where the device that reads them has a kernel for it
-///   ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP) and they have at most eight dimensions, where
-///   dimensions that lie as one count as one. The kernel does not read what the program has allocated on another device. All other
-///   views of device memory, transposed, broadcast or overlapping ones, are copied as they lie and keep their strides: ask
-///   [`is_contiguous`](crate::Tensor::is_contiguous).
+///   ([`Limits::gathers`](crate::backend::Limits::gathers): CUDA, HIP, GPUs of wgpu) and they have at most eight dimensions, where
+///   dimensions that lie as one count as one; on wgpu they lie in at most
+///   [`Limits::largest_strided`](crate::backend::Limits::largest_strided) bytes. The kernel does not read what the program has allocated
+///   on another device. All other views of device memory, transposed, broadcast or overlapping ones, are copied as they lie and keep
+///   their strides: ask [`is_contiguous`](crate::Tensor::is_contiguous).
 /// - Everything that is no tensor stays untouched.
 ///
 /// # Errors

@@ -43,7 +43,13 @@ pub(crate) fn check(device: DeviceId, limits: &Limits) -> Result<()> {
             _ => {}
         }
     }
+    let has_tables = limits.gather.is_some() || limits.gather_strided.is_some();
     match limits.gather_strided {
+        _ if has_tables && limits.largest_strided > 0 => {
+            let reason =
+                "it must be 0 where gather or gather_strided is set: it is for devices without a table";
+            refuse("largest_strided", &limits.largest_strided, reason)
+        }
         Some(entry) if copy_granularity != Alignment::ONE => {
             let reason = "it must be None where copy_granularity is not 1: elements are no granules";
             refuse("gather_strided", &entry, reason)

@@ -1,5 +1,6 @@
 //! What kernels copy out of the memory of a device, and what they need for it.
 
+use crate::backend::Limits;
 use crate::device::block_size::power_within;
 use crate::device::device::Device;
 use crate::job::source::reader;
@@ -29,7 +30,25 @@ pub(crate) struct Kernels {
     /// What copies ranges.
     pub(crate) ranges: Option<RangeKernel>,
     /// Of a part of a strided tensor. `None` as well where no tensor of the copy has gaps that are left out.
-    pub(crate) strided: Option<usize>,
+    pub(crate) strided: Option<StridedKernel>,
+}
+
+/// The kernel that leaves gaps out.
+#[derive(Clone, Copy)]
+pub(crate) enum StridedKernel {
+    /// It needs so many bytes of its table for each part, and writes to staging and registered memory.
+    ByTable(usize),
+    /// The backend runs it beside other copies ([`Limits::largest_strided`]), to any memory.
+    InSubmission,
+}
+
+impl StridedKernel {
+    fn of(limits: &Limits) -> Option<Self> {
+        match limits.gather_strided {
+            Some(entry) => Some(Self::ByTable(entry)),
+            None => limits.gathers().then_some(Self::InSubmission),
+        }
+    }
 }
 
 /// The kernel that copies ranges.
@@ -64,7 +83,7 @@ impl Kernels {
                     part: PART_OF_RANGE.max(limits.copy_granularity.bytes()),
                     largest: if reader.same_as(source) { LARGEST_COPIED } else { LARGEST_FROM_PEER },
                 }),
-                strided: limits.gather_strided.filter(|_| gathers),
+                strided: StridedKernel::of(limits).filter(|_| gathers),
             }
         })
     }
@@ -74,10 +93,23 @@ impl Kernels {
         self.ranges.is_some() || self.strided.is_some()
     }
 
+    /// How many bytes of a table the kernel that leaves gaps out needs for each part, if it needs one.
+    pub(crate) fn strided_entry(self) -> Option<usize> {
+        match self.strided? {
+            StridedKernel::ByTable(entry) => Some(entry),
+            StridedKernel::InSubmission => None,
+        }
+    }
+
+    /// Whether it writes to memory that is neither staging nor registered.
+    pub(crate) fn reach_all_memory(self) -> bool {
+        matches!(self.strided, Some(StridedKernel::InSubmission))
+    }
+
     /// The most bytes that a table for the leaves of `chunks` has; `None` if there is no kernel. Leaves that are too large for it have
     /// chunks of their own.
     pub(crate) fn largest_table(self, chunks: &[Chunk]) -> Option<usize> {
-        let entry = self.ranges.map(|ranges| ranges.entry).max(self.strided)?;
+        let entry = self.ranges.map(|ranges| ranges.entry).max(self.strided_entry())?;
         let largest = self.ranges.map_or(LARGEST_COPIED, |ranges| ranges.largest);
         let copied = chunks.iter().filter(|chunk| chunk.order.len() > 1 || chunk.bytes <= largest);
         let count = |(leaves, bytes): (usize, usize), chunk: &Chunk| {

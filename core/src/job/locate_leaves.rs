@@ -33,6 +33,9 @@ thread_local! {
 /// a copy of their own.
 const LARGEST_GATHERED: usize = 256 << 10;
 
+const TOO_LARGE_TO_GATHER: &str =
+    "gather or cast tensors with gaps that lie in so much memory (Limits::largest_strided); copy parts of it";
+
 /// What contiguous tensors over plain memory of one place have in common, once one of them was looked at.
 #[derive(Clone, Copy)]
 struct Alike {
@@ -181,7 +184,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn why_not_gathered(&self, leaf: &Leaf) -> &'static str {
         let dims = leaf.special.as_ref().map_or(0, |special| special.elements.runs.dims().len());
         let reader = leaf.storage.device().map(|source| reader(source, self.target));
-        match reader.is_some_and(|reader| reader.limits().gather_strided.is_some()) {
+        match reader.is_some_and(|reader| reader.limits().gathers()) {
             false => "copy strided tensors into memory that is there; start_copy keeps their strides",
             true if self.is_unreached(&leaf.storage) => {
                 "let another device gather what the program has allocated there; copy it within its device first (CopyPolicy::Always)"
@@ -189,6 +192,7 @@ impl<'a> Scan<'a> {
             true if dims > Runs::MOST_DIMS => {
                 "gather tensors of more than 8 dimensions; copy them with start_copy, which keeps their strides"
             }
+            true if self.reached_by_kernels => TOO_LARGE_TO_GATHER,
             true => {
                 "gather into memory that is not pinned; leave pinned_staging on, or use start_copy, which keeps strides"
             }
@@ -302,7 +306,7 @@ impl<'a> Scan<'a> {
             None => true,
             Some(_) if cast.is_some() && layout.numel() == 0 => true,
             Some(source) => {
-                let gathers = !self.is_unreached(storage) && self.gathers(source, &runs);
+                let gathers = !self.is_unreached(storage) && self.gathers(source, layout, &runs);
                 if let Some(cast) = cast
                     && (cast.may_not_fit() || !gathers)
                 {
@@ -325,6 +329,8 @@ impl<'a> Scan<'a> {
             "cast tensors of more than 8 dimensions; call contiguous() first"
         } else if !self.reached_by_kernels {
             "cast into memory that is not pinned; leave pinned_staging on"
+        } else if storage.device().is_some_and(|source| reader(source, self.target).limits().gathers()) {
+            TOO_LARGE_TO_GATHER
         } else {
             "cast what lies on it; copy it to the host without the cast, and cast on the way from there"
         }
@@ -343,10 +349,13 @@ impl<'a> Scan<'a> {
     }
 
     /// Whether the device that reads `source` leaves gaps out.
-    fn gathers(&self, source: &Device, runs: &Runs) -> bool {
+    fn gathers(&self, source: &Device, layout: &Layout, runs: &Runs) -> bool {
+        let limits = reader(source, self.target).limits();
+        let fits = || runs.dims().is_empty() || layout.nbytes().max(runs.span()) <= limits.largest_strided;
         self.reached_by_kernels
             && runs.dims().len() <= Runs::MOST_DIMS
-            && reader(source, self.target).limits().gather_strided.is_some()
+            && limits.gathers()
+            && (limits.gather_strided.is_some() || fits())
     }
 
     /// How far behind a granule of either end a leaf on `source` begins.

@@ -217,7 +217,7 @@ impl CopyOptions {
     ///
     /// Tensors on the host are converted while they are staged, by the threads that stage them; large ones whose elements get larger by
     /// the target. Those of a device are converted by a kernel, where it has one
-    /// ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP; up to eight dimensions), and are
+    /// ([`Limits::gathers`](crate::backend::Limits::gathers): CUDA, HIP, GPUs of wgpu; up to eight dimensions), and are
     /// [`Error::Unsupported`] elsewhere. All come out contiguous. What is on the target already is copied if it is to be converted.
     /// [`start_copy_into`](crate::start_copy_into) fills tensors of the type that comes out.
     pub fn cast(mut self, cast: Cast) -> Self {

@@ -66,6 +66,6 @@ fn demand_the_same(one: &Limits, other: &Limits) -> bool {
         |limits: &Limits| (limits.copy_granularity, limits.bindable_alignment, limits.buffer_alignment);
     let is_staged =
         |limits: &Limits| !limits.host_writable && !limits.mapped_staging && limits.largest_open == 0;
-    let casts = |limits: &Limits| limits.gather_strided.is_some();
+    let casts = |limits: &Limits| limits.gathers();
     alignments(one) == alignments(other) && is_staged(one) && is_staged(other) && casts(one) == casts(other)
 }

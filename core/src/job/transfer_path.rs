@@ -20,7 +20,7 @@ use crate::job::leaf::Leaf;
 use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
 use crate::job::source::{Source, is_direct};
-use crate::job::widening::Widening;
+use crate::job::widening::{LINE, Widening};
 use crate::plan::plan::Plan;
 use crate::staging::block::Block;
 use crate::tensor::non_temporal::HostCopy;
@@ -292,12 +292,13 @@ impl TransferPath {
     }
 }
 
-/// Whether `target` casts what gets larger by that.
+/// Whether `target` casts what gets larger by that. Places in a block are as well aligned as a line: larger granules would not begin there.
 fn widens(from: &Source, target: &Device, options: &CopyOptions) -> bool {
     matches!(from, Source::Host)
         && options.pinned
         && options.casts.iter().any(Cast::widens)
-        && target.limits().gather_strided.is_some()
+        && target.limits().gathers()
+        && target.limits().copy_granularity.bytes() <= LINE
         && !target.limits().host_writable
 }
 

@@ -13,7 +13,7 @@ use crate::plan::plan::Plan;
 const LEAST_WIDENED: usize = 128 << 10;
 
 /// Everything is as well aligned in a block as in the linear space: up to a line of a cache.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 /// Padding between narrow elements is staged too, and cast: it is no more than neighbours usually have.
 const MOST_PADDING: usize = 256;
 /// A segment ends behind so many bytes of narrow elements.

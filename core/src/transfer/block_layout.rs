@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::slice;
 
+use crate::alignment::Alignment;
 use crate::cast::Cast;
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::TransferPath;
@@ -52,8 +53,14 @@ impl BlockLayout {
         Places { base: self.base, narrow: self.narrow.iter() }
     }
 
-    /// Gives `add` the parts of a range of the linear space, in order.
-    pub(crate) fn each_part(&self, range: Range<usize>, mut add: impl FnMut(Part<'_>)) {
+    /// Gives `add` the parts of a range of the linear space, in order. Leaves begin with a granule, and nothing lies between the end of one
+    /// and the next granule: what is behind a narrow part begins there.
+    pub(crate) fn each_part(
+        &self,
+        range: Range<usize>,
+        granularity: Alignment,
+        mut add: impl FnMut(Part<'_>),
+    ) {
         let passed = self.narrow.partition_point(|narrow| narrow.end() <= range.start);
         let (before, narrow) = self.narrow.split_at(passed);
         let mut base = before.last().map_or(self.base, |last| last.base);
@@ -67,7 +74,8 @@ impl BlockLayout {
             }
             let bytes = (*bytes).min(range.end - start);
             add(Part { linear: *start, bytes, offset: *offset, narrow: Some(cast) });
-            (at, base) = (start + bytes, *behind);
+            let end = start + bytes;
+            (at, base) = (granularity.round_up(end).unwrap_or(end), *behind);
         }
         if at < range.end {
             add(Part { linear: at, bytes: range.end - at, offset: at - base, narrow: None });

@@ -211,8 +211,8 @@ impl CopyRange {
     }
 
     /// Extends the range to whole granules at both ends. The plan has kept room for that at the same distances
-    /// (`plan::Leaf::skew`), and buffers consist of whole granules. Elements that are gathered are no granules, and need not be
-    /// (`check_limits`).
+    /// (`plan::Leaf::skew`), and buffers consist of whole granules. Elements that are gathered are no granules: the device that gathers
+    /// them need not copy granules (`check_limits`), or fills the last one itself (`Limits::largest_strided`).
     fn round_to(&mut self, granularity: Alignment) {
         let Begin::At(from_offset) = &mut self.begin else { return };
         let lead = *from_offset & (granularity.bytes() - 1);
@@ -234,7 +234,7 @@ pub(crate) fn split(
     kernels: Kernels,
     table: impl FnOnce(usize) -> Option<Block>,
 ) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
-    let Some(strided) = kernels.strided else { return split_ranges(ranges, kernels, table) };
+    let Some(strided) = kernels.strided_entry() else { return split_ranges(ranges, kernels, table) };
     let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
     let in_table = |range: &CopyRange| match range.begin {
         Begin::At(_) => kernels.ranges.and_then(|ranges| {

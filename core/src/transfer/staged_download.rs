@@ -99,7 +99,7 @@ impl SegmentCopy<'_> {
     ) -> Result<Option<u64>> {
         let ranges = coalesce::ranges(self.job, self.path, self.segment, None, &mut Storages::new());
         self.job.completion.metrics.count_staged(self.segment.bytes(), block.staging().is_pinned());
-        let (gathered, single) = match block.is_pooled() {
+        let (gathered, single) = match block.is_pooled() || self.path.kernels.reach_all_memory() {
             true => coalesce::split(ranges, self.path.kernels, table),
             false => (None, coalesce::without_kernels(self.job, ranges)?),
         };

@@ -81,7 +81,7 @@ fn copy_segments_up(job: &Job, segments: &Segments, mut keep: SubmissionResource
                 }
                 pieces.push(piece);
             };
-            layout.each_part(piece.linear..piece.linear + bytes, |part| {
+            layout.each_part(piece.linear..piece.linear + bytes, job.granularity, |part| {
                 let to_offset = piece.chunk_offset + (part.linear - piece.linear);
                 let way = part.narrow.map_or(Way::AsItIs, |cast| Way::Cast(*cast));
                 let part = BlockPiece { block, offset: part.offset, to_offset, bytes: part.bytes, way };

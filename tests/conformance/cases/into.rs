@@ -157,7 +157,7 @@ fn parts_of_what_was_packed(bed: &Bed) -> Result<(), Failed> {
 fn sources_of_two_places_in_turn(bed: &Bed) -> Result<(), Failed> {
     let whole = bed.bytes(4096);
     let there = bed.up(whole.clone())?;
-    let gathers = bed.device.limits().gather_strided.is_some();
+    let gathers = bed.device.limits().gathers();
     let part = |tensor: &Tensor, index: usize| match index % 3 {
         0 | 1 => tensor.narrow(0, index * 64, 64),
         _ => tensor.slice(0, 4..196, 3),

@@ -208,7 +208,7 @@ fn sources_with_gaps_of_their_own(bed: &Bed) -> Result<(), Failed> {
     };
     for to in [&bed.device, &bed.host] {
         Copying::of(bed, to, &here).fill(bed, DType::F32, &SHAPE, views)?;
-        if bed.device.limits().gather_strided.is_some() {
+        if bed.device.limits().gathers() {
             Copying::of(bed, to, &there).fill(bed, DType::F32, &SHAPE, views)?;
         }
     }
@@ -388,7 +388,7 @@ fn parts_of_granules_are_refused(bed: &Bed) -> Result<(), Failed> {
 fn casts_into_views(bed: &Bed) -> Result<(), Failed> {
     let cast = bed.options().cast(Cast::new(DType::F32, DType::F64));
     let value = || bed.tensor(DType::F32, &[200, 300]);
-    let kernel = bed.device.limits().gather_strided.is_some() && !bed.device.is_host();
+    let kernel = bed.device.limits().gathers() && !bed.device.is_host();
     let bring = |value: &Tensor, up: bool| if up { bed.up(value.clone()) } else { Ok(value.clone()) };
     for (to, up) in [(&bed.device, false), (&bed.host, false), (&bed.host, kernel)] {
         let here = value();

@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(many_small_parts_beside_whole_ones),
         case!(within_the_device),
         case!(any_rank_and_type),
+        case!(hostile_strides),
         case!(one_part_twice_and_its_neighbour),
         case!(into_memory_on_the_host),
         case!(into_memory_on_the_device),
@@ -108,7 +109,7 @@ fn one_view_of_a_device_tensor(bed: &Bed) -> Result<(), Failed> {
 
 /// Whether the device that reads the tensors leaves their gaps out.
 fn gathers(bed: &Bed) -> bool {
-    bed.device.limits().gather_strided.is_some()
+    bed.device.limits().gathers()
 }
 
 /// Copies the parts that `take` gives of a tensor on the device. Where gaps are left out, results lie in one run, and no more bytes
@@ -125,7 +126,9 @@ fn parts_come_over(
     let (mut copied, report) = bed.copy(there, to, options)?;
     if gathers(bed) {
         assert!(copied.iter().all(Tensor::is_contiguous), "{report}");
-        assert_eq!(report.copied_bytes, report.payload_bytes, "{report}");
+        // What goes over the host is copied twice.
+        let over_host = !to.is_host() && !to.backend().reaches(&**bed.device.backend());
+        assert!(over_host || report.copied_bytes == report.payload_bytes, "{report}");
     }
     if !to.is_host() {
         copied = bed.down(copied)?;
@@ -140,7 +143,9 @@ fn gaps_stay_on_the_device(bed: &Bed) -> Result<(), Failed> {
     let tensor = bed.tensor(DType::U8, &[100, 256]);
     for _ in 0..3 {
         let report = parts_come_over(bed, &tensor, columns, &bed.host, bed.options())?;
-        assert!(!gathers(bed) || (report.gathered, report.copies) == (1, 1), "{report}");
+        // A kernel writes where the copy goes, or a copy behind it does.
+        let copies = if bed.device.limits().gather_strided.is_some() { 1 } else { 2 };
+        assert!(!gathers(bed) || (report.gathered == 1 && report.copies <= copies), "{report}");
     }
     Ok(())
 }
@@ -201,8 +206,8 @@ fn many_small_parts_beside_whole_ones(bed: &Bed) -> Result<(), Failed> {
     let there = parts(&there)?;
     for _ in 0..3 {
         let (mut back, report) = bed.copy(there.clone(), &bed.host, bed.options())?;
-        // The last one is cut.
-        assert!(!gathers(bed) || report.gathered > 41, "{report}");
+        // The last one is cut for the table.
+        assert!(bed.device.limits().gather_strided.is_none() || report.gathered > 41, "{report}");
         assert_same(&expected, &Contents::of_all(&mut back));
     }
     let (packed, _) = bed.copy(there, &bed.device, bed.options().policy(CopyPolicy::Always))?;
@@ -227,6 +232,53 @@ fn any_rank_and_type(bed: &Bed) -> Result<(), Failed> {
             let (back, _) = bed.copy(every_other(&there)?, &bed.host, bed.options())?;
             assert_same(&[Contents::of(&every_other(&tensor)?)], &[Contents::of(&back)]);
             assert!(!gathers(bed) || back.is_contiguous() == (rank <= 8), "{dtype:?}, rank {rank}");
+        }
+    }
+    Ok(())
+}
+
+/// The last element of a tensor, steps of nothing, sizes below a word, and runs that begin and end anywhere.
+fn hostile_views(tensor: &Tensor) -> transship::Result<Vec<Tensor>> {
+    let len = tensor.numel();
+    let views: [(&[usize], &[usize], usize); 14] = [
+        (&[2], &[len - 1], 0),
+        (&[3], &[2], len - 5),
+        (&[5], &[0], len - 1),
+        (&[3, 3], &[0, 1], len - 3),
+        (&[3, 3], &[1, 0], len - 3),
+        (&[2; 8], &[1, 3, 7, 15, 31, 63, 127, 255], len - 503),
+        (&[2, 1, 2, 3, 2, 1, 2, 2], &[0, 9, 401, 0, 97, 5, 0, 3], 1),
+        (&[7, 5], &[1, 7], 1),
+        (&[2, 3], &[len / 2, 1], 1),
+        (&[11, 13], &[17, 1], 3),
+        (&[3, 999], &[1, 4], 2),
+        (&[9, 7, 5], &[100, 10, 1], 5),
+        (&[5, 8], &[8, 2], 0),
+        (&[1000, 3], &[4, 1], 1),
+    ];
+    views.into_iter().map(|(shape, strides, offset)| tensor.as_strided(shape, strides, offset)).collect()
+}
+
+/// Also in pieces that cut runs, and into memory that is there.
+fn hostile_strides(bed: &Bed) -> Result<(), Failed> {
+    for dtype in [DType::U8, DType::F16, DType::F32, DType::F64, DType::Complex128] {
+        let tensor = bed.tensor(dtype, &[4099]);
+        let expected = Contents::of_all(&mut hostile_views(&tensor)?);
+        let there = hostile_views(&bed.up(tensor)?)?;
+        let always = bed.options().policy(CopyPolicy::Always);
+        for options in [always.clone(), always.clone().packing(false), always.max_bytes_in_flight(4099)] {
+            for target in [&bed.host, &bed.device] {
+                let (copied, _) = bed.copy(there.clone(), target, options.clone())?;
+                assert_same(&expected, &Contents::of_all(&mut bed.down(copied)?));
+            }
+        }
+        if gathers(bed) {
+            for to in [&bed.host, &bed.device] {
+                let held = there.iter().map(|view| Tensor::zeros(view.shape(), dtype, to));
+                let held = held.collect::<transship::Result<Vec<_>>>()?;
+                let filled = start_copy_into(there.clone(), held, bed.options())?.wait()?;
+                assert_same(&expected, &Contents::of_all(&mut bed.down(filled)?));
+            }
         }
     }
     Ok(())

@@ -178,6 +178,8 @@ impl Bench {
             // Devices with mapped staging that gather are refused.
             gather: (kind.gathers && !kind.mapped).then_some(24),
             gather_strided: (kind.gathers && !kind.mapped && granularity == 1).then_some(176),
+            // Those gather beside other copies.
+            largest_strided: if kind.gathers && kind.mapped { 1 << 12 } else { 0 },
             copy_granularity: Alignment::new(granularity).unwrap(),
             bindable_alignment: Alignment::new(bindable).unwrap(),
             ..LateConfig::new("late")

@@ -76,6 +76,7 @@ impl LateBackend {
         if config.without_kernels != Some(device) {
             limits.gather = config.gather;
             limits.gather_strided = config.gather_strided;
+            limits.largest_strided = config.largest_strided;
         }
         Self { instance, device, limits }
     }

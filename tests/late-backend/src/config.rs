@@ -45,6 +45,8 @@ pub struct LateConfig {
     pub gather: Option<usize>,
     /// The same for parts of strided tensors, whose gaps it leaves out.
     pub gather_strided: Option<usize>,
+    /// The largest strided tensor whose gaps it leaves out without a table, beside other copies.
+    pub largest_strided: usize,
     /// The device that has none of these kernels, if one has none.
     pub without_kernels: Option<usize>,
     /// Over how many streams of a kind copies of different threads are spread.
@@ -86,6 +88,7 @@ impl LateConfig {
             mapped_staging: false,
             gather: None,
             gather_strided: None,
+            largest_strided: 0,
             without_kernels: None,
             copy_streams: 4,
             submit_failure: SubmitFailure::BeforeAnything,

@@ -31,7 +31,10 @@ impl LateBackend {
                     self.device_end(to, to_offset, bytes, false),
                     bytes,
                 )
-                .map(|op| captured.push(op)),
+                .and_then(|op| {
+                    captured.push(op);
+                    self.fill_granule(to, to_offset, bytes, captured)
+                }),
             _ => self.check_copy(op).map(|op| captured.push(op)),
         };
         checked.map_err(|what| self.instance.violation(self.device, what))
@@ -70,17 +73,21 @@ impl LateBackend {
         bytes: usize,
         captured: &mut Vec<Op>,
     ) -> Result<(), String> {
-        self.limits.gather_strided.ok_or("a kernel that the device has not")?;
+        let config = &self.instance.config;
         let Elements { offset: from_offset, runs, cast } = elements;
+        if self.limits.gather_strided.is_none() {
+            self.check_without_table(elements, skip, to)?;
+        }
         if runs.dims().len() > Runs::MOST_DIMS {
             return Err(format!("{} dimensions to gather", runs.dims().len()));
         }
-        if matches!(to, GatherTo::Host(side) if !self.is_reached_by_kernels(&side, bytes)) {
+        let reaches_all = self.limits.gather_strided.is_none();
+        if matches!(to, GatherTo::Host(side) if !reaches_all && !self.is_reached_by_kernels(&side, bytes)) {
             return Err("a kernel that writes to memory that is not staging".to_owned());
         }
         inside(*from_offset, runs.span(), from.bytes())?;
         inside(skip, bytes, elements.bytes())?;
-        let peers = self.instance.config.peers && matches!(to, GatherTo::Device(..));
+        let peers = config.peers && matches!(to, GatherTo::Device(..));
         let destination = |done: usize, bytes: usize| match to {
             GatherTo::Host(HostSide::Staging(block, at)) => {
                 self.host(HostSide::Staging(block, at + done), bytes, true)
@@ -88,12 +95,21 @@ impl LateBackend {
             GatherTo::Host(HostSide::Buffer(buffer, at)) => {
                 self.host(HostSide::Buffer(buffer, at + done), bytes, true)
             }
-            GatherTo::Device(buffer, at) => self.device_end(buffer, at + done, bytes, false),
+            GatherTo::Device(buffer, at) => self.place(buffer, at + done, bytes, false),
         };
+        let granules = config.copy_granularity.round_up(bytes).ok_or("a copy without end")?;
+        if granules > bytes {
+            // Nobody else's bytes lie there.
+            captured.push(Op::Copy {
+                from: None,
+                to: destination(bytes, granules - bytes)?,
+                bytes: granules - bytes,
+            });
+        }
         let Some(cast) = cast else {
             let mut done = 0;
             for (offset, bytes) in runs.places(skip..skip + bytes) {
-                let from = Some(self.device_end(from, from_offset + offset, bytes, peers)?);
+                let from = Some(self.place(from, from_offset + offset, bytes, peers)?);
                 captured.push(Op::Copy { from, to: destination(done, bytes)?, bytes });
                 done += bytes;
             }
@@ -105,11 +121,29 @@ impl LateBackend {
             let elements = read / size;
             let made = first * to_size..(first + elements) * to_size;
             let kept = made.start.max(skip)..made.end.min(skip + bytes);
-            let from = self.device_end(from, from_offset + offset, read, peers)?;
+            let from = self.place(from, from_offset + offset, read, peers)?;
             let to = destination(kept.start - skip, kept.len())?;
             let bytes = kept.start - made.start..kept.end - made.start;
             captured.push(Op::Cast { from, to, cast: *cast, elements, bytes });
             first += elements;
+        }
+        Ok(())
+    }
+
+    /// What a device demands that gathers beside other copies.
+    fn check_without_table(&self, elements: &Elements, skip: usize, to: GatherTo<'_>) -> Result<(), String> {
+        let config = &self.instance.config;
+        let largest = Some(self.limits.largest_strided).filter(|largest| *largest > 0);
+        let largest = largest.ok_or("a kernel that the device has not")?;
+        let (GatherTo::Host(HostSide::Staging(_, offset) | HostSide::Buffer(_, offset))
+        | GatherTo::Device(_, offset)) = to;
+        if !config.copy_granularity.divides(offset | skip) {
+            return Err(format!("elements gathered to {offset}, {skip} left out before: no whole granules"));
+        }
+        let runs = &elements.runs;
+        let bytes = runs.dims().iter().map(|dim| dim.count).product::<usize>() * runs.bytes();
+        if !runs.dims().is_empty() && bytes.max(runs.span()) > largest {
+            return Err(format!("{bytes} bytes gathered out of {}", runs.span()));
         }
         Ok(())
     }
@@ -155,13 +189,31 @@ impl LateBackend {
         to: Result<End, String>,
         bytes: usize,
     ) -> Result<Op, String> {
-        self.limits.gather_strided.ok_or("a kernel that the device has not")?;
+        if !self.limits.gathers() {
+            return Err("a kernel that the device has not".to_owned());
+        }
         let (size, to_size) = (cast.from_dtype().size(), cast.to_dtype().size());
         if !bytes.is_multiple_of(to_size) {
             return Err(format!("{bytes} bytes of elements of {to_size} bytes"));
         }
         let from = self.host(from, bytes / to_size * size, false)?;
         Ok(Op::Cast { from, to: to?, cast: *cast, elements: bytes / to_size, bytes: 0..bytes })
+    }
+
+    /// Zeros behind so many bytes, up to the end of the last granule: nobody else's bytes lie there.
+    fn fill_granule(
+        &self,
+        to: &dyn Buffer,
+        offset: usize,
+        bytes: usize,
+        captured: &mut Vec<Op>,
+    ) -> Result<(), String> {
+        let granules = self.instance.config.copy_granularity.round_up(bytes).ok_or("a copy without end")?;
+        if granules > bytes {
+            let to = self.place(to, offset + bytes, granules - bytes, false)?;
+            captured.push(Op::Copy { from: None, to, bytes: granules - bytes });
+        }
+        Ok(())
     }
 
     /// Writes the table of a kernel for `ops`, and keeps what it needs to see that nobody else does.
@@ -224,6 +276,14 @@ impl LateBackend {
         bytes: usize,
         peers: bool,
     ) -> Result<End, String> {
+        if !self.instance.config.copy_granularity.divides(offset) {
+            return Err(format!("a copy at offset {offset} of a buffer, which is no multiple"));
+        }
+        self.place(buffer, offset, bytes, peers)
+    }
+
+    /// Anywhere in a buffer.
+    fn place(&self, buffer: &dyn Buffer, offset: usize, bytes: usize, peers: bool) -> Result<End, String> {
         let any: &dyn Any = buffer;
         let buffer = any
             .downcast_ref::<LateBuffer>()
@@ -233,9 +293,6 @@ impl LateBackend {
         inside(offset, bytes, buffer.bytes)?;
         if buffer.open.load(Ordering::Acquire) {
             return Err("a copy of a buffer that is open for the host".to_owned());
-        }
-        if !self.instance.config.copy_granularity.divides(offset) {
-            return Err(format!("a copy at offset {offset} of a buffer, which is no multiple"));
         }
         Ok(End::Device { allocation: buffer.allocation, offset: buffer.offset + offset })
     }
@@ -287,6 +344,7 @@ pub(super) fn blocks(op: &CopyOp<'_>, config: &LateConfig) -> bool {
     let side = match op {
         CopyOp::Upload { from, .. } => from,
         CopyOp::Download { to, .. } => to,
+        CopyOp::Gather { to: GatherTo::Host(to), .. } => to,
         _ => return false,
     };
     match side {
