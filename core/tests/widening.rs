@@ -140,10 +140,10 @@ fn what_ends_within_a_granule_leaves_the_rest_of_it_alone() {
     let halves = || CopyOptions::default().cast(Cast::new(DType::U8, DType::F16));
     let batch = [
         label(9, 1),
-        image(90_001, 2),
+        image(420_001, 2),
         image(70_003, 3),
         label(5, 4),
-        image(300_005, 5),
+        image(500_005, 5),
         label(70_001, 6),
         image(65_537, 7),
     ];

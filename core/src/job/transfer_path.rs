@@ -123,7 +123,7 @@ impl TransferPath {
                 let kernels = Kernels::of(from.device(), target, gathers, reaches_all);
                 // What is cast by a kernel is written without gaps.
                 let widening = match !scan.fills_gaps() && widens(from, target, options) {
-                    true => Widening::of(plan, source, leaves),
+                    true => Widening::of(plan, source, leaves, target.limits()),
                     false => Widening::default(),
                 };
                 paths.push(Self::new((plan, source), from.clone(), (kernels, widening), target, options)?);
