@@ -50,7 +50,7 @@ count_lines() (
     export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/instrumented LLVM_PROFILE_FILE=$target/coverage/%p-%2m.profraw
     local programs=$target/coverage/programs library
     build "$programs" test --no-run --tests
-    for library in {core,backend-cuda,backend-hip,backend-wgpu,tests/driver-sim/engine}/src/lib.rs; do
+    for library in {core,backend-cuda,backend-hip,backend-wgpu,safetensors,tests/driver-sim/engine}/src/lib.rs; do
         step "$(program "$programs" "$library")"
     done
     # Without a driver the cases of its backend are listed as ignored.

@@ -336,3 +336,19 @@ fn memory_that_may_be_written_open_counts_once() {
     drop(shared);
     all_comes_back(&late, &device);
 }
+
+/// Nobody waits for the copy but its stream, so nobody has asked whether it is over.
+/// catches: 469-copies-that-are-over-fill-the-budget
+#[test]
+fn copies_that_only_a_stream_has_waited_for_leave_room_when_they_are_over() {
+    let (late, device) = limited();
+    let stream = stream_of(&device);
+    for round in 0..20_u8 {
+        let copy = start_copy(Tensor::from(vec![round; 3000]), &device, options()).unwrap();
+        let tensor = copy.wait_on(&stream).unwrap();
+        stream.synchronize().unwrap();
+        drop(tensor);
+    }
+    drop(stream);
+    all_comes_back(&late, &device);
+}

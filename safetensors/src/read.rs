@@ -220,7 +220,8 @@ impl Extent<'_> {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use transship_core::backend::{MemoryKind, RawMemory};
-use transship_core::{CopyOptions, DType, Device, DeviceId, Error, Tensor, start_copy};
+use transship_core::{CopyOptions, DType, Device, DeviceId, Error, Tensor, start_copy, start_copy_into};
 
 use crate::bed::{self, bytes, down};
 use crate::driver::{
-    Current, RawStream, SUCCESS, allocate, begin_capture, end_capture, free, is_current, is_page_locked,
-    stream_from_raw,
+    Current, RawStream, SUCCESS, allocate, begin_capture, check, end_capture, free, is_current,
+    is_page_locked, set_bytes, stream_from_raw,
 };
 use crate::stall::Stall;
 use crate::suite::Outcome;
@@ -78,6 +78,40 @@ pub(crate) fn memory_of_others_is_freed_after_its_last_use() -> Outcome {
         stream.synchronize()?;
         assert!(bed::eventually(|| count() == before + 1), "the owner was not dropped after the last use");
     }
+    Ok(())
+}
+
+/// A stream may be given more work as long as somebody holds it, also while it has none. Mutant: streams that are idle are forgotten when
+/// the memory is filled anew.
+pub(crate) fn refilled_memory_keeps_the_streams_that_it_was_handed_to() -> Outcome {
+    const BYTES: usize = 50_000;
+    let device = bed::warm_device(0);
+    let raw = RawStream::of(&device);
+    // SAFETY: the stream outlives what is made of it.
+    let stream = unsafe { stream_from_raw(&device, raw.handle)? };
+    let mut held = bed::up(Tensor::from(vec![0_u8; BYTES]), &device);
+    held.record_stream(&stream)?;
+    for round in 1..6_u8 {
+        let into = CopyOptions::default();
+        held = start_copy_into(Tensor::from(vec![round; BYTES]), held, into)?.wait()?;
+    }
+    let address = held.address()?.ok_or("memory of a device has an address")?;
+    let stall = Stall::on(&device, raw.handle);
+    {
+        let _current = Current::of(&device);
+        // SAFETY: the memory has so many bytes, and was handed to the stream.
+        check("set bytes", unsafe { set_bytes(address, 9, BYTES, raw.handle) });
+    }
+    let copy = start_copy(held.clone(), &Device::host(), CopyOptions::default())?;
+    drop(held);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert!(!copy.is_ready()?, "the copy did not wait for the stream");
+    stall.release();
+    assert!(
+        copy.wait()?.as_slice::<u8>()?.iter().all(|byte| *byte == 9),
+        "the copy went ahead of the stream"
+    );
+    stream.synchronize()?;
     Ok(())
 }
 

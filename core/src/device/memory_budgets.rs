@@ -203,7 +203,13 @@ impl Device {
     }
 
     fn reserve(&self, requested: usize) -> Result<Reservation> {
-        self.budget().reserve(requested).map_err(|Exceeded { budget, used, leaving }| Error::OverBudget {
+        let reserve = || self.budget().reserve(requested);
+        // What copies have used may be free, and nobody has asked yet. A queue that fails says so to its own copies.
+        let reserved = reserve().or_else(|_| {
+            let _ = self.staging().settle_queues();
+            reserve()
+        });
+        reserved.map_err(|Exceeded { budget, used, leaving }| Error::OverBudget {
             device: self.id(),
             requested,
             used,

@@ -12,7 +12,8 @@ use crate::tensor::tensor::Tensor;
 /// unless all of that is done.
 pub(crate) fn order(tensor: &mut Tensor, consumer: Option<&Stream>) -> Result<()> {
     let storage = tensor.storage_mut()?;
-    drop(storage.take_past_uses());
+    drop(storage.take_over_uses());
+    let is_unused = storage.is_unused();
     let mut uses = StreamUses::new();
     storage.add_uses(&mut uses);
     match consumer.filter(|_| storage.device().is_some()) {
@@ -29,7 +30,7 @@ pub(crate) fn order(tensor: &mut Tensor, consumer: Option<&Stream>) -> Result<()
         }
         None => {
             storage.check_ready()?;
-            for (stream, position) in &uses {
+            for (stream, position) in uses.iter().filter(|_| !is_unused) {
                 let position = position.map_or_else(|| stream.record(), Ok)?;
                 if stream.reached()? < position {
                     return Err(Error::NotReady);

@@ -116,7 +116,7 @@ mod tests {
         drop(uses.with(|uses| uses.hand_to(&handed)));
         // Another thread lets go of the stream, whose work is over.
         *hook.lock() = Some(Box::new(move || handed.queue_goes(&stream)));
-        let past = uses.with(Uses::take_past);
-        assert_eq!((past.len(), gone.load(Ordering::Relaxed)), (1, true));
+        let are_past = uses.with(|uses| uses.are_past());
+        assert_eq!((are_past, gone.load(Ordering::Relaxed)), (true, true));
     }
 }

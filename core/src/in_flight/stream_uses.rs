@@ -126,9 +126,14 @@ impl Uses {
         over
     }
 
-    /// Takes those out of which nothing runs now.
-    pub(crate) fn take_past(&mut self) -> List {
-        self.take(Use::is_past)
+    /// Takes those out to which nothing can be added, and of which nothing runs.
+    pub(crate) fn take_over(&mut self) -> List {
+        self.take(Use::is_over)
+    }
+
+    /// Whether nothing of them runs now. More may come of streams that somebody holds.
+    pub(crate) fn are_past(&self) -> bool {
+        self.all.iter().all(Use::is_past)
     }
 
     fn take(&mut self, is_meant: fn(&Use) -> bool) -> List {
@@ -167,7 +172,7 @@ impl Use {
         }
     }
 
-    /// Whether nothing of it runs now, as far as that can be asked: otherwise it stays.
+    /// Whether nothing of it runs now, as far as that can be asked.
     fn is_past(&self) -> bool {
         if let Self::InGraph(graph) = self {
             return graph.is_over();
@@ -524,9 +529,9 @@ mod tests {
             parts.into_iter().for_each(|part| drop(whole.absorb(part)));
         }
         assert_eq!(whole.all.len(), 1);
-        assert!(whole.take_past().is_empty(), "the graph is there");
+        assert!(whole.take_over().is_empty(), "the graph is there");
         drop(share);
-        assert_eq!(whole.take_past().len(), 1);
+        assert_eq!(whole.take_over().len(), 1);
     }
 
     #[test]

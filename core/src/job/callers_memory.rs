@@ -304,20 +304,20 @@ impl Preallocated {
     /// Fails, and marks nothing, if somebody else holds some of it.
     pub(crate) fn claim(&self, copy: &Arc<Completion>) -> Result<StreamUses> {
         // Dropped after the lock is released, as are owners of streams that go meanwhile.
-        let mut past = Vec::new();
-        let (claimed, gone) = lent_collector::collect(|| self.claim_all(copy, &mut past));
+        let mut over = Vec::new();
+        let (claimed, gone) = lent_collector::collect(|| self.claim_all(copy, &mut over));
         gone.let_go();
         claimed
     }
 
-    fn claim_all(&self, copy: &Arc<Completion>, past: &mut Vec<Use>) -> Result<StreamUses> {
+    fn claim_all(&self, copy: &Arc<Completion>, over: &mut Vec<Use>) -> Result<StreamUses> {
         let mut all = self.memory.lock();
         let mut uses = StreamUses::new();
         for memory in all.iter_mut().filter(|memory| memory.is_written) {
             if !memory.storage.is_exclusive() {
                 return Err(unsuited(memory.first, DESTINATION, SHARED));
             }
-            past.extend(memory.storage.take_past_uses());
+            over.extend(memory.storage.take_over_uses());
             memory.storage.add_uses(&mut uses);
         }
         for memory in all.iter_mut().filter(|memory| memory.is_written) {

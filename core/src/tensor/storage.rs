@@ -327,9 +327,16 @@ impl Storage {
         self.0.get_mut()
     }
 
-    /// Takes out the uses that are over, if nobody else holds it: dropping them may run code of a stream's owner.
-    pub(crate) fn take_past_uses(&mut self) -> List {
-        self.exclusive().map(|memory| memory.take_past_uses()).unwrap_or_default()
+    /// Takes out the uses that are over, if nobody else holds it: dropping them may run code of a stream's owner. A stream that somebody
+    /// holds stays, whether or not it has work now: the memory was handed to it until its end.
+    pub(crate) fn take_over_uses(&mut self) -> List {
+        self.exclusive().map(|memory| memory.take_over_uses()).unwrap_or_default()
+    }
+
+    /// Whether nothing of its uses runs now.
+    #[cfg(feature = "dlpack")]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.0.is_unused()
     }
 
     /// Swaps the copy that fills it for another one; `false`, and nothing is changed, if somebody else holds it.
@@ -605,7 +612,7 @@ impl Drop for StorageInner {
 impl StorageInner {
     /// Fails while a stream uses the memory.
     fn check_unused(&self) -> Result<()> {
-        drop(self.take_past_uses());
+        drop(self.take_over_uses());
         match self.is_unused() {
             true => Ok(()),
             false => Err(Error::NotWritable {
@@ -616,14 +623,14 @@ impl StorageInner {
     }
 
     /// Takes out the uses that are over. To be called while nobody else holds the memory.
-    fn take_past_uses(&self) -> List {
-        let mut past = self.uses.with(Uses::take_past);
-        self.memory.also_used().iter().for_each(|storage| past.extend(storage.0.take_past_uses()));
-        past
+    fn take_over_uses(&self) -> List {
+        let mut over = self.uses.with(Uses::take_over);
+        self.memory.also_used().iter().for_each(|storage| over.extend(storage.0.take_over_uses()));
+        over
     }
 
     fn is_unused(&self) -> bool {
-        self.uses.with(|uses| uses.is_empty())
+        self.uses.with(|uses| uses.are_past())
             && self.memory.also_used().iter().all(|storage| storage.0.is_unused())
     }
 
