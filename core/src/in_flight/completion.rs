@@ -89,7 +89,8 @@ impl Completion {
                 error: None,
                 waker: None,
                 left: Positions::new(),
-                unattended: false,
+                // A timeline is to know when the copy is done, not when the program asks.
+                unattended: timeline.is_some(),
                 watched: false,
                 on_the_way: Vec::new(),
                 arrived: 0,
