@@ -1,5 +1,6 @@
 //! How a copy shall be done.
 
+use std::num::NonZero;
 use std::time::Duration;
 
 use crate::alignment::Alignment;
@@ -30,6 +31,7 @@ pub struct CopyOptions {
     pub(crate) into_graph: bool,
     pub(crate) pack: bool,
     pub(crate) alignment: usize,
+    pub(crate) multiple: NonZero<usize>,
     pub(crate) bindable: Option<bool>,
     pub(crate) max_chunk: usize,
     pub(crate) max_packed: usize,
@@ -81,6 +83,7 @@ impl Default for CopyOptions {
             into_graph: false,
             pack: true,
             alignment: DEFAULT_ALIGNMENT.bytes(),
+            multiple: NonZero::<usize>::MIN,
             bindable: None,
             max_chunk: 32 << 20,
             max_packed: 512 << 10,
@@ -148,6 +151,16 @@ impl CopyOptions {
     /// [buffers of the target](crate::backend::Limits::buffer_alignment) have.
     pub fn packed_alignment(mut self, bytes: usize) -> Self {
         self.alignment = bytes;
+        self
+    }
+
+    /// Has each packed tensor begin at a multiple of so many bytes in its allocation as well (default: 1), which need not be a power of two.
+    /// For callers who promise such offsets themselves: [`packed_alignment`](Self::packed_alignment) serves all others, and holds beside
+    /// this. Addresses are multiples only where that of the allocation is one. A view of a device that copies whole granules
+    /// ([`Limits::copy_granularity`](crate::backend::Limits::copy_granularity): wgpu) lies as far behind a multiple as it begins behind a granule.
+    /// [`start_copy_into`](crate::start_copy_into()) fills memory that is there, and knows no offsets of its own.
+    pub fn packed_multiple(mut self, bytes: NonZero<usize>) -> Self {
+        self.multiple = bytes;
         self
     }
 
