@@ -67,7 +67,7 @@ pub fn start_copy<S: TensorTree>(
     let _timed = completion.metrics.timed("start_copy");
     let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
     job.describe(&span);
-    match launch(&job, &span) {
+    match job.allocate_by_program(&options).and_then(|()| launch(&job, &span)) {
         Ok(workers) => Ok(CopyHandle::new(value, job, workers, report)),
         Err(error) => {
             job.completion.fail(error.clone());

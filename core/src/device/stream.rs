@@ -25,6 +25,11 @@ impl Stream {
         Self { device: device.clone(), queue: device.queue_of(stream) }
     }
 
+    /// That of a queue of `device`.
+    pub(crate) fn of_queue(device: &Device, queue: &Arc<SubmissionQueue>) -> Self {
+        Self { device: device.clone(), queue: queue.clone() }
+    }
+
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.device
