@@ -72,7 +72,24 @@ struct Arena {
 
 /// What each owner holds a share of.
 #[derive(Default)]
-struct Owners(Arc<()>);
+struct Owners {
+    shares: Arc<()>,
+    /// The threads on which they went.
+    threads: Arc<Mutex<Vec<Option<String>>>>,
+}
+
+/// An owner of memory, which says where it goes.
+struct Owner {
+    _memory: Tensor,
+    _share: Arc<()>,
+    threads: Arc<Mutex<Vec<Option<String>>>>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.threads.lock().unwrap().push(thread::current().name().map(str::to_owned));
+    }
+}
 
 impl Arena {
     fn of(device: &Device, sizes: &[usize]) -> Self {
@@ -84,7 +101,9 @@ impl Arena {
     fn take(&self) -> (RawMemory, Box<dyn Any + Send + Sync>) {
         let memory = self.memory.lock().unwrap().pop().unwrap();
         let (address, bytes) = (memory.address().unwrap().unwrap(), memory.nbytes());
-        (RawMemory::new(address, bytes, MemoryKind::Device), Box::new((memory, Arc::clone(&self.owners.0))))
+        let (share, threads) = (self.owners.shares.clone(), self.owners.threads.clone());
+        let owner = Owner { _memory: memory, _share: share, threads };
+        (RawMemory::new(address, bytes, MemoryKind::Device), Box::new(owner))
     }
 
     fn next(&self) -> AllocatedMemory {
@@ -94,7 +113,7 @@ impl Arena {
 
     /// How many owners are alive.
     fn alive(&self) -> usize {
-        Arc::strong_count(&self.owners.0) - 1
+        Arc::strong_count(&self.owners.shares) - 1
     }
 
     fn program(&self) -> Arc<Program> {
@@ -176,20 +195,24 @@ fn results_lie_where_the_program_has_allocated_them() {
 #[test]
 fn the_program_is_asked_before_anything_else_happens_and_on_its_thread() {
     let (late, device) = late();
-    for when in [BackgroundWork::Always, BackgroundWork::Auto] {
-        let arena = Arena::of(&device, &[9 << 20, 64]);
+    device.prepare(1 << 20).unwrap();
+    // At once, and by workers.
+    for (when, bytes) in
+        [(BackgroundWork::Auto, 64), (BackgroundWork::Auto, 9 << 20), (BackgroundWork::Always, 64)]
+    {
+        let arena = Arena::of(&device, &[bytes]);
         late.clear_calls();
         let (calls, next) = (late.clone(), arena.clone());
         let program = Program::new(move |_| {
             assert!(!calls.calls().iter().any(|record| record.call == Call::Submit));
             Ok(next.next())
         });
-        let sent = vec![Tensor::from(vec![5_u8; 9 << 20])];
+        let sent = vec![Tensor::from(vec![5_u8; bytes])];
         let copy = start_copy(sent, &device, options(&program).background(when)).unwrap();
         let asked = program.asked();
         assert_eq!((asked.len(), asked[0].thread), (1, thread::current().id()));
         assert!(copy.placements().unwrap().chunk(0).is_ok());
-        assert_eq!(bytes_of(&copy.wait().unwrap()[0]), vec![5; 9 << 20]);
+        assert_eq!(bytes_of(&copy.wait().unwrap()[0]), vec![5; bytes]);
         assert_eq!(program.asked().len(), 1);
     }
     no_violations(&late);
@@ -256,11 +279,10 @@ fn copies_to_all_are_allocated_for_in_order_and_come_behind_the_streams() {
     let copies = start_copy_to_all(batch(), &devices, options(&program)).unwrap();
     let order: Vec<_> = program.asked().iter().map(|asked| asked.device.ordinal()).collect();
     assert_eq!(order, [0, 0, 1, 1]);
+    let there = copies.into_iter().map(|copy| copy.wait().unwrap()).collect::<Vec<_>>();
     read_nothing_new(&first_kernels);
     read_nothing_new(&second_kernels);
-    for copy in copies {
-        assert_batch(&copy.wait().unwrap());
-    }
+    there.iter().for_each(|there| assert_batch(there));
     no_violations(&late);
 }
 
@@ -279,9 +301,12 @@ fn memory_stays_until_the_device_is_done_with_it() {
     drop(copy);
     assert_eq!(arena.alive(), 2);
     late.release();
+    // The reactor finds that it is over, and must not be held up.
     eventually("the owner of what nobody holds has gone", || arena.alive() == 1);
     drop(chunk);
     eventually("the other owner has gone", || arena.alive() == 0);
+    let threads = arena.owners.threads.lock().unwrap();
+    assert!(threads.iter().flatten().all(|thread| thread != "transship-reactor"), "{threads:?}");
     no_violations(&late);
 }
 

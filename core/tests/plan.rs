@@ -237,11 +237,11 @@ fn packed_leaves_begin_at_multiples_of_any_number() {
         largest_packed: 1 << 10,
     };
     let limits = Limits::new(Alignment::new(256).unwrap(), 1 << 30);
-    let leaves = [leaf(8, 3), leaf(7, 0), leaf(4, 2), leaf(20, 1), leaf(40, 1), leaf(30, 1)];
+    let leaves = [leaf(16, 3), leaf(7, 0), leaf(4, 2), leaf(20, 1), leaf(40, 1), leaf(30, 1)];
     let plan = Plan::new(&leaves, &options, &limits).unwrap();
     let placed = (0..6).map(|leaf| plan.placement(leaf).unwrap()).collect::<Vec<_>>();
     assert_eq!(plan.order(), [0, 2, 1, 3, 4, 5]);
-    assert_eq!(placed, [(0, 0), (0, 18), (0, 12), (0, 30), (0, 54), (1, 0)]);
+    assert_eq!(placed, [(0, 0), (0, 30), (0, 24), (0, 42), (1, 0), (1, 42)]);
 }
 
 fn no_packing() -> PlanOptions {
