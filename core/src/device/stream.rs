@@ -30,6 +30,11 @@ impl Stream {
         Self { device: device.clone(), queue: queue.clone() }
     }
 
+    /// Whether both are the same object of the backend's.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.backend_stream(), other.backend_stream())
+    }
+
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.device

@@ -48,7 +48,7 @@ impl Job {
     }
 
     fn destinations_by_program(&self, allocator: &Allocator, alignment: Alignment) -> Result<Destinations> {
-        let mut uses = StreamUses::new();
+        let mut before: SmallVec<[Stream; 1]> = SmallVec::new();
         let mut chunks = SmallVec::new();
         for path in &self.paths {
             let device = path.runs_on(&self.target);
@@ -57,10 +57,7 @@ impl Job {
                 let AllocatedMemory { mut memory, owner, behind } =
                     self.ask(allocator, chunk.bytes, alignment, &stream)?;
                 self.check(&memory, chunk.bytes, alignment)?;
-                if let Some(behind) = behind {
-                    let stream = behind.backend_stream();
-                    uses.push((stream.clone(), Some(stream.record()?)));
-                }
+                before.extend(behind.filter(|new| before.iter().all(|known| !known.is_same(new))));
                 memory.bytes = chunk.bytes;
                 // SAFETY: the promises of `Allocate`.
                 let storage = unsafe { self.storage_over(memory, owner, chunk) }?;
@@ -71,6 +68,7 @@ impl Job {
             }
         }
         let pageable = self.paths.iter().any(|path| matches!(path.kind, PathKind::Download));
+        let uses = used_so_far(&before)?;
         Ok(Destinations { chunks, empty: self.nothing()?, pageable, open: SmallVec::new(), uses })
     }
 
@@ -146,4 +144,13 @@ impl Job {
         let devices = [&self.target].into_iter().chain(self.source_devices());
         devices.map(|device| options.alignment_on(device.limits())).fold(LARGEST_ELEMENT, Alignment::max)
     }
+}
+
+/// All that was submitted to the streams so far. Not later, when workers order the copy: the program goes on using them.
+fn used_so_far(streams: &[Stream]) -> Result<StreamUses> {
+    let position = |stream: &Stream| {
+        let stream = stream.backend_stream();
+        Ok((stream.clone(), Some(stream.record()?)))
+    };
+    streams.iter().map(position).collect()
 }

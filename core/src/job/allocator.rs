@@ -18,7 +18,8 @@ use crate::device::stream::Stream;
 ///
 /// - work that was submitted before `allocate` returned to the stream that [`AllocatedMemory::behind`] names,
 /// - work that comes behind the copy and that ends before the owner is dropped: on the device in order of a stream that was
-///   [made to wait](crate::CopyHandle::wait_on) for the copy, on the host once that is done.
+///   [made to wait](crate::CopyHandle::wait_on) for the copy, on the host once that is done, and without writes there as long as a tensor of
+///   transship's lies in it.
 pub unsafe trait Allocate: Send + Sync {
     /// Allocates `bytes` bytes or more, at a multiple of `alignment`, on the target of a copy. That runs on `stream`, which is of the device
     /// that runs it: the target, or the source where the target is the host.
@@ -53,8 +54,8 @@ impl AllocatedMemory {
         Self { memory, owner, behind: None }
     }
 
-    /// The copy writes the memory behind what was submitted to `stream` up to now, on the device: the stream on which the allocator has
-    /// had it before.
+    /// The copy writes the memory behind what was submitted to `stream` before the allocator returned this, on the device: the stream on which
+    /// the memory was in use before.
     #[must_use]
     pub fn behind(mut self, stream: &Stream) -> Self {
         self.behind = Some(stream.clone());
