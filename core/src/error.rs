@@ -568,7 +568,6 @@ pub enum Error {
         /// Bytes asked for.
         requested: usize,
         /// What it says.
-        #[source]
         error: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// The copy was given up because the code that ran it panicked: that of this library, of a backend, or of an
