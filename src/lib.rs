@@ -27,15 +27,16 @@
 pub use transship_core::plan;
 #[doc(inline)]
 pub use transship_core::{
-    Alignment, BackgroundWork, Cancelled, Cast, CopyError, CopyHandle, CopyOptions, CopyPolicy, CopyProgress,
-    CopyReport, DType, Device, DeviceId, DeviceMemory, DeviceProperties, DeviceUuid, DriverInfo, Element,
-    Error, ErrorKind, Event, InFlight, Key, Layout, Lent, MAX_DEPTH, MemoryInfo, MemoryKind, Nested,
-    OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, Paths, PciAddress, PendingCopy, PoolUsage,
-    Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
-    ProgressStream, RawMemory, Refused, Registered, Result, Reused, RuntimeStats, Scope, SharedOwner, Step,
-    Stop, Stream, StreamPriority, Strides, Tensor, TensorPath, TensorTree, TimedWait, Timeline, Value,
-    Visitor, backend, drivers, fill, for_each_path, for_each_tensor, register_driver, runtime_stats,
-    start_copy, start_copy_into, start_copy_to_all,
+    Alignment, Allocate, AllocatedMemory, BackgroundWork, Cancelled, Cast, ChunkMemory, CopyError,
+    CopyHandle, CopyOptions, CopyPolicy, CopyProgress, CopyReport, DType, Device, DeviceId, DeviceMemory,
+    DeviceProperties, DeviceUuid, DriverInfo, Element, Error, ErrorKind, Event, InFlight, Key, Layout, Lent,
+    MAX_DEPTH, MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, Paths,
+    PciAddress, PendingCopy, Placement, Placements, PoolUsage, Prefetch, PrefetchError, PrefetchOptions,
+    PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream, ProgressStream, RawMemory, Refused,
+    Registered, Result, Reused, RuntimeStats, Scope, SharedOwner, Step, Stop, Stream, StreamPriority,
+    Strides, Tensor, TensorPath, TensorTree, TimedWait, Timeline, Value, Visitor, backend, drivers, fill,
+    for_each_path, for_each_tensor, register_driver, runtime_stats, start_copy, start_copy_into,
+    start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]

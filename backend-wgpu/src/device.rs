@@ -114,6 +114,10 @@ unsafe impl Backend for WgpuBackend {
         Ok(Box::new(WgpuStaging::allocate(&self.context, bytes, direction)?))
     }
 
+    fn takes_addresses(&self) -> bool {
+        false
+    }
+
     unsafe fn wrap(&self, _: RawMemory, _: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         Err(self.context.unsupported("wrap memory by its address; wrap a buffer"))
     }

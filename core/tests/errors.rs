@@ -502,6 +502,10 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::Unsupported { device, what: "" }, Unsupported),
         (Error::DeviceLost { device, reason: text() }, DeviceLost),
         (Error::Driver { device, call: "", code: 1, message: text() }, Driver),
+        (
+            Error::AllocatorFailed { device, requested: 2, error: Arc::from(Box::from("no pages")) },
+            OutOfMemory,
+        ),
         (Error::Panicked { message: text() }, Bug),
         (Error::NoThread { reason: text() }, Busy),
     ]

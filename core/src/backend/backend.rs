@@ -116,6 +116,11 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// [`Error::InvalidMemory`] where the driver knows that the description is wrong.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
 
+    /// Whether memory has addresses, by which [`wrap`](Backend::wrap) describes it.
+    fn takes_addresses(&self) -> bool {
+        true
+    }
+
     /// Page-locks memory of the program where it lies, so that copies of every device of this driver use it as they use staging,
     /// through [`HostSide::Buffer`](crate::backend::HostSide::Buffer). `bytes` is not 0; `start` need not be aligned. May block for milliseconds.
     ///

@@ -72,15 +72,19 @@ impl Job {
                 }
             }
         }
-        let empty = if self.plan.routes().contains(&Route::Empty) {
-            // Worker threads have no queues of their own.
-            let queue = self.paths.first().map_or_else(|| self.target.up(), |path| Ok(path.queue.clone()))?;
-            let nothing = self.target.allocate(0, &queue)?;
-            Some(Storage::new(nothing, target(), None))
-        } else {
-            None
-        };
-        Ok(Some(Destinations { chunks, empty, pageable, open, uses: SmallVec::new() }))
+        Ok(Some(Destinations { chunks, empty: self.nothing()?, pageable, open, uses: SmallVec::new() }))
+    }
+
+    /// Memory for tensors without elements, if there are any.
+    pub(crate) fn nothing(&self) -> Result<Option<Storage>> {
+        if !self.plan.routes().contains(&Route::Empty) {
+            return Ok(None);
+        }
+        // Worker threads have no queues of their own.
+        let queue = self.paths.first().map_or_else(|| self.target.up(), |path| Ok(path.queue.clone()))?;
+        let nothing = self.target.allocate(0, &queue)?;
+        let target = (!self.target.is_host()).then(|| self.target.clone());
+        Ok(Some(Storage::new(nothing, target, None)))
     }
 
     /// Memory for the chunks of `path`. Either all of it is open, so that the host writes it in place, or none.

@@ -263,7 +263,7 @@ impl TransferPath {
     }
 
     /// The device that runs the copies; by way of the host, those up.
-    fn runs_on<'a>(&'a self, target: &'a Device) -> &'a Device {
+    pub(crate) fn runs_on<'a>(&'a self, target: &'a Device) -> &'a Device {
         match (&self.kind, self.from.device()) {
             (PathKind::Download, Some(source)) => source,
             _ => target,

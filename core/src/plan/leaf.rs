@@ -1,5 +1,7 @@
 //! What goes into a plan.
 
+use std::num::NonZero;
+
 use crate::alignment::Alignment;
 
 /// What a plan needs to know of one tensor.
@@ -45,6 +47,8 @@ pub struct PlanOptions {
     pub pack: bool,
     /// The least alignment of a leaf in a shared chunk.
     pub alignment: Alignment,
+    /// What the offset of a leaf in a shared chunk is a multiple of as well, in bytes: any number. Its [skew](Leaf::skew) comes on top.
+    pub multiple: NonZero<usize>,
     /// The granularity of copies that sources demand; that of the target comes with its limits.
     pub granularity: Alignment,
     /// The largest shared chunk, in bytes.

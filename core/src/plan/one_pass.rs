@@ -1,5 +1,7 @@
-//! The common case: small tensors of one source, aligned alike, none over the memory of another. They are placed in the
+//! The common case: small tensors of one source, aligned alike and to powers of two alone, none over the memory of another. They are placed in the
 //! order given, in one pass. Without it a copy of the headline batch takes 26 % more instructions on the host, one of 10,000 tensors 24 %.
+
+use std::num::NonZero;
 
 use smallvec::SmallVec;
 
@@ -17,6 +19,9 @@ thread_local! {
 pub(crate) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
     let Place::From(source) = leaves.first()?.place else { return None };
     let count = u32::try_from(leaves.len()).ok()?;
+    if rules.odd_multiple != NonZero::<usize>::MIN {
+        return None;
+    }
     let mut seen = Seen::among(leaves);
     let mut plan = Plan::of_blanks(leaves.len());
     let mut packing = Packing::new(source);
@@ -163,6 +168,7 @@ mod tests {
         Rules {
             granularity,
             alignment: Alignment::new(alignment).unwrap().max(granularity),
+            odd_multiple: NonZero::<usize>::MIN,
             largest_packed: largest & !(granularity.bytes() - 1),
             largest_shared: largest & !(granularity.bytes() - 1),
             largest_buffer: 1 << 40,

@@ -1,5 +1,7 @@
 //! Options and limits, joined.
 
+use std::num::NonZero;
+
 use crate::alignment::Alignment;
 use crate::backend::Limits;
 use crate::plan::leaf::PlanOptions;
@@ -10,6 +12,8 @@ pub(crate) struct Rules {
     pub(crate) granularity: Alignment,
     /// The least alignment in a shared chunk, the granularity included.
     pub(crate) alignment: Alignment,
+    /// The odd factor of what offsets in a shared chunk are multiples of. The even one is part of the alignment.
+    pub(crate) odd_multiple: NonZero<usize>,
     /// The largest leaf that is packed.
     pub(crate) largest_packed: usize,
     /// The largest shared chunk: a multiple of the granularity that fits into a buffer.
@@ -28,14 +32,24 @@ impl Rules {
         let granularity = limits.copy_granularity.max(options.granularity);
         let largest_shared =
             options.largest_chunk.min(limits.largest_buffer) & !granularity.bytes().wrapping_sub(1);
+        let (even, odd) = factors(options.multiple);
         Self {
             granularity,
-            alignment: options.alignment.max(granularity),
+            alignment: options.alignment.max(granularity).max(even),
+            odd_multiple: odd,
             largest_packed: if options.pack { options.largest_packed.min(largest_shared) } else { 0 },
             largest_shared,
             largest_buffer: limits.largest_buffer,
         }
     }
+}
+
+/// A number as a power of two times an odd number.
+fn factors(number: NonZero<usize>) -> (Alignment, NonZero<usize>) {
+    let zeros = number.trailing_zeros();
+    let even = 1_usize.checked_shl(zeros).and_then(Alignment::new).unwrap_or(Alignment::ONE);
+    let odd = number.get().checked_shr(zeros).and_then(NonZero::new).unwrap_or(NonZero::<usize>::MIN);
+    (even, odd)
 }
 
 /// What tensors in shared memory are aligned to unless the options say otherwise.

@@ -88,16 +88,23 @@ impl JobGroup {
                 Err(error) => job.completion.fail(error),
             }
         }
-        let has_room = Cell::new(true);
+        let (has_room, is_ordered) = (Cell::new(true), Cell::new(true));
         self.each(|job| match job.allocate(HostResults::Grow) {
             Err(refused) if has_room_later(&refused) => {
                 has_room.set(false);
+                Ok(())
+            }
+            Ok(Some(destinations)) if !order::order_behind_uses(job, &destinations.uses, false)? => {
+                is_ordered.set(false);
                 Ok(())
             }
             allocated => allocated.map(drop),
         })?;
         if !has_room.get() {
             return Err(NO_ROOM_YET);
+        }
+        if !is_ordered.get() {
+            return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
         }
         self.share_queues();
         if let Some(lead) = self.lead() {
@@ -241,14 +248,8 @@ pub(crate) fn conclude(completions: &Completions, error: Option<Error>) {
 /// What `work` returns; an error if it panics.
 pub(crate) fn caught<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     foreign::caught_or(work).unwrap_or_else(|panic| {
-        let error = panicked(&*panic);
+        let error = Error::panicked(&*panic);
         foreign::forget_payload(panic);
         Err(error)
     })
-}
-
-pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-    Error::Panicked { message: message.unwrap_or_default() }
 }
