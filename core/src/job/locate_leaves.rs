@@ -17,6 +17,7 @@ use crate::job::dependencies::Dependencies;
 use crate::job::leaf::{Leaf, Special};
 use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::job::source::{Source, is_direct, reader};
+use crate::job::widening::widens;
 use crate::plan::leaf;
 use crate::plan::leaf::{Place, RangeKey};
 use crate::runtime::fork;
@@ -90,6 +91,8 @@ pub(crate) struct Scan<'a> {
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     casts: &'a [Cast],
+    /// Whether the target casts what lies on the host and gets larger by that.
+    widens: bool,
     layouts: FxHashMap<LayoutKey, u32>,
     /// The layout that was numbered last, what it becomes, and its number: neighbours are often alike.
     last_layout: Option<(Layout, Types, u32)>,
@@ -129,6 +132,7 @@ impl<'a> Scan<'a> {
             fills_gaps: false,
             last_source: 0,
             casts: &options.casts,
+            widens: widens(target.limits(), options),
             layouts: FxHashMap::default(),
             last_layout: None,
         })
@@ -239,7 +243,7 @@ impl<'a> Scan<'a> {
                     storage.is_shared().then(|| RangeKey { storage: storage.identity(), offset, layout: 0 });
                 let (alignment, place) = (layout.dtype().alignment(), Place::From(alike.number));
                 let skew = (offset & alike.skew) as u16;
-                self.leaves.push(leaf::Leaf { bytes, alignment, skew, place, range });
+                self.leaves.push(leaf::Leaf { bytes, alignment, skew, place, range, widened_log2: 0 });
                 true
             }
             _ => false,
@@ -285,7 +289,9 @@ impl<'a> Scan<'a> {
             layout: if is_gathered || cast.is_some() { self.number_of(layout, dtype) } else { 0 },
         });
         let skew = storage.device().filter(|_| !is_gathered).map_or(0, |source| self.skew(source, offset));
-        self.leaves.push(leaf::Leaf { bytes, alignment: dtype.alignment(), skew, place, range });
+        let widened_log2 = cast.filter(|_| on_host && self.widens).map_or(0, |cast| cast.widened_log2());
+        let alignment = dtype.alignment();
+        self.leaves.push(leaf::Leaf { bytes, alignment, skew, place, range, widened_log2 });
         Ok((payload, special))
     }
 

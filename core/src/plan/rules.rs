@@ -2,7 +2,7 @@
 
 use crate::alignment::Alignment;
 use crate::backend::Limits;
-use crate::plan::leaf::PlanOptions;
+use crate::plan::leaf::{Leaf, PlanOptions};
 
 /// Options and limits, brought together.
 pub(crate) struct Rules {
@@ -10,7 +10,7 @@ pub(crate) struct Rules {
     pub(crate) granularity: Alignment,
     /// The least alignment in a shared chunk, the granularity included.
     pub(crate) alignment: Alignment,
-    /// The largest leaf that is packed.
+    /// The largest leaf that is packed, in bytes that are staged.
     pub(crate) largest_packed: usize,
     /// The largest shared chunk: a multiple of the granularity that fits into a buffer.
     pub(crate) largest_shared: usize,
@@ -35,6 +35,20 @@ impl Rules {
             largest_shared,
             largest_buffer: limits.largest_buffer,
         }
+    }
+
+    /// Whether `leaf` may share a chunk. What the target makes larger counts as it is staged, if it fits there.
+    #[inline]
+    pub(crate) fn packs(&self, leaf: &Leaf) -> bool {
+        let skew = self.skew_of(leaf);
+        leaf.staged_bytes().saturating_add(skew) <= self.largest_packed
+            && leaf.bytes.saturating_add(skew) <= self.largest_shared
+    }
+
+    /// What of the skew of `leaf` counts.
+    #[inline]
+    pub(crate) fn skew_of(&self, leaf: &Leaf) -> usize {
+        usize::from(leaf.skew) & self.granularity.bytes().wrapping_sub(1)
     }
 }
 
