@@ -58,6 +58,7 @@ fn leaves_of_all_kinds(count: usize) -> Vec<Leaf> {
         skew: 0,
         place: Place::From(0),
         range: None,
+        widened_log2: 0,
     };
     tensors.iter().cycle().take(count).map(leaf).collect()
 }

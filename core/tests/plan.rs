@@ -34,13 +34,17 @@ fn leaf(size: impl Strategy<Value = usize>) -> impl Strategy<Value = Leaf> {
         proptest::option::of(key.prop_map(|(storage, offset, layout)| RangeKey { storage, offset, layout }));
     let bytes = prop_oneof![1 => Just(8_usize), 3 => size];
     let skew = prop_oneof![3 => Just(0_u16), 1 => any::<u16>()];
-    (bytes, alignment(), skew, place, range).prop_map(|(bytes, alignment, skew, place, range)| Leaf {
-        bytes,
-        alignment,
-        skew,
-        place,
-        range,
-    })
+    let widened = prop_oneof![3 => Just(0_u8), 2 => 1_u8..4, 1 => any::<u8>()];
+    (bytes, alignment(), skew, place, range, widened).prop_map(
+        |(bytes, alignment, skew, place, range, widened_log2)| Leaf {
+            bytes,
+            alignment,
+            skew,
+            place,
+            range,
+            widened_log2,
+        },
+    )
 }
 
 fn bound() -> impl Strategy<Value = usize> {
@@ -191,6 +195,7 @@ fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
         skew: 0,
         place: Place::From(0),
         range: None,
+        widened_log2: 0,
     };
     let options = PlanOptions {
         pack: true,
@@ -267,7 +272,14 @@ fn nothing_makes_an_empty_plan() {
 /// catches: a chunk whose end is not checked although the bytes of all chunks can be counted.
 #[test]
 fn padding_that_leads_beyond_the_linear_space_is_refused() {
-    let leaf = |bytes| Leaf { bytes, alignment: Alignment::ONE, skew: 0, place: Place::From(0), range: None };
+    let leaf = |bytes| Leaf {
+        bytes,
+        alignment: Alignment::ONE,
+        skew: 0,
+        place: Place::From(0),
+        range: None,
+        widened_log2: 0,
+    };
     let options = no_packing();
     let limits = Limits::new(Alignment::ONE, usize::MAX);
     let refused = Plan::new(&[leaf(1), leaf(usize::MAX - 100)], &options, &limits);

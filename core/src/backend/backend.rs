@@ -213,6 +213,14 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// Whether this device can run [`CopyOp::Between`] from a buffer of `other` (which may be itself).
     fn reaches(&self, other: &dyn Backend) -> bool;
 
+    /// Whether kernels of `source`, another device, write to memory that this one has [allocated](Self::allocate). They run a
+    /// [`CopyOp::Gather`] of this device out of memory that the program has allocated on `source` ([`wrap`](Self::wrap)), which it need not have
+    /// opened to kernels of this one.
+    fn is_written_by(&self, source: &dyn Backend) -> bool {
+        let _ = source;
+        false
+    }
+
     /// Whether copies of this device read staging blocks of `other` (which may be itself) as they read their own, several
     /// submissions at a time. One block then serves copies of the same bytes to all such devices.
     fn reads_staging_of(&self, other: &dyn Backend) -> bool {

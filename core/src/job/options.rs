@@ -183,10 +183,10 @@ impl CopyOptions {
         self
     }
 
-    /// The largest tensor that is packed, in bytes (default: 512 KiB). Above it, an allocation of its own costs next to
-    /// nothing, and keeps a view from holding on to a whole chunk. Below it, threads that copy at the same time wait for each other
-    /// in the driver, tensor by tensor: 16 threads with 20 tensors of 450 KB each copy 33 GB/s with allocations of their own and
-    /// 46 packed (H200).
+    /// The largest tensor that is packed, in bytes (default: 512 KiB). What a device casts when it is there counts as it crosses the
+    /// link. Above it, an allocation of its own costs next to nothing, and keeps a view from holding on to a whole chunk. Below
+    /// it, threads that copy at the same time wait for each other in the driver, tensor by tensor: 16 threads with 20 tensors of
+    /// 450 KB each copy 33 GB/s with allocations of their own and 46 packed (H200).
     pub fn max_packed_bytes(mut self, bytes: usize) -> Self {
         self.max_packed = bytes;
         self

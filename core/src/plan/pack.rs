@@ -92,11 +92,6 @@ impl Rules {
         leaves.get(copied.leaf as usize).map_or(0, |leaf| self.skew_of(leaf))
     }
 
-    #[inline]
-    pub(crate) fn skew_of(&self, leaf: &Leaf) -> usize {
-        usize::from(leaf.skew) & self.granularity.bytes().wrapping_sub(1)
-    }
-
     /// Where a leaf starts and ends in a shared chunk whose other leaves end at `end`; `None` if it must not be there.
     #[inline]
     fn behind(&self, end: usize, leaf: &Copied, skew: usize) -> Option<(usize, usize)> {

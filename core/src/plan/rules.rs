@@ -4,7 +4,7 @@ use std::num::NonZero;
 
 use crate::alignment::Alignment;
 use crate::backend::Limits;
-use crate::plan::leaf::PlanOptions;
+use crate::plan::leaf::{Leaf, PlanOptions};
 
 /// Options and limits, brought together.
 pub(crate) struct Rules {
@@ -14,7 +14,7 @@ pub(crate) struct Rules {
     pub(crate) alignment: Alignment,
     /// The odd factor of what offsets in a shared chunk are multiples of. The even one is part of the alignment.
     pub(crate) odd_multiple: NonZero<usize>,
-    /// The largest leaf that is packed.
+    /// The largest leaf that is packed, in bytes that are staged.
     pub(crate) largest_packed: usize,
     /// The largest shared chunk: a multiple of the granularity that fits into a buffer.
     pub(crate) largest_shared: usize,
@@ -41,6 +41,20 @@ impl Rules {
             largest_shared,
             largest_buffer: limits.largest_buffer,
         }
+    }
+
+    /// Whether `leaf` may share a chunk. What the target makes larger counts as it is staged, if it fits there.
+    #[inline]
+    pub(crate) fn packs(&self, leaf: &Leaf) -> bool {
+        let skew = self.skew_of(leaf);
+        leaf.staged_bytes().saturating_add(skew) <= self.largest_packed
+            && leaf.bytes.saturating_add(skew) <= self.largest_shared
+    }
+
+    /// What of the skew of `leaf` counts.
+    #[inline]
+    pub(crate) fn skew_of(&self, leaf: &Leaf) -> usize {
+        usize::from(leaf.skew) & self.granularity.bytes().wrapping_sub(1)
     }
 }
 

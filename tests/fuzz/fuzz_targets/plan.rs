@@ -70,6 +70,7 @@ fn leaf(bytes: &mut Unstructured<'_>) -> Result<Leaf> {
             Place::From(bytes.int_in_range(0..=SOURCES - 1)?)
         },
         range: if bytes.arbitrary()? { Some(key(bytes)?) } else { None },
+        widened_log2: if bytes.ratio(1, 4)? { bytes.arbitrary()? } else { 0 },
     })
 }
 
