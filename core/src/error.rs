@@ -315,7 +315,7 @@ pub enum Error {
         text: String,
     },
     /// A text does not name an element type.
-    #[error("{text:?} does not name an element type; write one such as float32, int64 or bool")]
+    #[error("{text:?} does not name an element type; write one such as float32, f32, int64 or bool")]
     InvalidDType {
         /// The text.
         text: String,
