@@ -82,6 +82,14 @@ pub enum Error {
         /// What was asked for.
         asked: DType,
     },
+    /// The tensor has another number of dimensions.
+    #[error("a tensor of shape {shape:?} has {}, not {asked}; ask for as many, or reshape it", count(shape.len(), "dimension"))]
+    WrongRank {
+        /// Its shape.
+        shape: Vec<usize>,
+        /// How many dimensions were asked for.
+        asked: usize,
+    },
     /// A slice or a reshape needs elements that lie in one run, in order.
     #[error("a tensor of shape {shape:?} with strides {strides:?} is not contiguous; {cure}")]
     NotContiguous {
@@ -307,7 +315,7 @@ pub enum Error {
         text: String,
     },
     /// A text does not name an element type.
-    #[error("{text:?} does not name an element type; write one such as float32, int64 or bool")]
+    #[error("{text:?} does not name an element type; write one such as float32, f32, int64 or bool")]
     InvalidDType {
         /// The text.
         text: String,
@@ -617,6 +625,7 @@ impl Error {
             | Self::WrongDType { .. }
             | Self::NotContiguous { .. }
             | Self::NotVector { .. }
+            | Self::WrongRank { .. }
             | Self::InvalidBits { .. }
             | Self::NotOnHost { .. }
             | Self::WrongDevice { .. }

@@ -81,6 +81,7 @@ pub use crate::tensor::shared_owner::SharedOwner;
 pub use crate::tensor::strides::Strides;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
 pub use crate::timeline::timeline::Timeline;
+pub use crate::tree::into_tensors::{IntoTensors, TensorItem};
 pub use crate::tree::pair::Pairs;
 pub use crate::tree::paths::{Paths, TensorPath, for_each_path};
 pub use crate::tree::step::Step;

@@ -439,6 +439,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::NotOnHost { device }, InvalidInput),
         (Error::WrongDevice { actual: device, expected: device }, InvalidInput),
         (Error::NotVector { shape: vec![], strides: vec![], why: text() }, InvalidInput),
+        (Error::WrongRank { shape: vec![2, 3], asked: 1 }, InvalidInput),
         (Error::NotWritable { why: "", cure: "" }, InvalidInput),
         (Error::Forked, Unsupported),
         (Error::StructureMismatch { path: path(), value: text(), into: text() }, InvalidInput),
