@@ -14,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case!(batches_arrive_in_order),
         case!(streamed_batches_arrive_in_order),
+        case!(batches_arrive_on_each_device),
         case!(batches_are_used_on_a_stream_at_once).needs(Streams),
         case!(batches_in_flight_leave_room_within_the_budget).needs(Streams).needs(OwnMemory),
         case!(batches_arrive_in_memory_that_was_used_before),
@@ -57,6 +58,20 @@ fn streamed_batches_arrive_in_order(bed: &Bed) -> Result<(), Failed> {
     assert_eq!(arrived.len(), STEPS);
     for (batch, expected) in arrived.into_iter().zip(&expected) {
         assert_same(expected, &Contents::of_all(&mut bed.down(batch?)?));
+    }
+    Ok(())
+}
+
+fn batches_arrive_on_each_device(bed: &Bed) -> Result<(), Failed> {
+    let (batches, expected): (Vec<_>, Vec<_>) = batches(bed).into_iter().unzip();
+    let devices = [bed.device.clone(), bed.host.clone(), bed.device.clone()];
+    let items: Vec<_> = batches.into_iter().prefetch_to_all(&devices, options(bed)).collect();
+    assert_eq!(items.len(), STEPS);
+    for (copies, expected) in items.into_iter().zip(&expected) {
+        for (batch, device) in copies?.into_iter().zip(&devices) {
+            assert!(batch.iter().all(|tensor| tensor.device_id().is_ok_and(|id| id == device.id())));
+            assert_same(expected, &Contents::of_all(&mut bed.down(batch)?));
+        }
     }
     Ok(())
 }
