@@ -64,12 +64,12 @@ pub use crate::job::allocator::{Allocate, AllocatedMemory};
 pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
 pub use crate::prefetch::error::PrefetchError;
-pub use crate::prefetch::iterator::{Prefetch, Prefetched};
+pub use crate::prefetch::iterator::{Prefetch, Prefetched, PrefetchedToAll};
 pub use crate::prefetch::lent::Lent;
 pub use crate::prefetch::options::PrefetchOptions;
 pub use crate::prefetch::reuse::Reused;
 pub use crate::prefetch::stats::PrefetchStats;
-pub use crate::prefetch::stream::{PrefetchStream, PrefetchedStream};
+pub use crate::prefetch::stream::{PrefetchStream, PrefetchedStream, PrefetchedStreamToAll};
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 // For the crate of files, whose spans are entered as those of copies are.
 #[doc(hidden)]

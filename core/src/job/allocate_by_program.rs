@@ -9,6 +9,7 @@ use crate::backend::{MemoryKind, RawMemory};
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::Phase;
+use crate::in_flight::memory_budget::Reservation;
 use crate::in_flight::stream_uses::StreamUses;
 use crate::job::allocator::{AllocatedMemory, Allocator};
 use crate::job::chunk_memory::{Destination, Destinations};
@@ -69,7 +70,8 @@ impl Job {
         }
         let pageable = self.paths.iter().any(|path| matches!(path.kind, PathKind::Download));
         let uses = used_so_far(&before)?;
-        Ok(Destinations { chunks, empty: self.nothing()?, pageable, open: SmallVec::new(), uses })
+        let empty = self.nothing(&mut Reservation::nothing())?;
+        Ok(Destinations { chunks, empty, pageable, open: SmallVec::new(), uses })
     }
 
     /// Calls the program's code, which may block, fail and panic.

@@ -190,6 +190,10 @@ impl TransferPath {
         let granularity = from.granularity().max(target.limits().copy_granularity);
         let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
         let device_from = from.device();
+        if let Some(from) = device_from.filter(|from| from.budget().limit().is_some()) {
+            // Who waits for room there asks this queue, which keeps its memory in use.
+            from.staging().serve(&queue);
+        }
         let budget = budget(target, device_from);
         // A kernel that makes all copies has a table of them, which must fit into one block.
         let span = plan.source_span(source);

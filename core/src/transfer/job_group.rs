@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::device::device::Device;
 use crate::device::host_node;
-use crate::device::memory_budgets::has_room_later;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::chunk_memory::Destinations;
@@ -89,8 +88,8 @@ impl JobGroup {
             }
         }
         let (has_room, is_ordered) = (Cell::new(true), Cell::new(true));
-        self.each(|job| match job.allocate(HostResults::Grow) {
-            Err(refused) if has_room_later(&refused) => {
+        self.each(|job| match job.allocate(HostResults::Grow, |bytes| job.target.reserve(bytes)) {
+            Err(refused) if job.target.may_have_room_later(&refused) => {
                 has_room.set(false);
                 Ok(())
             }
@@ -142,6 +141,7 @@ impl JobGroup {
             }
             Ok(())
         })?;
+        self.jobs.iter().for_each(|job| job.completion.note_has_memory());
         self.share_queues();
         Ok(())
     }
@@ -218,17 +218,10 @@ impl JobGroup {
     }
 }
 
-/// Allocates what the copy fills, behind streams that use dropped memory if there is no room in the budget before: for as long as the
-/// copy is wanted.
+/// Allocates what the copy fills. If the budget has no room for it, waits for what is in flight, for as long as the copy is wanted.
 fn allocate_patiently(job: &Job) -> Result<Option<&Destinations>> {
-    loop {
-        match job.allocate(HostResults::Grow) {
-            Err(refused) if !job.completion.is_submitted() && !job.completion.is_abandoned() => {
-                job.target.wait_for_room(refused)?;
-            }
-            allocated => return allocated,
-        }
-    }
+    let is_wanted = || !job.completion.is_submitted() && !job.completion.is_abandoned();
+    job.allocate(HostResults::Grow, |bytes| job.target.reserve_patiently(bytes, is_wanted))
 }
 
 /// The completions of the copies of a group. They are told the end after the group was dropped, because it owns the sources.
