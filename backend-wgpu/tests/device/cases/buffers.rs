@@ -126,11 +126,12 @@ pub(crate) fn a_lent_part_is_read_and_kept() -> Outcome {
         let owned = OwnedBuffer { buffer: buffer.clone(), offset, owner: Box::new(kept.clone()) };
         transship_wgpu::lend_buffer(&program.target, owned, &[count], DType::F32)
     };
+    let refused =
+        start_copy_into(Tensor::from(numbers(100, 4)), lend(256, 100)?, CopyOptions::default()).err();
+    let why = format!("{:?}", refused.ok_or("a lent part was written")?.error());
+    assert!(why.contains("lent read-only"), "{why}");
     let part = lend(256, 100)?;
-    assert_eq!(Arc::strong_count(&kept), 2);
-    let refused = start_copy_into(Tensor::from(numbers(100, 4)), part.clone(), CopyOptions::default()).err();
-    assert!(refused.is_some(), "a lent part was written");
-    drop(refused);
+    assert!(Arc::strong_count(&kept) >= 2);
     assert_eq!(floats(part), numbers(1024, 3)[64..164]);
     assert!(eventually(|| Arc::strong_count(&kept) == 1), "the owner is still there");
 
