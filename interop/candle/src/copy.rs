@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::thread;
+use std::time::Duration;
 
 use candle_core::{Device, Tensor, TensorId};
 use transship::CopyOptions;
@@ -11,10 +13,13 @@ use crate::device::{Order, Target};
 use crate::element::{in_candle, of_candle};
 use crate::error::{CopyError, Error, Result};
 use crate::landing::{Arriving, Landing};
-use crate::source::{self, Elements, Locks};
+use crate::source::{self, Elements};
 use crate::tree::{TensorTree, for_each_tensor, path_to};
 
-/// Starts to copy every tensor of `tree` to `device`, and returns at once, with the exceptions below.
+/// Between two looks at a copy that workers submit.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Starts to copy every tensor of `tree` to `device`, and returns when they are read; the device may still be at it.
 ///
 /// The structure comes out of the handle with its tensors on `device`: those of up to 512 KiB as views of one allocation for each type, larger
 /// ones in one of their own.
@@ -23,9 +28,9 @@ use crate::tree::{TensorTree, for_each_tensor, path_to};
 /// - The same view of the same storage is copied once, and its copies are one tensor.
 /// - Tensors arrive contiguous, whatever their strides were, and without a graph: the copy of a variable is no variable, and no gradient flows
 ///   through it.
-/// - What is copied is what was there when this was called: until it was read, whoever writes to a source (`Var::set`, an operation in
-///   place) waits. A small copy has read it when this returns. One that workers carry out may have done so only when its handle is waited
-///   for, found ready or dropped: the thread that has the handle should not write to its sources before that.
+/// - What is copied is what was there when this was called: it waits until the sources on the CPU are read, and until what reads a device is
+///   submitted. Small tensors take microseconds; a large copy, which workers carry out, takes as long as they need for that. Sources may be
+///   written to afterwards.
 ///
 /// With CUDA the copy runs on candle's stream, behind all that candle has submitted there; nothing waits on the host. Where that is the
 /// per-thread default stream, as with [`Device::new_cuda`], the host waits: here for what the thread has submitted so far, and in
@@ -111,22 +116,6 @@ struct Copying {
     running: Running,
     /// Which tensor of the copy is to replace one of the structure.
     places: HashMap<TensorId, usize>,
-    /// `None` once nothing is read any more.
-    locks: Option<Locks>,
-    /// Whether candle's writes come behind what the copy was given to read, once that is submitted.
-    reads_in_order: bool,
-}
-
-impl Copying {
-    /// Host memory was read by then, and what reads a device is in the stream that candle's writes are submitted to.
-    fn unlock_if_submitted(&self) {
-        let is_submitted = |filling: &transship::CopyHandle<_>| {
-            self.reads_in_order && filling.report().submitted_after.is_some()
-        };
-        if self.running.filling.as_ref().is_none_or(is_submitted) {
-            self.locks.iter().for_each(Locks::unlock);
-        }
-    }
 }
 
 impl<S: TensorTree> CopyHandle<S> {
@@ -141,7 +130,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// What made the copy fail, and [`Error::TreeChanged`]. The structure comes back with its sources; after the second with some of them replaced.
     pub fn wait(self) -> Result<S, CopyError<S>> {
         let Self { mut tree, copy } = self;
-        let Some(Copying { running, places, .. }) = copy else { return Ok(tree) };
+        let Some(Copying { running, places }) = copy else { return Ok(tree) };
         match running.finish().and_then(|copies| put(&mut tree, &places, &copies)) {
             Ok(()) => Ok(tree),
             Err(error) => Err(CopyError { error, value: tree }),
@@ -156,10 +145,7 @@ impl<S> CopyHandle<S> {
     ///
     /// What made the copy fail.
     pub fn is_ready(&self) -> Result<bool> {
-        self.copy.as_ref().map_or(Ok(true), |copying| {
-            copying.unlock_if_submitted();
-            copying.running.is_ready()
-        })
+        self.copy.as_ref().map_or(Ok(true), |copying| copying.running.is_ready())
     }
 }
 
@@ -239,6 +225,16 @@ impl Running {
         Ok(())
     }
 
+    /// Waits until all is submitted: host memory was read by then, and what reads a device is in the stream that candle's writes are
+    /// submitted to.
+    fn wait_until_read(&self) -> Result<()> {
+        let Some(filling) = &self.filling else { return Ok(()) };
+        while filling.report().submitted_after.is_none() && !filling.is_ready()? {
+            thread::sleep(NAP);
+        }
+        Ok(())
+    }
+
     /// The tensors, in candle's order.
     fn finish(mut self) -> Result<Vec<Tensor>> {
         match (self.filling.take(), &self.target.stream) {
@@ -265,16 +261,13 @@ fn started<S: TensorTree>(
     let of = |(index, error): (usize, Error)| (error, tensors.get(index).cloned());
     check(&tensors).map_err(of)?;
     let sources = tensors.iter().map(readable).collect::<Result<Vec<_>>>().map_err(none)?;
-    let Order { stream, reads_in_order, waits_here } = target.behind(&sources).map_err(none)?;
+    let Order { stream, waits_here } = target.behind(&sources).map_err(none)?;
     let (lent, locks) = source::lend(source::lock_all(&sources)).map_err(of)?;
     let mut running = Running::new(lent, target, stream).map_err(none)?;
-    let mut locks = Some(locks);
-    if waits_here {
-        running.wait().map_err(none)?;
-        locks = None;
-    }
-    let copying = Copying { running, places, locks, reads_in_order };
-    copying.unlock_if_submitted();
+    // Whoever writes to a source waits for its lock, this thread too: nothing may be locked when it has the handle.
+    if waits_here { running.wait() } else { running.wait_until_read() }.map_err(none)?;
+    locks.unlock();
+    let copying = Copying { running, places };
     Ok(Some(copying))
 }
 

@@ -58,20 +58,20 @@ pub(crate) fn behind(sources: &[Tensor], target: &Target) -> Result<Order> {
         (None, _) => None,
     };
     let copies_on = stream.as_ref().map(transship::cuda::cu_stream).transpose()?;
-    let (mut reads_in_order, mut waits_here) = (true, false);
+    let mut waits_here = false;
     for device in devices {
         let theirs = device.cuda_stream();
         if is_per_thread(&theirs) {
             // Tensors may have been filled by any thread, each on its own stream. cudarc frees a slice on the stream of the thread
             // that drops it: that must be one that may have used it.
             theirs.context().synchronize().w()?;
-            (reads_in_order, waits_here) = (false, true);
+            waits_here = true;
         } else if Some(theirs.cu_stream()) != copies_on {
-            reads_in_order = false;
+            waits_here = true;
             theirs.synchronize().w()?;
         }
     }
-    Ok(Order { stream, reads_in_order, waits_here })
+    Ok(Order { stream, waits_here })
 }
 
 /// The devices of `sources`, each once.

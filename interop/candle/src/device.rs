@@ -19,9 +19,7 @@ pub(crate) struct Target {
 pub(crate) struct Order {
     /// The stream to copy on; one of transship's if there is none.
     pub(crate) stream: Option<Stream>,
-    /// Whether what candle submits from then on comes behind what the copy has submitted to read.
-    pub(crate) reads_in_order: bool,
-    /// Whether the sources may only be let go of on this thread, so that it waits for the copy.
+    /// Whether this thread waits for the copy: candle's writes would not come behind it, or the sources may only be let go of here.
     pub(crate) waits_here: bool,
 }
 
@@ -50,7 +48,7 @@ impl Target {
         #[cfg(not(feature = "cuda"))]
         {
             let _ = sources;
-            Ok(Order { stream: self.stream.clone(), reads_in_order: true, waits_here: false })
+            Ok(Order { stream: self.stream.clone(), waits_here: false })
         }
     }
 }
