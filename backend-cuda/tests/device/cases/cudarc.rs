@@ -79,7 +79,7 @@ pub(crate) fn a_capture_of_cudarcs_stream_gives_memory_back() -> Outcome {
         tensor.record_stream(&stream)?;
         theirs.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
         drop(tensor);
-        drop(theirs.end_capture(CUgraphInstantiate_flags(0))?);
+        drop(theirs.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?);
         stream.synchronize()?;
         held.push(device.counters().device_bytes);
     }
