@@ -1,0 +1,41 @@
+"""Nested structures of tensors to devices and back, asynchronously."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import types
+
+from . import _transship, multi_tensor_copier
+from ._transship import Error, __version__
+
+__all__ = ["Error", "__version__", "backend_info", "install_as_accvlab", "multi_tensor_copier"]
+
+# Objects that are let go of once the interpreter ends are leaked: nothing may be dropped then.
+atexit.register(_transship.close)
+
+
+def backend_info() -> dict:
+    """Say which way PyTorch is used: ``{"torch": None}`` as long as the program has not imported it.
+
+    ``read`` is how tensors are read (``"dlpack exchange api"``: PyTorch 2.10 and newer; ``"attributes"``), ``make`` how those of
+    the result are made (``"alloc_from_pool"``, ``"as_strided"``), ``stream`` how the current stream is asked for. The environment
+    variable ``TRANSSHIP_TORCH=slow``, set before the first copy, leaves the fast ways out.
+    """
+    return {"version": __version__, "torch": _transship.torch_ways()}
+
+
+def install_as_accvlab() -> types.ModuleType:
+    """Put ``transship.multi_tensor_copier`` in the place of ``accvlab.multi_tensor_copier``, for programs that import that.
+
+    Other packages of ``accvlab`` stay what they are. Whoever has imported the name before keeps what he has. Returns the module.
+    """
+    try:
+        import accvlab
+    except ImportError:
+        accvlab = types.ModuleType("accvlab")
+        accvlab.__path__ = []
+        sys.modules["accvlab"] = accvlab
+    accvlab.multi_tensor_copier = multi_tensor_copier
+    sys.modules["accvlab.multi_tensor_copier"] = multi_tensor_copier
+    return multi_tensor_copier
