@@ -58,12 +58,16 @@ impl Leaf {
     }
 
     /// `None` for sizes that memory has no room for, negative strides, and elements without memory.
-    pub fn new(address: u64, place: Place, element: usize, numbers: SmallVec<[i64; 8]>) -> Option<Self> {
-        let (shape, strides) = numbers.split_at(numbers.len() / 2);
+    pub fn new(address: u64, place: Place, element: usize, mut numbers: SmallVec<[i64; 8]>) -> Option<Self> {
+        let rank = numbers.len() / 2;
+        let (shape, strides) = numbers.split_at_mut(rank);
         let size = dtype::ALL.get(element)?.bytes();
         let count =
             shape.iter().try_fold(1_usize, |count, size| count.checked_mul(usize::try_from(*size).ok()?))?;
         let bytes = count.checked_mul(size).filter(|bytes| *bytes <= isize::MAX as usize)?;
+        // Where there is at most one element, a stride says nothing.
+        let unused = shape.iter().zip(&mut *strides).filter(|(size, _)| count == 0 || **size == 1);
+        unused.for_each(|(_, stride)| *stride = (*stride).max(1));
         if count > 0 && (address == 0 || strides.iter().any(|stride| *stride < 0)) {
             return None;
         }

@@ -11,16 +11,21 @@
 //! | `progress`, `handle` | copies that run |
 //! | `released` | objects that were let go of without the GIL |
 
+mod dlpack;
 mod dtype;
 mod errors;
 mod forebear;
 mod handle;
 mod leaf;
+mod ours;
 mod place;
 mod plan;
 mod progress;
 mod released;
+#[cfg(unix)]
+mod socket;
 mod start;
+mod tensor;
 mod torch;
 mod transfer;
 mod tree;
@@ -29,14 +34,20 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _transship {
+    use std::time::Instant;
+
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 
+    use transship::DeviceId;
+
+    use crate::errors;
     use crate::forebear::Forebear;
+    use crate::ours::Ours;
+    use crate::place::{self, Place};
     use crate::plan::Packing;
-    use crate::progress::Copies;
     use crate::released;
-    use crate::start::{Request, start};
+    use crate::start::{Request, Started, start};
     use crate::torch::Torch;
     use crate::transfer::How;
     use crate::tree::Skeleton;
@@ -45,6 +56,8 @@ mod _transship {
     use crate::errors::Error;
     #[pymodule_export]
     use crate::handle::Handle;
+    #[pymodule_export]
+    use crate::tensor::Tensor;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
@@ -71,7 +84,9 @@ mod _transship {
         let device = torch.device(device)?;
         let target = torch.place_of(&device)?;
         let mut rules = Forebear::new(torch, device, target, always)?;
+        let begin = Instant::now();
         let skeleton = Skeleton::of(data, &mut rules)?;
+        let read = begin.elapsed();
         let mut slots = rules.slots;
         let at_least_one = |number: i64| usize::try_from(number.max(1)).unwrap_or(usize::MAX);
         let packing = Packing {
@@ -80,11 +95,55 @@ mod _transship {
             max_chunk: at_least_one(max_packed_chunk_bytes),
         };
         let how = How { pinned_staging: use_pinned_staging, background: use_background_thread };
-        let (chunks, running) = match target {
-            Some(target) => start(py, torch, Request { target, packing, how }, &mut slots)?,
-            None => (Vec::new(), Vec::new()),
+        let request = |target| Request { target, packing, how, own_memory: false };
+        let started = match target {
+            Some(target) => start(py, Some(torch), request(target), &mut slots)?,
+            None => Started::default(),
         };
-        Ok(Handle::new(skeleton, slots, chunks, Copies::new(running)))
+        Ok(Handle::new((skeleton, slots), started, read, target, None))
+    }
+
+    /// `transship.start_copy`. `convert` makes results out of tensors in memory of the library; without it that is PyTorch's.
+    #[pyfunction]
+    #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
+    #[pyo3(signature = (tree, device, *, own_memory, convert, packing, alignment, max_chunk_bytes, pinned, background, always))]
+    fn start_copy(
+        tree: &Bound<'_, PyAny>,
+        device: &str,
+        own_memory: bool,
+        convert: Option<Py<PyAny>>,
+        packing: bool,
+        alignment: usize,
+        max_chunk_bytes: usize,
+        pinned: bool,
+        background: bool,
+        always: bool,
+    ) -> PyResult<Handle> {
+        let py = tree.py();
+        released::drain(py);
+        let error = |error: transship::Error| errors::of(py, &error);
+        let id: DeviceId =
+            device.parse().map_err(|failed: transship::ParseDeviceIdError| error(failed.into()))?;
+        let target = Place::of_id(id).ok_or_else(|| {
+            error(transship::Error::Unsupported { device: id, what: "hold tensors of Python" })
+        })?;
+        let torch = if own_memory { Torch::loaded(py)? } else { Some(Torch::import(py)?) };
+        let begin = Instant::now();
+        let mut rules = Ours::new(py, torch, target, always)?;
+        let skeleton = Skeleton::of(tree, &mut rules)?;
+        let read = begin.elapsed();
+        let mut slots = rules.slots;
+        let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
+        let request =
+            Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory };
+        let started = start(py, torch, request, &mut slots)?;
+        Ok(Handle::new((skeleton, slots), started, read, Some(target), convert))
+    }
+
+    /// The devices that there are, by name, beside the host.
+    #[pyfunction]
+    fn devices() -> Vec<String> {
+        transship::Device::list().iter().filter(|id| !id.is_host()).map(ToString::to_string).collect()
     }
 
     /// Which ways PyTorch is used by.
@@ -97,5 +156,6 @@ mod _transship {
     #[pyfunction]
     fn close(py: Python<'_>) {
         released::close(py);
+        py.detach(place::close);
     }
 }

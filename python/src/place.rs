@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use transship::dlpack::{DLDevice, device_type};
-use transship::{Device, DeviceId, Error, Result, Stream};
+use transship::{Device, DeviceId, Error, Result, Stream, StreamPriority};
 
 /// Where memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,6 +20,7 @@ pub enum Place {
 const STREAMS: usize = 512;
 
 static DEVICES: Mutex<Option<HashMap<Place, Device>>> = Mutex::new(None);
+static OWN_STREAMS: Mutex<Option<HashMap<Place, Stream>>> = Mutex::new(None);
 static STREAMS_OF_OTHERS: Mutex<Option<HashMap<(Place, usize), Stream>>> = Mutex::new(None);
 
 impl Place {
@@ -73,6 +74,15 @@ impl Place {
         Ok(DEVICES.lock().get_or_insert_default().entry(self).or_insert(device).clone())
     }
 
+    /// A stream of the library's own for copies from and to a device.
+    pub fn own_stream(self) -> Result<Stream> {
+        if let Some(stream) = OWN_STREAMS.lock().as_ref().and_then(|streams| streams.get(&self).cloned()) {
+            return Ok(stream);
+        }
+        let stream = self.device()?.create_stream(StreamPriority::Normal)?;
+        Ok(OWN_STREAMS.lock().get_or_insert_default().entry(self).or_insert(stream).clone())
+    }
+
     /// A stream of the driver as one of the library.
     ///
     /// # Safety
@@ -94,6 +104,15 @@ impl Place {
         }
         Ok(streams.entry(key).or_insert(stream).clone())
     }
+}
+
+/// Closes what was opened, as far as nothing uses it any more. Called when the interpreter ends.
+pub fn close() {
+    // Taken out first: what goes with a device may take a while, and asks for no other one.
+    let streams = (STREAMS_OF_OTHERS.lock().take(), OWN_STREAMS.lock().take());
+    drop(streams);
+    let devices = DEVICES.lock().take();
+    drop(devices);
 }
 
 /// # Safety

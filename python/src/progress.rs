@@ -1,10 +1,13 @@
 //! Copies that run: asked, waited for and given up by any number of Python's threads. Nothing here takes the GIL.
 
+use std::future::Future;
 use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use transship::{CopyProgress, CopyReport, Error, Result, Tensor, TimedWait};
+use transship::{CopyProgress, CopyReport, Error, Result, Stream, Tensor, TimedWait};
 
 use crate::transfer::Running;
 
@@ -60,8 +63,43 @@ impl Copies {
                     let copies = mem::take(copies);
                     *state = State::Waited;
                     drop(state);
-                    return self.wait_for(copies, deadline);
+                    return self.carry_on(copies, |copy| copy.wait(deadline));
                 }
+            }
+        }
+    }
+
+    /// As [`wait`](Self::wait), without blocking. `false`: `waker` is woken when it is worth to ask again. It runs on a thread of the library.
+    pub fn poll(&self, waker: &Waker) -> Result<bool> {
+        let mut state = self.state.lock();
+        let copies = match &mut *state {
+            State::Done(_) => return Ok(true),
+            State::Failed(error) => return Err(error.clone()),
+            // Another thread waits, and has nothing else to do than to wait.
+            State::Waited => {
+                drop(state);
+                waker.wake_by_ref();
+                return Ok(false);
+            }
+            State::Running(copies) => mem::take(copies),
+        };
+        *state = State::Waited;
+        drop(state);
+        self.carry_on(copies, |copy| copy.poll(waker))
+    }
+
+    /// Hands the results over to a stream, which waits for them; the host does not. They are done for it from then on.
+    pub fn wait_on(&self, stream: &Stream) -> Result<bool> {
+        let mut state = self.state.lock();
+        match &mut *state {
+            State::Done(_) => Ok(true),
+            State::Failed(error) => Err(error.clone()),
+            State::Waited => Ok(false),
+            State::Running(copies) => {
+                let copies = mem::take(copies);
+                *state = State::Waited;
+                drop(state);
+                self.carry_on(copies, |copy| copy.wait_on(stream))
             }
         }
     }
@@ -108,8 +146,8 @@ impl Copies {
     }
 
     /// Nobody else has them meanwhile.
-    fn wait_for(&self, copies: Vec<Copy>, deadline: Instant) -> Result<bool> {
-        let waited = copies.into_iter().map(|copy| copy.wait(deadline)).collect::<Result<Vec<_>>>();
+    fn carry_on(&self, copies: Vec<Copy>, step: impl FnMut(Copy) -> Result<Copy>) -> Result<bool> {
+        let waited = copies.into_iter().map(step).collect::<Result<Vec<_>>>();
         let (state, answer) = match waited {
             Err(error) => (State::Failed(error.clone()), Err(error)),
             Ok(copies) if copies.iter().all(|copy| matches!(copy, Copy::Done(_))) => {
@@ -133,6 +171,21 @@ impl Copy {
                     TimedWait::Pending(copy) => Ok(Self::Running(Box::new(copy))),
                 }
             }
+        }
+    }
+
+    fn poll(self, waker: &Waker) -> Result<Self> {
+        let Self::Running(mut copy) = self else { return Ok(self) };
+        match Pin::new(&mut *copy).poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(tensors) => Ok(Self::Done(tensors?)),
+            Poll::Pending => Ok(Self::Running(copy)),
+        }
+    }
+
+    fn wait_on(self, stream: &Stream) -> Result<Self> {
+        match self {
+            Self::Done(_) => Ok(self),
+            Self::Running(copy) => Ok(Self::Done(copy.wait_on(stream)?)),
         }
     }
 

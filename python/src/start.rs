@@ -1,5 +1,8 @@
 //! From a structure of Python to copies that run.
 
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use transship::{MemoryKind, Stream};
 
@@ -17,6 +20,8 @@ pub struct Request {
     pub target: Place,
     pub packing: Packing,
     pub how: How,
+    /// Whether results lie in memory of the library, and not of PyTorch.
+    pub own_memory: bool,
 }
 
 impl Request {
@@ -34,27 +39,47 @@ pub enum Slot {
     Leaf(Py<PyAny>, Leaf),
     /// A part of a chunk that is being filled: its number, and the offset in bytes.
     Part { chunk: usize, offset: usize, leaf: Leaf },
+    /// In memory of the library: the number of the copy, and of the item in it.
+    Own { copy: usize, item: usize, leaf: Leaf },
 }
 
-/// Starts the copies of all leaves in `slots`, and says where each goes. The chunks come back, which the parts are in.
+/// What was started.
+#[derive(Default)]
+pub struct Started {
+    /// What the parts in the slots are parts of.
+    pub chunks: Vec<Py<PyAny>>,
+    /// A copy for each place that leaves come from.
+    pub running: Vec<Running>,
+    /// How long it took to plan, and to allocate what is filled.
+    pub plan: Duration,
+    /// How long it took to start the copies.
+    pub launch: Duration,
+}
+
+/// Starts the copies of all leaves in `slots`, and says there where each goes.
 pub fn start(
     py: Python<'_>,
-    torch: &Torch,
+    torch: Option<&Torch>,
     request: Request,
     slots: &mut [Slot],
-) -> PyResult<(Vec<Py<PyAny>>, Vec<Running>)> {
-    let (mut chunks, mut running) = (Vec::new(), Vec::new());
-    for slot in slots.iter_mut() {
-        slot.settle_empty(py, torch, request)?;
+) -> PyResult<Started> {
+    let mut started = Started::default();
+    if let Some(torch) = torch.filter(|_| !request.own_memory) {
+        slots.iter_mut().try_for_each(|slot| slot.settle_empty(py, torch, request))?;
     }
     for from in places(slots) {
+        let begin = Instant::now();
         let leaves: Vec<usize> =
             (0..slots.len()).filter(|number| slots[*number].place() == Some(from)).collect();
         let planned = Planned::new(py, torch, request, from, &leaves, slots)?;
-        running.push(planned.start(py, torch, request, from, &leaves, slots)?);
-        planned.settle(py, &leaves, slots, &mut chunks);
+        let is_planned = Instant::now();
+        let running = planned.start(py, torch, request, from, &leaves, slots)?;
+        planned.settle(py, &leaves, slots, &mut started);
+        started.running.push(running);
+        started.plan += is_planned - begin;
+        started.launch += is_planned.elapsed();
     }
-    Ok((chunks, running))
+    Ok(started)
 }
 
 /// Where the leaves of one place go.
@@ -67,15 +92,15 @@ struct Planned {
 }
 
 struct Allocated {
-    object: Py<PyAny>,
-    address: u64,
+    /// An object of PyTorch's and its address; `None` for memory of the library, which is allocated later.
+    object: Option<(Py<PyAny>, u64)>,
     bytes: usize,
 }
 
 impl Planned {
     fn new(
         py: Python<'_>,
-        torch: &Torch,
+        torch: Option<&Torch>,
         request: Request,
         from: Place,
         leaves: &[usize],
@@ -85,16 +110,19 @@ impl Planned {
         let sizes: Vec<Size> = leaves.iter().filter_map(|number| slots[*number].size()).collect();
         let plan = plan::pack(&sizes, request.packing);
         let mut planned = Self { places: Vec::new(), memory: Vec::new(), chunks: plan.chunks.len() };
+        let torch = if request.own_memory { None } else { Some(torch_of(torch)?) };
         for bytes in plan.chunks {
-            let object = torch.allocate(py, bytes, request.target, pinned)?;
-            planned.memory.push(Allocated::new(torch, object, bytes)?);
+            let object = torch.map(|torch| torch.allocate(py, bytes, request.target, pinned)).transpose()?;
+            planned.memory.push(Allocated::new(torch.zip(object), bytes)?);
         }
         for (number, place) in leaves.iter().zip(plan.places) {
             let place = match (place, &slots[*number]) {
                 (Some((memory, offset)), _) => To { memory: memory as usize, offset },
                 (None, Slot::Leaf(_, leaf)) => {
-                    let object = torch.allocate_like(py, &leaf.copied(), request.target, pinned)?;
-                    planned.memory.push(Allocated::new(torch, object, leaf.bytes)?);
+                    let like =
+                        |torch: &Torch| torch.allocate_like(py, &leaf.copied(), request.target, pinned);
+                    let object = torch.map(like).transpose()?;
+                    planned.memory.push(Allocated::new(torch.zip(object), leaf.bytes)?);
                     To { memory: planned.memory.len() - 1, offset: 0 }
                 }
                 (None, _) => continue,
@@ -107,7 +135,7 @@ impl Planned {
     fn start(
         &self,
         py: Python<'_>,
-        torch: &Torch,
+        torch: Option<&Torch>,
         request: Request,
         from: Place,
         leaves: &[usize],
@@ -116,7 +144,8 @@ impl Planned {
         let (mut items, mut sources) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
         for (number, to) in leaves.iter().zip(&self.places) {
             let Slot::Leaf(object, leaf) = &slots[*number] else { continue };
-            let kind = if from == Place::Host { kind_of(object.bind(py), leaf)? } else { MemoryKind::Device };
+            let kind =
+                if from == Place::Host { kind_of(torch, object.bind(py), leaf)? } else { MemoryKind::Device };
             items.push(Item { leaf, kind, to: *to });
             sources.push(object.clone_ref(py));
         }
@@ -125,67 +154,97 @@ impl Planned {
             Place::Host => MemoryKind::Pageable,
             _ => MemoryKind::Device,
         };
-        let mut memory: Vec<Memory> = self.memory.iter().map(|memory| memory.lend(py, kind)).collect();
+        let locking = Some(from).filter(|_| request.is_pinned(from));
+        let mut memory: Vec<Memory> =
+            self.memory.iter().map(|memory| memory.lend(py, kind, locking)).collect();
         for item in items.iter().filter(|item| item.leaf.order == Order::Strided) {
             memory[item.to.memory].make_like(item.leaf);
         }
-        let (stream, behind) = streams(py, torch, request.target, from)?;
+        // What has never used a GPU has no order there.
+        let in_its_order =
+            torch.map(|torch| Ok::<_, PyErr>(!request.own_memory || torch.has_begun(py)?)).transpose()?;
+        let ordering = torch.filter(|_| in_its_order == Some(true));
+        let (stream, behind) = streams(py, ordering, request.target, from)?;
         let group = Group { from, items, sources: Held::new(sources), memory, stream, behind };
         py.detach(|| group.start(request.target, request.how)).map_err(|error| errors::of(py, &error))
     }
 
     /// Says in the slots what they have come to. The chunks go to those that are there.
-    fn settle(self, py: Python<'_>, leaves: &[usize], slots: &mut [Slot], chunks: &mut Vec<Py<PyAny>>) {
-        for (number, To { memory, offset }) in leaves.iter().zip(self.places) {
+    fn settle(self, py: Python<'_>, leaves: &[usize], slots: &mut [Slot], started: &mut Started) {
+        for (item, (number, To { memory, offset })) in leaves.iter().zip(self.places).enumerate() {
             let slot = &mut slots[*number];
-            if memory >= self.chunks {
-                *slot = Slot::There(self.memory[memory].object.clone_ref(py));
-            } else if let Slot::Leaf(_, leaf) = slot {
-                *slot = Slot::Part { chunk: chunks.len() + memory, offset, leaf: leaf.clone() };
-            }
+            let Slot::Leaf(_, leaf) = slot else { continue };
+            let leaf = leaf.clone();
+            *slot = match &self.memory[memory].object {
+                None => Slot::Own { copy: started.running.len(), item, leaf },
+                Some((object, _)) if memory >= self.chunks => Slot::There(object.clone_ref(py)),
+                Some(_) => Slot::Part { chunk: started.chunks.len() + memory, offset, leaf },
+            };
         }
-        chunks.extend(self.memory.into_iter().take(self.chunks).map(|chunk| chunk.object));
+        let chunks = self.memory.into_iter().take(self.chunks);
+        started.chunks.extend(chunks.filter_map(|chunk| Some(chunk.object?.0)));
     }
 }
 
 impl Allocated {
-    fn new(torch: &Torch, object: Bound<'_, PyAny>, bytes: usize) -> PyResult<Self> {
-        let address = torch.address_of(&object)?;
-        Ok(Self { object: object.unbind(), address, bytes })
+    fn new(object: Option<(&Torch, Bound<'_, PyAny>)>, bytes: usize) -> PyResult<Self> {
+        let with_address = |(torch, object): (&Torch, Bound<'_, PyAny>)| {
+            let address = torch.address_of(&object)?;
+            Ok::<_, PyErr>((object.unbind(), address))
+        };
+        Ok(Self { object: object.map(with_address).transpose()?, bytes })
     }
 
-    fn lend(&self, py: Python<'_>, kind: MemoryKind) -> Memory {
-        Memory::of_bytes(
-            Source::Lent(self.address, kind, Held::new(vec![self.object.clone_ref(py)])),
-            self.bytes,
-        )
+    fn lend(&self, py: Python<'_>, kind: MemoryKind, locking: Option<Place>) -> Memory {
+        let source = match &self.object {
+            Some((object, address)) => Source::Lent(*address, kind, Held::new(vec![object.clone_ref(py)])),
+            None => Source::Own(locking),
+        };
+        Memory::of_bytes(source, self.bytes)
     }
 }
 
-/// The stream to copy on, which is PyTorch's current one, and one that it comes behind.
+fn torch_of(torch: Option<&Torch>) -> PyResult<&Torch> {
+    torch.ok_or_else(|| PyRuntimeError::new_err("memory of PyTorch is asked for, which is not imported"))
+}
+
+/// The stream to copy on, and one that it comes behind. With PyTorch that is its current one. Without, it is one of the library's own, and
+/// comes behind the default stream of the source: in its order others have handed their tensors out.
 fn streams(
     py: Python<'_>,
-    torch: &Torch,
+    torch: Option<&Torch>,
     target: Place,
     from: Place,
 ) -> PyResult<(Option<Stream>, Option<Stream>)> {
-    let current = |place: Place| match place {
-        Place::Host => Ok(None),
-        place => {
-            let handle = torch.current_stream(py, place)?;
-            // SAFETY: PyTorch destroys no stream of its pools. Who gives it one of somebody else's keeps that while he copies.
-            unsafe { place.stream(handle) }.map(Some).map_err(|error| errors::of(py, &error))
-        }
+    let of_torch = |torch: &Torch, place: Place| {
+        let handle = torch.current_stream(py, place)?;
+        // SAFETY: PyTorch destroys no stream of its pools. Who gives it one of somebody else's keeps that while he copies.
+        unsafe { place.stream(handle) }.map_err(|error| errors::of(py, &error))
     };
-    match (current(target)?, current(from)?) {
+    let of_library = |place: Place, is_source: bool| {
+        let stream = match is_source {
+            // SAFETY: the default stream is never destroyed.
+            true => unsafe { place.stream(0) },
+            false => place.own_stream(),
+        };
+        stream.map_err(|error| errors::of(py, &error))
+    };
+    let of = |place: Place, is_source: bool| match (place, torch) {
+        (Place::Host, _) => Ok(None),
+        (_, Some(torch)) => of_torch(torch, place).map(Some),
+        (_, None) => of_library(place, is_source).map(Some),
+    };
+    match (of(target, false)?, of(from, true)?) {
+        (None, source @ Some(_)) if torch.is_none() => Ok((of(from, false)?, source)),
         (None, from) => Ok((from, None)),
         (target, from) => Ok((target, from)),
     }
 }
 
 /// Whether the memory of a leaf on the host is page-locked. Asked where that matters: small ones are staged anyway.
-fn kind_of(object: &Bound<'_, PyAny>, leaf: &Leaf) -> PyResult<MemoryKind> {
-    let is_pinned = leaf.bytes > LARGEST_PACKED && object.call_method0("is_pinned")?.is_truthy()?;
+fn kind_of(torch: Option<&Torch>, object: &Bound<'_, PyAny>, leaf: &Leaf) -> PyResult<MemoryKind> {
+    let is_large = leaf.bytes > LARGEST_PACKED && torch.is_some_and(|torch| torch.is_tensor(object));
+    let is_pinned = is_large && object.call_method0("is_pinned")?.is_truthy()?;
     Ok(if is_pinned { MemoryKind::Pinned } else { MemoryKind::Pageable })
 }
 

@@ -47,6 +47,8 @@ pub struct Memory {
 pub enum Source {
     /// At an address, kept by an object of Python.
     Lent(u64, MemoryKind, Held),
+    /// The library's own, allocated when the copy starts; results on the host are page-locked by this device, if that has room for it.
+    Own(Option<Place>),
 }
 
 /// Leaves of one place, on their way.
@@ -119,11 +121,19 @@ impl Memory {
 
     /// As a tensor that the library may fill.
     fn open(self, device: &Device) -> Result<Tensor> {
-        let Source::Lent(address, kind, held) = self.source;
-        let memory = RawMemory::new(address, self.bytes, kind);
-        let owner: Box<dyn Any + Send + Sync> = Box::new(held);
-        // SAFETY: PyTorch has made this memory for the copy, `held` keeps it, and nobody else has it before the copy is done.
-        unsafe { Tensor::from_raw_mut(memory, owner, &self.shape, self.dtype, device) }
+        match self.source {
+            Source::Own(None) => Tensor::empty(&self.shape, self.dtype, device),
+            Source::Own(Some(locking)) => {
+                let pinned = Tensor::empty_pinned(&self.shape, self.dtype, &locking.device()?);
+                pinned.or_else(|_| Tensor::empty(&self.shape, self.dtype, device))
+            }
+            Source::Lent(address, kind, held) => {
+                let memory = RawMemory::new(address, self.bytes, kind);
+                let owner: Box<dyn Any + Send + Sync> = Box::new(held);
+                // SAFETY: PyTorch has made this memory for the copy, `held` keeps it, and nobody else has it before the copy is done.
+                unsafe { Tensor::from_raw_mut(memory, owner, &self.shape, self.dtype, device) }
+            }
+        }
     }
 }
 

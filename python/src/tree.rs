@@ -17,6 +17,8 @@ pub struct Skeleton {
     /// What puts other containers together out of the list of what they held.
     rebuild: Vec<Py<PyAny>>,
     leaves: usize,
+    /// Where the first error was, from the inside out.
+    failed_at: Vec<String>,
 }
 
 enum Step {
@@ -30,6 +32,9 @@ enum Step {
     /// The next of `rebuild`.
     Other(usize),
 }
+
+/// Paths of more steps are not shown.
+const DEEPEST_SHOWN: usize = 40;
 
 /// What is a leaf, and what a container.
 pub trait Rules<'py> {
@@ -53,8 +58,10 @@ impl Skeleton {
     /// Takes `root` apart, in order. Its leaves go to `rules`.
     pub fn of<'py>(root: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<Self> {
         let mut skeleton = Self::default();
-        skeleton.add(root, rules)?;
-        Ok(skeleton)
+        match skeleton.add(root, rules) {
+            Ok(()) => Ok(skeleton),
+            Err(error) => Err(skeleton.with_path(root.py(), error)),
+        }
     }
 
     /// A new structure, with these leaves in it.
@@ -65,6 +72,27 @@ impl Skeleton {
         let mut builder =
             Builder { skeleton: self, leaves: leaves.iter(), step: 0, key: 0, same: 0, rebuild: 0 };
         builder.next(py)
+    }
+
+    /// Says in a note where the leaf is (Python 3.11 and newer).
+    fn with_path(self, py: Python<'_>, error: PyErr) -> PyErr {
+        if (1..=DEEPEST_SHOWN).contains(&self.failed_at.len()) {
+            let path: String = self.failed_at.iter().rev().map(String::as_str).collect();
+            // Without notes the error says what is wrong, and not where.
+            let _ = error
+                .value(py)
+                .call_method1("add_note", (format!("in the structure to be copied, at {path}"),));
+        }
+        error
+    }
+
+    fn add_at<'py>(
+        &mut self,
+        item: &Bound<'py, PyAny>,
+        rules: &mut impl Rules<'py>,
+        step: impl FnOnce() -> String,
+    ) -> PyResult<()> {
+        self.add(item, rules).inspect_err(|_| self.failed_at.push(step()))
     }
 
     fn add<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
@@ -96,13 +124,17 @@ impl Skeleton {
             Opened::Tuple => {
                 let tuple = object.cast::<PyTuple>()?;
                 self.steps.push(Step::Tuple(tuple.len()));
-                tuple.iter_borrowed().try_for_each(|item| self.add(&item, rules))
+                let mut items = tuple.iter_borrowed().enumerate();
+                items.try_for_each(|(index, item)| self.add_at(&item, rules, || format!("[{index}]")))
             }
             Opened::Dict => self.add_dict(object.cast()?, rules),
             Opened::Other(held, rebuild) => {
                 self.steps.push(Step::Other(held.len()));
                 self.rebuild.push(rebuild.unbind());
-                held.iter().try_for_each(|item| self.add(&item, rules))
+                let step = |index| format!(".{}[{index}]", object.get_type());
+                held.iter()
+                    .enumerate()
+                    .try_for_each(|(index, item)| self.add_at(&item, rules, || step(index)))
             }
         }
     }
@@ -111,7 +143,7 @@ impl Skeleton {
         let len = list.len();
         self.steps.push(Step::List(len));
         // Code of the program may run in between, and change it: each item is asked for.
-        (0..len).try_for_each(|index| self.add(&list.get_item(index)?, rules))
+        (0..len).try_for_each(|index| self.add_at(&list.get_item(index)?, rules, || format!("[{index}]")))
     }
 
     fn add_dict<'py>(&mut self, dict: &Bound<'py, PyDict>, rules: &mut impl Rules<'py>) -> PyResult<()> {
@@ -127,8 +159,9 @@ impl Skeleton {
             }
             return items.iter().try_for_each(|item| {
                 let (key, value) = item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>()?;
-                self.keys.push(key);
-                self.add(&value, rules)
+                self.keys.push(key.clone_ref(dict.py()));
+                let step = || format!("[{:?}]", key.bind(dict.py()));
+                self.add_at(&value, rules, step)
             });
         }
         let (mut position, mut count) = (0, 0);
@@ -140,8 +173,8 @@ impl Skeleton {
                 (Bound::from_borrowed_ptr(dict.py(), key), Bound::from_borrowed_ptr(dict.py(), value))
             };
             count += 1;
-            self.keys.push(key.unbind());
-            self.add(&value, rules)?;
+            self.keys.push(key.clone().unbind());
+            self.add_at(&value, rules, || format!("[{key:?}]"))?;
             if dict.len() != len || count > len {
                 return Err(PyRuntimeError::new_err("dictionary changed size during iteration"));
             }

@@ -7,9 +7,22 @@ import sys
 import types
 
 from . import _transship, multi_tensor_copier
-from ._transship import Error, __version__
+from ._containers import register_container
+from ._copy import Handle, start_copy
+from ._transship import Error, Tensor, __version__, devices
 
-__all__ = ["Error", "__version__", "backend_info", "install_as_accvlab", "multi_tensor_copier"]
+__all__ = [
+    "Error",
+    "Handle",
+    "Tensor",
+    "__version__",
+    "backend_info",
+    "devices",
+    "install_as_accvlab",
+    "multi_tensor_copier",
+    "register_container",
+    "start_copy",
+]
 
 # Objects that are let go of once the interpreter ends are leaked: nothing may be dropped then.
 atexit.register(_transship.close)

@@ -108,9 +108,19 @@ impl Torch {
         }
     }
 
+    /// Whether it has done anything on a GPU.
+    pub fn has_begun(&self, py: Python<'_>) -> PyResult<bool> {
+        self.module.bind(py).getattr("cuda")?.call_method0("is_initialized")?.is_truthy()
+    }
+
     /// `torch.device(device)`, with its errors.
     pub fn device<'py>(&self, device: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.module.bind(device.py()).getattr("device")?.call1((device,))
+    }
+
+    /// The `torch.device` of a place.
+    pub fn device_at<'py>(&self, py: Python<'py>, place: Place) -> PyResult<Bound<'py, PyAny>> {
+        self.module.bind(py).getattr("device")?.call1((self.name_of(place),))
     }
 
     /// Where a `torch.device` is; the current device of its kind, if it names none. `None` if the library has no such device.
