@@ -34,12 +34,15 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _transship {
+    use std::collections::HashSet;
+    use std::path::PathBuf;
     use std::time::Instant;
 
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 
     use transship::DeviceId;
+    use transship::safetensors::{LoadOptions, load_files};
 
     use crate::errors;
     use crate::forebear::Forebear;
@@ -121,12 +124,7 @@ mod _transship {
     ) -> PyResult<Handle> {
         let py = tree.py();
         released::drain(py);
-        let error = |error: transship::Error| errors::of(py, &error);
-        let id: DeviceId =
-            device.parse().map_err(|failed: transship::ParseDeviceIdError| error(failed.into()))?;
-        let target = Place::of_id(id).ok_or_else(|| {
-            error(transship::Error::Unsupported { device: id, what: "hold tensors of Python" })
-        })?;
+        let target = place_of(py, device)?;
         let torch = if own_memory { Torch::loaded(py)? } else { Some(Torch::import(py)?) };
         let begin = Instant::now();
         let mut rules = Ours::new(py, torch, target, always)?;
@@ -138,6 +136,44 @@ mod _transship {
             Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory };
         let started = start(py, torch, request, &mut slots)?;
         Ok(Handle::new((skeleton, slots), started, read, Some(target), convert))
+    }
+
+    /// `transship.load_safetensors`.
+    #[pyfunction]
+    #[pyo3(signature = (paths, device, *, convert, names))]
+    fn load_safetensors(
+        py: Python<'_>,
+        paths: Vec<PathBuf>,
+        device: &str,
+        convert: Option<&Bound<'_, PyAny>>,
+        names: Option<HashSet<String>>,
+    ) -> PyResult<Py<PyDict>> {
+        released::drain(py);
+        let target = place_of(py, device)?;
+        let loaded = py.detach(|| {
+            let mut options = LoadOptions::default();
+            if let Some(names) = names {
+                options = options.filter(move |name| names.contains(name));
+            }
+            let device = target.device().map_err(|error| error.to_string())?;
+            load_files(paths, &device, options).map_err(|error| error.to_string())
+        });
+        let tensors = PyDict::new(py);
+        for (name, tensor) in loaded.map_err(|text: String| Error::new_err(text))? {
+            let tensor = Tensor::of_library(tensor).map_err(|error| errors::of(py, &error))?;
+            let tensor = Bound::new(py, tensor)?.into_any();
+            tensors
+                .set_item(name, convert.map_or(Ok(tensor.clone()), |convert| convert.call1((tensor,)))?)?;
+        }
+        Ok(tensors.unbind())
+    }
+
+    fn place_of(py: Python<'_>, device: &str) -> PyResult<Place> {
+        let error = |error: transship::Error| errors::of(py, &error);
+        let id: DeviceId =
+            device.parse().map_err(|failed: transship::ParseDeviceIdError| error(failed.into()))?;
+        let unsupported = transship::Error::Unsupported { device: id, what: "hold tensors of Python" };
+        Place::of_id(id).ok_or_else(|| error(unsupported))
     }
 
     /// The devices that there are, by name, beside the host.

@@ -3,10 +3,12 @@
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use smallvec::SmallVec;
 
 use crate::dlpack;
+use crate::dtype;
 use crate::errors;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, append_row_major};
 use crate::place::Place;
 
 /// A tensor in memory of transship. ``numpy.from_dlpack``, ``torch.from_dlpack`` and others take it without a copy.
@@ -20,17 +22,36 @@ impl Tensor {
     /// `leaf` describes it as it was copied; the copy is in `memory`, and done.
     pub fn new(leaf: &Leaf, place: Place, memory: transship::Tensor) -> transship::Result<Self> {
         let mut leaf = leaf.copied();
-        leaf.place = place;
-        leaf.address = match place {
-            Place::Host if leaf.bytes > 0 => memory.as_bytes()?.as_ptr().expose_provenance() as u64,
-            Place::Host => 0,
-            _ => memory.address()?.unwrap_or(0),
-        };
+        (leaf.place, leaf.address) = (place, address_of(&memory, place)?);
+        Ok(Self { leaf, memory })
+    }
+
+    /// A tensor of the library, which is filled, without gaps.
+    pub fn of_library(memory: transship::Tensor) -> transship::Result<Self> {
+        let device = memory.device_id()?;
+        let unsupported = |what| transship::Error::Unsupported { device, what };
+        let place = Place::of_id(device).ok_or(unsupported("hold tensors of Python"))?;
+        let element =
+            dtype::number_of_library(memory.dtype()).ok_or(unsupported("give such elements to Python"))?;
+        let mut numbers: SmallVec<[i64; 8]> =
+            memory.shape().iter().map(|size| i64::try_from(*size).unwrap_or(i64::MAX)).collect();
+        append_row_major(&mut numbers);
+        let address = address_of(&memory, place)?;
+        let leaf = Leaf::new(address, place, element, numbers)
+            .ok_or(unsupported("describe such a tensor to Python"))?;
         Ok(Self { leaf, memory })
     }
 
     pub fn leaf(&self) -> &Leaf {
         &self.leaf
+    }
+}
+
+fn address_of(memory: &transship::Tensor, place: Place) -> transship::Result<u64> {
+    match place {
+        _ if memory.nbytes() == 0 => Ok(0),
+        Place::Host => Ok(memory.as_bytes()?.as_ptr().expose_provenance() as u64),
+        _ => Ok(memory.address()?.unwrap_or(0)),
     }
 }
 

@@ -1,17 +1,21 @@
 """The whole contract on GPUs. All of it is skipped where PyTorch has none."""
 
+import asyncio
 import gc
 import random
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 
 import numpy as np
 import pytest
 import torch
 
+import transship
 from transship.multi_tensor_copier import start_copy
 from trees import DTYPES, assert_copied, assert_same, random_tree, seeds
 
@@ -107,11 +111,10 @@ def test_memory_is_that_of_pytorch():
 
 
 def test_out_of_memory_is_that_of_pytorch():
-    free, _ = torch.cuda.mem_get_info()
-    torch.cuda.set_per_process_memory_fraction(0.01)
+    torch.cuda.set_per_process_memory_fraction((1 << 30) / torch.cuda.mem_get_info()[1])
     try:
         with pytest.raises(torch.OutOfMemoryError):
-            start_copy([torch.empty(free // 20, dtype=torch.uint8)], GPU)
+            start_copy([torch.empty(3 << 30, dtype=torch.uint8)], GPU)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
@@ -271,7 +274,8 @@ def test_threads():
 def test_the_interpreter_ends_with_copies_in_flight():
     program = textwrap.dedent("""
         import torch
-        from transship.multi_tensor_copier import start_copy
+        import transship
+from transship.multi_tensor_copier import start_copy
         stream = torch.cuda.Stream()
         start_copy([torch.ones(3), torch.ones(4)], "cuda:0").get()
         with torch.cuda.stream(stream):
@@ -282,6 +286,108 @@ def test_the_interpreter_ends_with_copies_in_flight():
     """)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("memory", ["torch", "transship"])
+def test_the_front_door(memory):
+    data = {"a": [torch.arange(5), torch.randn(300_000)], "b": (np.ones(3, np.float32), "text"), "odd": torch.randn(4, 6)[:, ::2]}
+    up = transship.start_copy(data, GPU, memory=memory).get()
+    assert_copied(up, {**data, "b": (torch.ones(3), "text")}, on(GPU))
+    down = transship.start_copy(up, "cpu", memory=memory).get()
+    assert_copied(down, {**data, "b": (torch.ones(3), "text")}, on("cpu"))
+
+
+# Deliberate bug: `record` in `tensor.rs` does nothing.
+def test_memory_of_transship_is_not_used_again_before_its_stream_has_come_by():
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for round_ in range(20):
+            up = transship.start_copy([torch.full((1 << 16,), float(round_))] * 2, GPU, memory="transship").get()
+            torch.cuda._sleep(5_000_000)
+            doubled = up[0] * 2
+            del up
+            transship.start_copy([torch.full((1 << 16,), -1.0)] * 2, GPU, memory="transship").get()
+            assert bool((doubled == 2 * round_).all())
+
+
+# Deliberate bug: `wait_on` in `handle.rs` lets no stream wait.
+def test_a_stream_waits_and_not_the_host():
+    copies, compute = torch.cuda.Stream(), torch.cuda.Stream()
+    tensors = [torch.full((1 << 18,), 3.0), torch.full((5,), 4.0)]
+    spin(copies)
+    with torch.cuda.stream(copies):
+        handle = transship.start_copy(tensors, GPU)
+    result = handle.wait_on(compute)
+    with torch.cuda.stream(compute):
+        sums = result[0].sum(), result[1].sum()
+    assert not copies.query()
+    del result, handle
+    assert [float(one) for one in sums] == [3.0 * (1 << 18), 20.0]
+
+
+def test_awaiting():
+    async def main():
+        stream = torch.cuda.Stream()
+        spin(stream)
+        with torch.cuda.stream(stream):
+            handles = [transship.start_copy([torch.full((n,), 2.0)] * 2, GPU) for n in (1, 1000, 1 << 20)]
+        return await asyncio.wait_for(asyncio.gather(*handles), 60)
+
+    assert [int(result[0].sum()) for result in asyncio.run(main())] == [2, 2000, 2 << 20]
+
+
+def test_a_timeout_and_then_the_result():
+    stream = torch.cuda.Stream()
+    spin(stream)
+    with torch.cuda.stream(stream):
+        handle = transship.start_copy([torch.ones(3), torch.ones(4)], GPU)
+        with pytest.raises(TimeoutError):
+            handle.get(timeout=0.01)
+        assert handle.get(timeout=60)[1].sum() == 4
+
+
+def test_an_interrupt_while_waiting():
+    stream = torch.cuda.Stream()
+    spin(stream, 4_000_000_000)
+    with torch.cuda.stream(stream):
+        handle = transship.start_copy([torch.ones(3), torch.ones(4)], GPU)
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.1, lambda: signal.raise_signal(signal.SIGINT)).start()
+            handle.get()
+        assert time.monotonic() - begin < 1
+        assert handle.get()[1].sum() == 4
+
+
+def test_prefetching():
+    def batches():
+        for index in range(30):
+            yield {"index": index, "tensors": [torch.full((n,), float(index)) for n in (3, 1000, 1 << 18)]}
+
+    prefetched = transship.prefetch(batches(), GPU)
+    kept = []
+    for index, batch in enumerate(prefetched):
+        assert batch["index"] == index
+        torch.cuda._sleep(2_000_000)
+        kept.append(sum(tensor.sum() for tensor in batch["tensors"]))
+        del batch
+    assert [float(one) for one in kept] == [float(index * (3 + 1000 + (1 << 18))) for index in range(30)]
+    assert prefetched.stats()["batches"] == 30
+
+
+def test_tensors_of_other_libraries_on_the_device():
+    class Foreign:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **options):
+            return self.tensor.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    down = transship.start_copy([Foreign(torch.arange(5, device=GPU)), Foreign(torch.ones(300_000, device=GPU))], "cpu").get()
+    assert down[0].tolist() == [0, 1, 2, 3, 4] and float(down[1].sum()) == 300_000
 
 
 @two_gpus

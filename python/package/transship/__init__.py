@@ -9,17 +9,22 @@ import types
 from . import _transship, multi_tensor_copier
 from ._containers import register_container
 from ._copy import Handle, start_copy
+from ._files import load_safetensors
+from ._prefetch import Prefetched, prefetch
 from ._transship import Error, Tensor, __version__, devices
 
 __all__ = [
     "Error",
     "Handle",
+    "Prefetched",
     "Tensor",
     "__version__",
     "backend_info",
     "devices",
     "install_as_accvlab",
+    "load_safetensors",
     "multi_tensor_copier",
+    "prefetch",
     "register_container",
     "start_copy",
 ]

@@ -119,12 +119,12 @@ def start_copy(
         ValueError: an option that is none.
     """
     name = device if isinstance(device, str) else str(device)
-    memory, like = _chosen(memory, like, name)
+    memory, like = chosen(memory, like, name)
     handle = _transship.start_copy(
         tree,
-        _full_name(name),
+        full_name(name),
         own_memory=memory == "transship",
-        convert=None if memory == "torch" else _converter(like),
+        convert=None if memory == "torch" else converter(like),
         packing=packing,
         alignment=alignment,
         max_chunk_bytes=max_chunk_bytes,
@@ -135,7 +135,7 @@ def start_copy(
     return Handle(handle)
 
 
-def _chosen(memory: str | None, like: str | None, device: str) -> tuple[str, str]:
+def chosen(memory: str | None, like: str | None, device: str) -> tuple[str, str]:
     if memory not in (None, "torch", "transship"):
         raise ValueError(f"memory={memory!r}; it is 'torch' or 'transship'")
     if like not in (None, "dlpack", *_FRAMEWORKS):
@@ -152,14 +152,14 @@ def _chosen(memory: str | None, like: str | None, device: str) -> tuple[str, str
     return memory, like
 
 
-def _full_name(device: str) -> str:
+def full_name(device: str) -> str:
     if device == "cuda":
         torch = sys.modules.get("torch")
         return f"cuda:{torch.cuda.current_device() if torch else 0}"
     return device
 
 
-def _converter(like: str) -> Callable[[Any], Any] | None:
+def converter(like: str) -> Callable[[Any], Any] | None:
     if like == "dlpack":
         return None
     return importlib.import_module(_FRAMEWORKS[like]).from_dlpack

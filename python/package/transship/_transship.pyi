@@ -70,6 +70,9 @@ def start_copy(
     background: bool,
     always: bool,
 ) -> Handle: ...
+def load_safetensors(
+    paths: list[Any], device: str, *, convert: Callable[[Tensor], Any] | None, names: set[str] | None
+) -> dict[str, Any]: ...
 def devices() -> list[str]:
     """The devices that there are, by name, such as ``["cuda:0", "cuda:1"]``; the host is not among them. Opens none of them."""
 
