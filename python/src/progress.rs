@@ -19,8 +19,8 @@ pub struct Copies {
 
 enum State {
     Running(Vec<Copy>),
-    /// A thread waits for them, and has them meanwhile.
-    Waited,
+    /// A thread waits for them, and has them meanwhile. These want to know of what comes of that.
+    Waited(Vec<Waker>),
     /// The tensors that were filled, in the order of the copies and their items.
     Done(Vec<Vec<Tensor>>),
     Failed(Error),
@@ -41,7 +41,7 @@ impl Copies {
     pub fn are_ready(&self) -> bool {
         match &*self.state.lock() {
             State::Running(copies) => copies.iter().all(Copy::is_ready),
-            State::Waited => false,
+            State::Waited(_) => false,
             State::Done(_) | State::Failed(_) => true,
         }
     }
@@ -54,14 +54,14 @@ impl Copies {
             match &mut *state {
                 State::Done(_) => return Ok(true),
                 State::Failed(error) => return Err(error.clone()),
-                State::Waited => {
+                State::Waited(_) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
                         return Ok(false);
                     }
                 }
                 State::Running(copies) => {
                     let copies = mem::take(copies);
-                    *state = State::Waited;
+                    *state = State::Waited(Vec::new());
                     drop(state);
                     return self.carry_on(copies, |copy| copy.wait(deadline));
                 }
@@ -75,15 +75,13 @@ impl Copies {
         let copies = match &mut *state {
             State::Done(_) => return Ok(true),
             State::Failed(error) => return Err(error.clone()),
-            // Another thread waits, and has nothing else to do than to wait.
-            State::Waited => {
-                drop(state);
-                waker.wake_by_ref();
+            State::Waited(wakers) => {
+                wakers.push(waker.clone());
                 return Ok(false);
             }
             State::Running(copies) => mem::take(copies),
         };
-        *state = State::Waited;
+        *state = State::Waited(Vec::new());
         drop(state);
         self.carry_on(copies, |copy| copy.poll(waker))
     }
@@ -94,10 +92,10 @@ impl Copies {
         match &mut *state {
             State::Done(_) => Ok(true),
             State::Failed(error) => Err(error.clone()),
-            State::Waited => Ok(false),
+            State::Waited(_) => Ok(false),
             State::Running(copies) => {
                 let copies = mem::take(copies);
-                *state = State::Waited;
+                *state = State::Waited(Vec::new());
                 drop(state);
                 self.carry_on(copies, |copy| copy.wait_on(stream))
             }
@@ -155,8 +153,11 @@ impl Copies {
             }
             Ok(copies) => (State::Running(copies), Ok(false)),
         };
-        *self.state.lock() = state;
+        let before = mem::replace(&mut *self.state.lock(), state);
         self.changed.notify_all();
+        if let State::Waited(wakers) = before {
+            wakers.iter().for_each(Waker::wake_by_ref);
+        }
         answer
     }
 }

@@ -5,6 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -44,7 +45,10 @@ pub fn drain(_py: Python<'_>) {
 /// What is let go of from now on is leaked. Called when the interpreter ends.
 pub fn close(py: Python<'_>) {
     drain(py);
-    QUEUE.lock().is_closed = true;
+    // Held for longer than that only by a thread that a `fork` has left behind.
+    if let Some(mut queue) = QUEUE.try_lock_for(Duration::from_millis(100)) {
+        queue.is_closed = true;
+    }
 }
 
 fn push(mut objects: Vec<Py<PyAny>>) {

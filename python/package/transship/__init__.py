@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import types
 
@@ -29,8 +30,16 @@ __all__ = [
     "start_copy",
 ]
 
-# Objects that are let go of once the interpreter ends are leaked: nothing may be dropped then.
-atexit.register(_transship.close)
+_process = os.getpid()
+
+
+def _close() -> None:
+    """Objects that are let go of from now on are leaked, and devices are closed; those of a parent process are its own."""
+    if os.getpid() == _process:
+        _transship.close()
+
+
+atexit.register(_close)
 
 
 def backend_info() -> dict:
