@@ -8,6 +8,7 @@
 //! | `leaf`, `dtype`, `place` | what is known of a leaf |
 //! | `plan` | which leaves share a chunk |
 //! | `start`, `transfer` | from leaves to copies of the library |
+//! | `gather` | many small leaves of the host become one tensor |
 //! | `progress`, `handle` | copies that run |
 //! | `released` | objects that were let go of without the GIL |
 
@@ -15,6 +16,7 @@ mod dlpack;
 mod dtype;
 mod errors;
 mod forebear;
+mod gather;
 mod handle;
 mod leaf;
 mod ours;

@@ -10,7 +10,7 @@ use crate::errors;
 use crate::leaf::{Leaf, Order};
 use crate::place::Place;
 use crate::plan::{self, LARGEST_PACKED, Packing, Size};
-use crate::released::Held;
+use crate::released::{self, Held};
 use crate::torch::Torch;
 use crate::transfer::{Group, How, Item, Memory, Running, Source, To};
 
@@ -166,7 +166,10 @@ impl Planned {
         let ordering = torch.filter(|_| in_its_order == Some(true));
         let (stream, behind) = streams(py, ordering, request.target, from)?;
         let group = Group { from, items, sources: Held::new(sources), memory, stream, behind };
-        py.detach(|| group.start(request.target, request.how)).map_err(|error| errors::of(py, &error))
+        let running = py.detach(|| group.start(request.target, request.how));
+        // What was gathered is not used any more.
+        released::drain(py);
+        running.map_err(|error| errors::of(py, &error))
     }
 
     /// Says in the slots what they have come to. The chunks go to those that are there.

@@ -7,6 +7,7 @@ use transship::{
     SharedOwner, Stream, Tensor, start_copy_into,
 };
 
+use crate::gather::Blocks;
 use crate::leaf::{Leaf, Order};
 use crate::place::Place;
 use crate::released::Held;
@@ -73,14 +74,21 @@ impl Group<'_> {
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
         }
+        let is_gathered = self.from == Place::Host && how.pinned_staging;
+        let blocks = is_gathered.then(|| Blocks::of(&self.items, &self.memory, &device));
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
         let owner = SharedOwner::new(self.sources, &self.from.device()?);
-        let (mut sources, mut targets) =
-            (Vec::with_capacity(self.items.len()), Vec::with_capacity(self.items.len()));
+        let (mut sources, mut targets) = (Vec::new(), Vec::new());
         for item in &self.items {
-            sources.push(item.source(&owner, self.from)?);
-            targets.push(memory.get(item.to.memory).map_or(Err(Error::Taken), |memory| item.target(memory))?);
+            if !blocks.as_ref().is_some_and(|blocks| blocks.add(item)) {
+                sources.push(item.source(&owner, self.from)?);
+                targets.push(item.target(memory.get(item.to.memory).ok_or(Error::Taken)?)?);
+            }
+        }
+        for (number, block) in blocks.into_iter().flat_map(Blocks::into_tensors) {
+            sources.push(block);
+            targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
         }
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
@@ -117,6 +125,11 @@ impl Memory {
     /// Makes it that of a leaf with gaps, which is copied element by element.
     pub fn make_like(&mut self, leaf: &Leaf) {
         (self.dtype, self.shape) = (carrier(leaf), sizes(leaf.shape()));
+    }
+
+    /// Whether it is memory of somebody else, of which results are found by their offsets alone.
+    pub fn is_lent(&self) -> bool {
+        matches!(self.source, Source::Lent(..))
     }
 
     /// As a tensor that the library may fill.

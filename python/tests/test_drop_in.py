@@ -120,6 +120,26 @@ def test_packing_can_be_switched_off():
     assert len(storages(copy_all([torch.ones(3)] * 5, pack_cpu_tensors=False).get())) == 5
 
 
+# Deliberate bug: `add` in `gather.rs` leaves the offset out.
+@pytest.mark.parametrize("count", [2, 7, 8, 9, 500])
+@pytest.mark.parametrize("largest", [3, 100, 2000])
+def test_many_small_tensors(count, largest):
+    rng = random.Random(count)
+    tensors = [torch.randn(rng.randrange(1, largest + 1)).to(rng.choice([torch.float64, torch.float32, torch.int8])) for _ in range(count)]
+    results = copy_all(tensors, min_packed_alignment_bytes=rng.choice([1, 16, 24])).get()
+    for result, tensor in zip(results, tensors):
+        assert_same(result, tensor)
+
+
+def test_small_inputs_that_were_gathered_are_let_go_of_at_once():
+    tensors = [torch.ones(3) for _ in range(20)]
+    gone = weakref.ref(tensors[0])
+    handle = copy_all(tensors)
+    del tensors
+    assert gone() is None
+    assert handle.get()[19].tolist() == [1, 1, 1]
+
+
 # Deliberate bug: `place` in `plan.rs` compares with `packing.max_chunk * 2`.
 @pytest.mark.parametrize(("largest", "chunks"), [(-1, 6), (0, 6), (100, 6), (256, 3), (1 << 20, 1)])
 def test_chunks_have_a_largest_size(largest, chunks):

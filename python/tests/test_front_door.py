@@ -326,7 +326,6 @@ def test_a_forked_child_is_told_so():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# Deliberate bug: `_close` in `__init__.py` does not ask which process it is.
 def test_a_forked_child_ends_as_any_other():
     program = """
         import os, sys
