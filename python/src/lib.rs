@@ -34,7 +34,7 @@ mod tree;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+#[pymodule(gil_used = true)]
 mod _transship {
     use std::collections::HashSet;
     use std::path::PathBuf;
