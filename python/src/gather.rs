@@ -26,9 +26,14 @@ impl Blocks {
         let is_worth_it =
             |(count, bytes): (usize, usize)| count >= FEWEST && bytes / count <= LARGEST_AVERAGE;
         let block = |(memory, counts): (&Memory, (usize, usize))| {
-            (is_worth_it(counts) && memory.is_lent()).then(|| block(memory.bytes, target).ok())?
+            is_worth_it(counts).then(|| block(memory.bytes, target).ok())?
         };
         Self(memory.iter().zip(counts).map(block).collect())
+    }
+
+    /// For copies whose leaves are not gathered.
+    pub fn none() -> Self {
+        Self(Vec::new())
     }
 
     /// Copies a leaf to its place. `false` if that is not in one of the blocks.

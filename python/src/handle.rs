@@ -160,7 +160,9 @@ impl Handle {
         for (number, slot) in self.slots.iter().enumerate() {
             made.push(match slot {
                 Slot::There(object) | Slot::Leaf(object, _) => Some(object.clone_ref(py)),
-                Slot::Own { copy, item, leaf } => Some(self.own(py, *copy, *item, leaf)?),
+                Slot::Own { copy, tensor, offset, leaf } => {
+                    Some(self.own(py, (*copy, *tensor), *offset, leaf)?)
+                }
                 Slot::Part { chunk, offset, leaf } => {
                     parts[*chunk].push((number, Part { leaf, offset: *offset }));
                     None
@@ -179,11 +181,20 @@ impl Handle {
     }
 
     /// A result in memory of the library, as the caller asked for it.
-    fn own(&self, py: Python<'_>, copy: usize, item: usize, leaf: &Leaf) -> PyResult<Py<PyAny>> {
-        let found =
-            self.copies.with_tensors(|copies| copies.get(copy).and_then(|copy| copy.get(item)).cloned());
-        let (memory, place) = found.flatten().zip(self.target).ok_or_else(no_result)?;
-        let tensor = Tensor::new(leaf, place, memory).map_err(|error| errors::of(py, &error))?;
+    fn own(
+        &self,
+        py: Python<'_>,
+        (copy, number): (usize, usize),
+        offset: usize,
+        leaf: &Leaf,
+    ) -> PyResult<Py<PyAny>> {
+        let found = self.copies.with_tensors(|copies| copies.get(copy)?.get(number).cloned()).flatten();
+        let (memory, place) = found.zip(self.target).ok_or_else(no_result)?;
+        // Leaves that were gathered are parts of one tensor of bytes.
+        let is_whole = memory.nbytes() == leaf.bytes;
+        let memory = if is_whole { Ok(memory) } else { memory.narrow(0, offset, leaf.bytes) };
+        let tensor = memory.and_then(|memory| Tensor::new(leaf, place, memory));
+        let tensor = tensor.map_err(|error| errors::of(py, &error))?;
         let tensor = Py::new(py, tensor)?.into_any();
         match &self.convert {
             Some(convert) => convert.call1(py, (tensor,)),

@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::plan::{self, LARGEST_PACKED, Packing, Size};
 use crate::released::{self, Held};
 use crate::torch::Torch;
-use crate::transfer::{Group, How, Item, Memory, Running, Source, To};
+use crate::transfer::{Group, How, Item, Launched, Memory, Running, Source, To};
 
 /// What one call asks for.
 #[derive(Debug, Clone, Copy)]
@@ -39,8 +39,8 @@ pub enum Slot {
     Leaf(Py<PyAny>, Leaf),
     /// A part of a chunk that is being filled: its number, and the offset in bytes.
     Part { chunk: usize, offset: usize, leaf: Leaf },
-    /// In memory of the library: the number of the copy, and of the item in it.
-    Own { copy: usize, item: usize, leaf: Leaf },
+    /// In memory of the library: the number of the copy and of the tensor in it, and the offset there in bytes.
+    Own { copy: usize, tensor: usize, offset: usize, leaf: Leaf },
 }
 
 /// What was started.
@@ -73,8 +73,8 @@ pub fn start(
             (0..slots.len()).filter(|number| slots[*number].place() == Some(from)).collect();
         let planned = Planned::new(py, torch, request, from, &leaves, slots)?;
         let is_planned = Instant::now();
-        let running = planned.start(py, torch, request, from, &leaves, slots)?;
-        planned.settle(py, &leaves, slots, &mut started);
+        let Launched { running, results } = planned.start(py, torch, request, from, &leaves, slots)?;
+        planned.settle(py, &leaves, &results, slots, &mut started);
         started.running.push(running);
         started.plan += is_planned - begin;
         started.launch += is_planned.elapsed();
@@ -140,7 +140,7 @@ impl Planned {
         from: Place,
         leaves: &[usize],
         slots: &[Slot],
-    ) -> PyResult<Running> {
+    ) -> PyResult<Launched> {
         let (mut items, mut sources) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
         for (number, to) in leaves.iter().zip(&self.places) {
             let Slot::Leaf(object, leaf) = &slots[*number] else { continue };
@@ -166,20 +166,27 @@ impl Planned {
         let ordering = torch.filter(|_| in_its_order == Some(true));
         let (stream, behind) = streams(py, ordering, request.target, from)?;
         let group = Group { from, items, sources: Held::new(sources), memory, stream, behind };
-        let running = py.detach(|| group.start(request.target, request.how));
+        let launched = py.detach(|| group.start(request.target, request.how));
         // What was gathered is not used any more.
         released::drain(py);
-        running.map_err(|error| errors::of(py, &error))
+        launched.map_err(|error| errors::of(py, &error))
     }
 
     /// Says in the slots what they have come to. The chunks go to those that are there.
-    fn settle(self, py: Python<'_>, leaves: &[usize], slots: &mut [Slot], started: &mut Started) {
-        for (item, (number, To { memory, offset })) in leaves.iter().zip(self.places).enumerate() {
+    fn settle(
+        self,
+        py: Python<'_>,
+        leaves: &[usize],
+        results: &[(usize, usize)],
+        slots: &mut [Slot],
+        started: &mut Started,
+    ) {
+        for ((number, To { memory, offset }), (tensor, at)) in leaves.iter().zip(self.places).zip(results) {
             let slot = &mut slots[*number];
             let Slot::Leaf(_, leaf) = slot else { continue };
             let leaf = leaf.clone();
             *slot = match &self.memory[memory].object {
-                None => Slot::Own { copy: started.running.len(), item, leaf },
+                None => Slot::Own { copy: started.running.len(), tensor: *tensor, offset: *at, leaf },
                 Some((object, _)) if memory >= self.chunks => Slot::There(object.clone_ref(py)),
                 Some(_) => Slot::Part { chunk: started.chunks.len() + memory, offset, leaf },
             };

@@ -67,28 +67,41 @@ pub struct Group<'a> {
 /// A copy that was started.
 pub type Running = CopyHandle<Vec<Tensor>>;
 
+/// A copy, and where its results are.
+pub struct Launched {
+    pub running: Running,
+    /// For each item the number of the tensor that it is in, and the offset there, in bytes.
+    pub results: Vec<(usize, usize)>,
+}
+
 impl Group<'_> {
     /// Starts the copy of all items. Needs no GIL, and takes none.
-    pub fn start(self, target: Place, how: How) -> Result<Running> {
+    pub fn start(self, target: Place, how: How) -> Result<Launched> {
         let device = target.device()?;
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
         }
-        let is_gathered = self.from == Place::Host && how.pinned_staging;
-        let blocks = is_gathered.then(|| Blocks::of(&self.items, &self.memory, &device));
+        let gathers = self.from == Place::Host && how.pinned_staging;
+        let blocks = if gathers { Blocks::of(&self.items, &self.memory, &device) } else { Blocks::none() };
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
         let owner = SharedOwner::new(self.sources, &self.from.device()?);
-        let (mut sources, mut targets) = (Vec::new(), Vec::new());
-        for item in &self.items {
-            if !blocks.as_ref().is_some_and(|blocks| blocks.add(item)) {
+        let is_gathered: Vec<bool> = self.items.iter().map(|item| blocks.add(item)).collect();
+        let (mut sources, mut targets, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        let mut of_memory = vec![0; memory.len()];
+        for (number, block) in blocks.into_tensors() {
+            of_memory[number] = sources.len();
+            sources.push(block);
+            targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
+        }
+        for (item, is_gathered) in self.items.iter().zip(is_gathered) {
+            if is_gathered {
+                results.push((of_memory[item.to.memory], item.to.offset));
+            } else {
+                results.push((sources.len(), 0));
                 sources.push(item.source(&owner, self.from)?);
                 targets.push(item.target(memory.get(item.to.memory).ok_or(Error::Taken)?)?);
             }
-        }
-        for (number, block) in blocks.into_iter().flat_map(Blocks::into_tensors) {
-            sources.push(block);
-            targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
         }
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
@@ -96,7 +109,7 @@ impl Group<'_> {
         if let Some(stream) = &self.stream {
             options = options.stream(stream);
         }
-        start(sources, targets, options)
+        Ok(Launched { running: start(sources, targets, options)?, results })
     }
 }
 
@@ -125,11 +138,6 @@ impl Memory {
     /// Makes it that of a leaf with gaps, which is copied element by element.
     pub fn make_like(&mut self, leaf: &Leaf) {
         (self.dtype, self.shape) = (carrier(leaf), sizes(leaf.shape()));
-    }
-
-    /// Whether it is memory of somebody else, of which results are found by their offsets alone.
-    pub fn is_lent(&self) -> bool {
-        matches!(self.source, Source::Lent(..))
     }
 
     /// As a tensor that the library may fill.

@@ -52,6 +52,16 @@ def test_up_and_down(seed):
     assert_arrays(down(up), arrays)
 
 
+# Deliberate bug: `own` in `handle.rs` leaves the offset out.
+@pytest.mark.parametrize("largest", [1 << 25, 4096])
+def test_many_small_arrays(largest):
+    rng = random.Random(largest)
+    arrays = [np.full(rng.randrange(1, 40), index, rng.choice(["f4", "i8", "u1"])) for index in range(200)]
+    for _ in range(3):
+        up = transship.start_copy(arrays, DEVICES[0], like="dlpack", max_chunk_bytes=largest).get()
+        assert_arrays(down(up), arrays)
+
+
 def test_what_is_there_already_is_kept():
     up = transship.start_copy([np.ones(3), np.ones(4)], DEVICES[0], like="dlpack").get()
     assert transship.start_copy(up, DEVICES[0], like="dlpack").get()[0] is up[0]
