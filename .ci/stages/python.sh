@@ -1,0 +1,49 @@
+# shellcheck shell=bash
+# The package for Python.
+
+# The PyTorch that the tests are run with. It is large, and installed once, outside of the checkout.
+pytorch=torch==2.11.0
+
+# The wheel is tested in a virtual environment that has nothing else of its own.
+stage_python() {
+    local manifest=python/Cargo.toml fresh=$scratch/python/environment wheels=$scratch/python/wheels
+    local -x CARGO_TARGET_DIR=$target/python
+    ensure_python_venv
+    step cargo fmt --manifest-path "$manifest" --check
+    step cargo clippy --locked --manifest-path "$manifest" -- -D warnings
+    step python3 -m venv "$fresh"
+    local tools has_pytorch=yes
+    tools=$(python_tools "$pytorch") || { has_pytorch=; tools=$(python_tools) || fail "neither PyTorch nor numpy can be installed"; }
+    step "$tools/bin/maturin" build --locked --quiet --profile dev --interpreter "$fresh/bin/python" --manifest-path "$manifest" --out "$wheels"
+    step "$fresh/bin/python" -m pip install --quiet --no-index --no-deps "$wheels"/*.whl
+    "$tools/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$fresh/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
+    (
+        unset CARGO_TARGET_DIR
+        step "${simulated[@]}" "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_devices.py
+    )
+    if [[ -z $has_pytorch ]]; then
+        not_run "without PyTorch only python/tests/test_devices.py"
+        return
+    fi
+    step "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests
+    TRANSSHIP_TORCH=slow step "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_drop_in.py
+    step "$fresh/bin/python" python/demonstration.py
+}
+
+# A virtual environment with what the tests need and these packages, made where there is none. It prints where that is.
+python_tools() {
+    local version folder
+    version=$(python3 -c 'import sys; print(f"{sys.version_info[0]}.{sys.version_info[1]}")')
+    folder=${XDG_CACHE_HOME:-$HOME/.cache}/transship-python/$version${1:+-$1}
+    if [[ ! -e $folder/complete ]]; then
+        rm -rf "$folder"
+        python3 -m venv "$folder" >&2
+        "$folder/bin/python" -m pip install --quiet numpy pytest 'maturin>=1.14,<2' "$@" >&2 || return
+        touch "$folder/complete"
+    fi
+    printf '%s\n' "$folder"
+}
+
+ensure_python_venv() {
+    python3 -c 'import ensurepip' 2>/dev/null || ensure_packages python3-venv
+}

@@ -1,0 +1,165 @@
+"""``transship.start_copy`` and its handle."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+import sys
+from typing import Any, Callable, Generator
+
+from . import _transship
+
+_FRAMEWORKS = {"numpy": "numpy", "torch": "torch.utils.dlpack", "jax": "jax.dlpack", "cupy": "cupy"}
+
+
+class Handle:
+    """A copy that was started. Any number of threads may use it; dropping it gives up what is not submitted yet."""
+
+    __slots__ = ("_h", "__weakref__")
+
+    def __init__(self, handle: _transship.Handle) -> None:
+        self._h = handle
+
+    def ready(self) -> bool:
+        """Say whether the copy is done, or has failed. Does not block."""
+        return self._h.ready()
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Wait for the copy, at most ``timeout`` seconds, and return the structure with its tensors on the target.
+
+        The GIL is let go of meanwhile; Ctrl-C is noticed within 50 ms. May be called again: containers are new each time, tensors
+        the same ones.
+
+        Raises:
+            transship.Error: the copy has failed.
+            TimeoutError: it is not done yet, and goes on.
+        """
+        return self._h.get(timeout)
+
+    def wait_on(self, stream: Any) -> Any:
+        """Return the structure without waiting for the device: work submitted to ``stream`` from now on finds its tensors filled.
+
+        ``stream`` is a ``torch.cuda.Stream``, or the driver's handle of a stream of the target as an ``int``. The inputs must stay as
+        they are until that stream has come by.
+
+        Raises:
+            transship.Error: the copy has failed.
+            ValueError: the target is the host.
+        """
+        if isinstance(stream, int):
+            self._h.wait_on(stream)
+        else:
+            self._h.wait_on(stream.cuda_stream, stream)
+        return self._h.get()
+
+    def cancel(self) -> bool:
+        """Give up what is not submitted yet; ``get`` raises from then on. ``False`` if the copy is over, or a thread waits for it."""
+        return self._h.cancel()
+
+    def progress(self) -> tuple[int, int] | None:
+        """Bytes that have arrived, and of all; ``None`` once the copy is over, and while a thread waits for it."""
+        return self._h.progress()
+
+    def report(self) -> list[str] | None:
+        """What was done, a text for each place that tensors come from; ``None`` as for ``progress``."""
+        return self._h.report()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._done().__await__()
+
+    async def _done(self) -> Any:
+        if not self._h.ready():
+            loop = asyncio.get_running_loop()
+            watched, woken = socket.socketpair()
+            with watched, woken:
+                watched.setblocking(False)
+                while not self._h.poll(woken.fileno()):
+                    await loop.sock_recv(watched, 16)
+        return self._h.get()
+
+
+def start_copy(
+    tree: Any,
+    device: Any,
+    *,
+    memory: str | None = None,
+    like: str | None = None,
+    packing: bool = True,
+    alignment: int = 16,
+    max_chunk_bytes: int = 32 << 20,
+    pinned: bool = True,
+    background: bool = True,
+    copy: bool = False,
+) -> Handle:
+    """Start to copy all tensors of a structure to a device, and return at once.
+
+    Args:
+        tree: a structure of any depth. Lists, tuples, dicts, named tuples, dataclasses, mappings, classes derived from these, and what
+            ``register_container`` was told come back as what they are. Tensors of PyTorch, arrays of numpy and whatever else has
+            ``__dlpack__`` are copied. All else goes through, the same object, and so does a tensor that is on the device already.
+        device: such as ``"cuda:0"`` or ``"cpu"``, or a ``torch.device``.
+        memory: ``"torch"``: results lie in memory of PyTorch's allocators, on its current stream; the default once the program has
+            imported PyTorch. Its allocator may block. ``"transship"``: in memory of this library.
+        like: what tensors come back as: ``"torch"``, ``"numpy"`` (on the host), ``"jax"``, ``"cupy"``, or ``"dlpack"`` for
+            ``transship.Tensor``, which has ``__dlpack__``. By default tensors of PyTorch once the program has imported it, else
+            ``transship.Tensor``, and on the host arrays of numpy once the program has imported that.
+        packing: whether tensors of up to 256 KiB share memory.
+        alignment: the least alignment of a packed tensor, in bytes, any number; rounded up to a multiple of the size of its elements.
+        max_chunk_bytes: the most memory that several tensors share.
+        pinned: copy through page-locked memory, and into such memory on the way to the host.
+        background: let threads of the library stage what is large.
+        copy: copy tensors that are on the device already as well: results share no memory with what went in.
+
+    The caller neither changes nor frees the inputs before the copy is done. Copies carry no gradient.
+
+    Raises:
+        transship.Error: the device is none, is not there, or the copy cannot be started.
+        TypeError: a tensor that cannot be copied.
+        ValueError: an option that is none.
+    """
+    name = device if isinstance(device, str) else str(device)
+    memory, like = chosen(memory, like, name)
+    handle = _transship.start_copy(
+        tree,
+        full_name(name),
+        own_memory=memory == "transship",
+        convert=None if memory == "torch" else converter(like),
+        packing=packing,
+        alignment=alignment,
+        max_chunk_bytes=max_chunk_bytes,
+        pinned=pinned,
+        background=background,
+        always=copy,
+    )
+    return Handle(handle)
+
+
+def chosen(memory: str | None, like: str | None, device: str) -> tuple[str, str]:
+    if memory not in (None, "torch", "transship"):
+        raise ValueError(f"memory={memory!r}; it is 'torch' or 'transship'")
+    if like not in (None, "dlpack", *_FRAMEWORKS):
+        raise ValueError(f"like={like!r}; it is one of 'dlpack', {', '.join(map(repr, _FRAMEWORKS))}")
+    if like == "numpy" and device != "cpu":
+        raise ValueError("like='numpy' on a device; arrays of numpy lie on the host")
+    if memory == "torch" and like not in (None, "torch"):
+        raise ValueError(f"memory='torch' and like={like!r}; in memory of PyTorch there are its own tensors")
+    if like is None:
+        has_numpy = device == "cpu" and "numpy" in sys.modules
+        like = "torch" if memory == "torch" or "torch" in sys.modules else "numpy" if has_numpy else "dlpack"
+    if memory is None:
+        memory = "torch" if like == "torch" else "transship"
+    return memory, like
+
+
+def full_name(device: str) -> str:
+    if device == "cuda":
+        torch = sys.modules.get("torch")
+        return f"cuda:{torch.cuda.current_device() if torch else 0}"
+    return device
+
+
+def converter(like: str) -> Callable[[Any], Any] | None:
+    if like == "dlpack":
+        return None
+    return importlib.import_module(_FRAMEWORKS[like]).from_dlpack

@@ -1,0 +1,117 @@
+"""``transship.prefetch``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ._copy import chosen, full_name, start_copy
+
+
+class Prefetched:
+    """An iterable whose batches are copied ahead. Made by ``prefetch``; may be iterated over several times, if its source may."""
+
+    def __init__(self, loader: Iterable[Any], device: Any, depth: int, options: dict[str, Any]) -> None:
+        if depth < 1:
+            raise ValueError(f"depth={depth}; it is at least 1")
+        self._loader = loader
+        self._device = full_name(device if isinstance(device, str) else str(device))
+        self._depth = depth
+        self._options = options
+        self._stream: Any = None
+        self._stats = {"batches": 0, "source_seconds": 0.0, "waited_seconds": 0.0, "consumer_seconds": 0.0}
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def stats(self) -> dict[str, float]:
+        """Of all iterations so far: batches handed out, and seconds that the loader took for them (``source_seconds``), that handing
+        them out waited for copies (``waited_seconds``), and that the caller worked on them (``consumer_seconds``)."""
+        return dict(self._stats)
+
+    def __iter__(self) -> Iterator[Any]:
+        source, pending = iter(self._loader), deque()
+        is_open = True
+        try:
+            while True:
+                while is_open and len(pending) < self._depth:
+                    is_open = self._start_next(source, pending)
+                if not pending:
+                    return
+                # The next one is started before this one is handed out.
+                first = pending.popleft()
+                if is_open:
+                    is_open = self._start_next(source, pending)
+                batch = self._hand_over(first)
+                del first
+                self._stats["batches"] += 1
+                begin = time.perf_counter()
+                yield batch
+                self._stats["consumer_seconds"] += time.perf_counter() - begin
+                del batch
+        finally:
+            pending.clear()
+
+    def _start_next(self, source: Iterator[Any], pending: deque) -> bool:
+        """Whether there may be more. An error takes the place of its batch, behind those that came before it."""
+        begin = time.perf_counter()
+        try:
+            batch = next(source)
+        except StopIteration:
+            return False
+        except Exception as error:
+            pending.append(error)
+            return False
+        finally:
+            self._stats["source_seconds"] += time.perf_counter() - begin
+        try:
+            with self._on_copy_stream():
+                pending.append(start_copy(batch, self._device, **self._options))
+        except Exception as error:
+            pending.append(error)
+            return False
+        return True
+
+    def _hand_over(self, first: Any) -> Any:
+        if isinstance(first, Exception):
+            raise first
+        begin = time.perf_counter()
+        try:
+            if self._stream is None:
+                return first.get()
+            current = sys.modules["torch"].cuda.current_stream(self._device)
+            return first.wait_on(current)
+        finally:
+            self._stats["waited_seconds"] += time.perf_counter() - begin
+
+    def _on_copy_stream(self) -> Any:
+        """One stream for the life of this object: results lie in the part of PyTorch's memory that belongs to it."""
+        torch = sys.modules.get("torch")
+        memory, _ = chosen(self._options.get("memory"), self._options.get("like"), self._device)
+        if torch is None or memory != "torch" or not self._device.startswith("cuda"):
+            return contextlib.nullcontext()
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)
+        return torch.cuda.stream(self._stream)
+
+
+def prefetch(loader: Iterable[Any], device: Any, depth: int = 2, **options: Any) -> Prefetched:
+    """Copy the batches of a loader to a device ahead of their use: ``for batch in transship.prefetch(loader, "cuda:0")``.
+
+    Args:
+        loader: any iterable, such as a ``torch.utils.data.DataLoader``; what its workers have in shared memory is read in place. It is
+            asked for the next batch on the caller's thread. ``len()`` is passed on.
+        device: as for ``start_copy``.
+        depth: so many batches are on their way or there while the caller works on another one; at least 1.
+        options: as for ``start_copy``.
+
+    Batches keep their order. In PyTorch's memory on a GPU they are copied on a stream of their own, and handed over to the stream that
+    is current when the next one is asked for: the host does not wait for them. The loader must not change a batch once it has given
+    it out. An exception of the loader, or of a copy, is raised in the place of its batch, and ends the iteration. ``break`` gives up what
+    is under way.
+    """
+    return Prefetched(loader, device, depth, options)

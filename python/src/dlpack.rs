@@ -1,0 +1,179 @@
+//! Tensors of any library that speaks DLPack, in and out.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use smallvec::SmallVec;
+use transship::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, VERSION};
+
+use crate::leaf::Leaf;
+use crate::place::Place;
+
+const VERSIONED: &CStr = c"dltensor_versioned";
+const UNVERSIONED: &CStr = c"dltensor";
+
+/// Describes an object that has `__dlpack__`. What comes with it keeps its memory. What lies on a device is in order of that device's default stream.
+pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
+    if let Some(read) = read_capsule(ask(object)?)? {
+        return Ok(read);
+    }
+    // Arrays of numpy may go backwards.
+    let numpy = object.py().import("sys")?.getattr("modules")?.get_item("numpy");
+    if let Ok(numpy) = numpy
+        && object.is_instance(&numpy.getattr("ndarray")?)?
+        && let Some(read) = read_capsule(ask(&numpy.call_method1("ascontiguousarray", (object,))?)?)?
+    {
+        return Ok(read);
+    }
+    let text = "a tensor of an element type that is not known here, on a device that is not, or with negative strides";
+    Err(PyTypeError::new_err(text))
+}
+
+fn read_capsule(capsule: Bound<'_, PyAny>) -> PyResult<Option<(Bound<'_, PyAny>, Leaf)>> {
+    let capsule = capsule.cast_into::<PyCapsule>()?;
+    let described = described(&capsule)?;
+    // SAFETY: a capsule of such a name that nobody has consumed holds a valid struct, for as long as it lives.
+    let leaf = unsafe { Leaf::read(&described) };
+    Ok(leaf.map(|leaf| (capsule.into_any(), leaf)))
+}
+
+fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let named = PyDict::new(py);
+    named.set_item("max_version", (VERSION.major, VERSION.minor))?;
+    let (kind, number): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
+    match Place::of(transship::dlpack::DLDevice { device_type: kind, device_id: number }) {
+        Some(Place::Cuda(_)) => named.set_item("stream", 1)?,
+        Some(Place::Hip(_)) => named.set_item("stream", 0)?,
+        _ => {}
+    }
+    match object.call_method("__dlpack__", (), Some(&named)) {
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+            named.del_item("max_version")?;
+            object.call_method("__dlpack__", (), Some(&named))
+        }
+        // What cannot go out at all, such as objects in an array of numpy.
+        Err(error) if error.is_instance_of::<PyBufferError>(py) => {
+            let refused = PyTypeError::new_err(error.value(py).to_string());
+            refused.set_cause(py, Some(error));
+            Err(refused)
+        }
+        answer => answer,
+    }
+}
+
+fn described(capsule: &Bound<'_, PyCapsule>) -> PyResult<DLTensor> {
+    if let Ok(managed) = capsule.pointer_checked(Some(VERSIONED)) {
+        // SAFETY: this is what capsules of this name hold.
+        let managed = unsafe { managed.cast::<DLManagedTensorVersioned>().as_ref() };
+        let DLPackVersion { major, minor } = managed.version;
+        return match major {
+            1 => Ok(managed.dl_tensor),
+            _ => Err(PyBufferError::new_err(format!("DLPack {major}.{minor} is none that is known here"))),
+        };
+    }
+    let managed = capsule.pointer_checked(Some(UNVERSIONED))?;
+    // SAFETY: as above.
+    Ok(unsafe { managed.cast::<DLManagedTensor>().as_ref() }.dl_tensor)
+}
+
+/// What goes out: the struct, its numbers, and what keeps the memory.
+struct Exported {
+    versioned: DLManagedTensorVersioned,
+    unversioned: DLManagedTensor,
+    numbers: SmallVec<[i64; 8]>,
+    /// Dropped on any thread, without the GIL.
+    _keeper: transship::Tensor,
+}
+
+/// A capsule of a tensor whose memory `keeper` keeps.
+pub fn export<'py>(
+    py: Python<'py>,
+    leaf: &Leaf,
+    keeper: transship::Tensor,
+    is_versioned: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = DLTensor {
+        data: std::ptr::with_exposed_provenance_mut(usize::try_from(leaf.address).unwrap_or(0)),
+        device: leaf.place.dl_device(),
+        ndim: leaf.rank() as i32,
+        dtype: leaf.type_of_elements().data_type(),
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let mut exported = Box::new(Exported {
+        versioned: DLManagedTensorVersioned {
+            version: VERSION,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete_versioned),
+            flags: 0,
+            dl_tensor: tensor,
+        },
+        unversioned: DLManagedTensor {
+            dl_tensor: tensor,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete_unversioned),
+        },
+        numbers: leaf.numbers.clone(),
+        _keeper: keeper,
+    });
+    let shape = exported.numbers.as_mut_ptr();
+    // SAFETY: there are twice as many numbers.
+    let strides = unsafe { shape.add(leaf.rank()) };
+    for described in [&mut exported.versioned.dl_tensor, &mut exported.unversioned.dl_tensor] {
+        (described.shape, described.strides) = (shape, strides);
+    }
+    let all = Box::into_raw(exported);
+    // SAFETY: it is alive, and nobody else has it.
+    unsafe {
+        (*all).versioned.manager_ctx = all.cast();
+        (*all).unversioned.manager_ctx = all.cast();
+    }
+    // SAFETY: as above.
+    let (pointer, name): (*mut c_void, &CStr) = unsafe {
+        match is_versioned {
+            true => ((&raw mut (*all).versioned).cast(), VERSIONED),
+            false => ((&raw mut (*all).unversioned).cast(), UNVERSIONED),
+        }
+    };
+    // SAFETY: the pointer is not null, the name lives for ever, and the destructor knows such capsules.
+    unsafe {
+        Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(pointer, name.as_ptr(), Some(drop_capsule)))
+    }
+}
+
+/// Drops what nobody has consumed; who has, has given the capsule another name, and calls the deleter.
+unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
+    for (name, is_versioned) in [(VERSIONED, true), (UNVERSIONED, false)] {
+        // SAFETY: a capsule that is being destroyed, and names that live for ever.
+        if unsafe { ffi::PyCapsule_IsValid(capsule, name.as_ptr()) } != 0 {
+            // SAFETY: as above; it was made by `export`, and holds this.
+            unsafe {
+                let managed = ffi::PyCapsule_GetPointer(capsule, name.as_ptr());
+                match is_versioned {
+                    true => delete_versioned(managed.cast()),
+                    false => delete_unversioned(managed.cast()),
+                }
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
+    if let Some(managed) = NonNull::new(managed) {
+        // SAFETY: its context is the box that it is in; it is called once.
+        drop(unsafe { Box::from_raw(managed.as_ref().manager_ctx.cast::<Exported>()) });
+    }
+}
+
+unsafe extern "C" fn delete_unversioned(managed: *mut DLManagedTensor) {
+    if let Some(managed) = NonNull::new(managed) {
+        // SAFETY: its context is the box that it is in; it is called once.
+        drop(unsafe { Box::from_raw(managed.as_ref().manager_ctx.cast::<Exported>()) });
+    }
+}

@@ -1,0 +1,98 @@
+//! Element types: what DLPack calls them, and what PyTorch does.
+
+use transship::DType;
+use transship::dlpack::DLDataType;
+
+/// An element type that PyTorch has.
+#[derive(Debug, Clone, Copy)]
+pub struct ElementType {
+    /// The name of PyTorch's `dtype`, and of numpy's where it has one.
+    pub name: &'static str,
+    /// The number of PyTorch's `ScalarType`.
+    pub scalar_type: i32,
+    pub code: u8,
+    pub bits: u8,
+}
+
+const fn element(name: &'static str, scalar_type: i32, code: u8, bits: u8) -> ElementType {
+    ElementType { name, scalar_type, code, bits }
+}
+
+/// All that are copied here: bytes are bytes. `tests/test_dtypes.py` compares the numbers with those of the PyTorch that is there.
+pub const ALL: [ElementType; 21] = [
+    element("float32", 6, 2, 32),
+    element("int64", 4, 0, 64),
+    element("uint8", 0, 1, 8),
+    element("int32", 3, 0, 32),
+    element("float64", 7, 2, 64),
+    element("bool", 11, 6, 8),
+    element("float16", 5, 2, 16),
+    element("bfloat16", 15, 4, 16),
+    element("int16", 2, 0, 16),
+    element("int8", 1, 0, 8),
+    element("complex32", 8, 5, 32),
+    element("complex64", 9, 5, 64),
+    element("complex128", 10, 5, 128),
+    element("float8_e5m2", 23, 12, 8),
+    element("float8_e4m3fn", 24, 10, 8),
+    element("float8_e5m2fnuz", 25, 13, 8),
+    element("float8_e4m3fnuz", 26, 11, 8),
+    element("uint16", 27, 1, 16),
+    element("uint32", 28, 1, 32),
+    element("uint64", 29, 1, 64),
+    element("float8_e8m0fnu", 44, 14, 8),
+];
+
+/// Where this type is in [`ALL`].
+pub fn number_of(data_type: DLDataType) -> Option<usize> {
+    let DLDataType { code, bits, lanes } = data_type;
+    (lanes == 1).then(|| ALL.iter().position(|known| (known.code, known.bits) == (code, bits)))?
+}
+
+/// Where an element type of the library is in [`ALL`].
+pub fn number_of_library(dtype: DType) -> Option<usize> {
+    let name = match dtype {
+        DType::Bool => "bool",
+        DType::U8 => "uint8",
+        DType::I8 => "int8",
+        DType::U16 => "uint16",
+        DType::I16 => "int16",
+        DType::F16 => "float16",
+        DType::BF16 => "bfloat16",
+        DType::U32 => "uint32",
+        DType::I32 => "int32",
+        DType::F32 => "float32",
+        DType::U64 => "uint64",
+        DType::I64 => "int64",
+        DType::F64 => "float64",
+        DType::F8E4M3FN => "float8_e4m3fn",
+        DType::F8E5M2 => "float8_e5m2",
+        DType::Complex64 => "complex64",
+        DType::Complex128 => "complex128",
+        _ => return None,
+    };
+    ALL.iter().position(|known| known.name == name)
+}
+
+/// Where `uint8` is in [`ALL`].
+pub const BYTE: usize = 2;
+
+impl ElementType {
+    pub fn bytes(self) -> usize {
+        usize::from(self.bits / 8)
+    }
+
+    /// Whether elements have a real and an imaginary part.
+    pub fn is_complex(self) -> bool {
+        self.code == 5
+    }
+
+    /// Whether elements are floating point numbers, which PyTorch may negate when it reads them.
+    pub fn is_float(self) -> bool {
+        self.code == 2
+    }
+
+    pub fn data_type(self) -> DLDataType {
+        DLDataType { code: self.code, bits: self.bits, lanes: 1 }
+    }
+}

@@ -1,0 +1,110 @@
+//! What `multi_tensor_copier` takes for a container, and what for a leaf.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::leaf::Order;
+use crate::place::Place;
+use crate::start::Slot;
+use crate::torch::Torch;
+use crate::tree::{Opened, Rules};
+
+/// Lists, tuples, dicts, and what is derived of them; tensors of PyTorch, arrays of numpy.
+pub struct Forebear<'py> {
+    torch: &'py Torch,
+    /// `torch.device`.
+    device: Bound<'py, PyAny>,
+    /// `None` for devices that the library does not know.
+    target: Option<Place>,
+    /// Whether tensors that are there already are copied as well.
+    always: bool,
+    /// If the program has imported numpy.
+    array: Option<Bound<'py, PyAny>>,
+    pub slots: Vec<Slot>,
+}
+
+impl<'py> Forebear<'py> {
+    pub fn new(
+        torch: &'py Torch,
+        device: Bound<'py, PyAny>,
+        target: Option<Place>,
+        always: bool,
+    ) -> PyResult<Self> {
+        let modules = device.py().import("sys")?.getattr("modules")?;
+        let array = modules.get_item("numpy").ok().and_then(|numpy| numpy.getattr("ndarray").ok());
+        Ok(Self { torch, device, target, always, array, slots: Vec::new() })
+    }
+
+    fn add(&mut self, tensor: Bound<'py, PyAny>) -> PyResult<()> {
+        self.slots.push(slot(self.torch, tensor, &self.device, self.target, self.always)?);
+        Ok(())
+    }
+}
+
+impl<'py> Rules<'py> for Forebear<'py> {
+    fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        if self.torch.is_tensor(object) {
+            self.add(object.clone())?;
+            return Ok(true);
+        }
+        match &self.array {
+            Some(array) if object.is_instance(array)? => {
+                let tensor =
+                    self.torch.tensor_of_numpy(object).map_err(|error| refused(object.py(), error))?;
+                self.add(tensor)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn container(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>> {
+        Ok(if object.is_instance_of::<PyList>() {
+            Some(Opened::List)
+        } else if object.is_instance_of::<PyTuple>() {
+            Some(Opened::Tuple)
+        } else if object.is_instance_of::<PyDict>() {
+            Some(Opened::Dict)
+        } else {
+            None
+        })
+    }
+}
+
+/// What becomes of a tensor of PyTorch's on the way to a device.
+pub fn slot<'py>(
+    torch: &Torch,
+    tensor: Bound<'py, PyAny>,
+    device: &Bound<'py, PyAny>,
+    target: Option<Place>,
+    always: bool,
+) -> PyResult<Slot> {
+    let leaf = match target {
+        Some(_) => torch.read(&tensor)?,
+        None => None,
+    };
+    let Some(leaf) = leaf else { return Ok(Slot::There(torch.copy_by_torch(&tensor, device)?.unbind())) };
+    if Some(leaf.place) == target && !always {
+        return Ok(Slot::There(tensor.unbind()));
+    }
+    // Elements that lie across the boundaries of their size, or in more dimensions than kernels have, are put in order by PyTorch.
+    let size = leaf.type_of_elements().bytes() as u64;
+    if leaf.order == Order::Strided && (leaf.address % size != 0 || leaf.rank() > 8) {
+        let tensor = tensor.call_method0("detach")?.call_method0("contiguous")?;
+        let leaf =
+            torch.read(&tensor)?.ok_or_else(|| PyTypeError::new_err("a tensor without plain memory"))?;
+        return Ok(Slot::Leaf(tensor.unbind(), leaf));
+    }
+    Ok(Slot::Leaf(tensor.unbind(), leaf))
+}
+
+/// Arrays of types that PyTorch does not have are a `TypeError`, whatever it says of them.
+fn refused(py: Python<'_>, error: PyErr) -> PyErr {
+    if error.is_instance_of::<PyValueError>(py) {
+        let refused = PyTypeError::new_err(error.value(py).to_string());
+        refused.set_cause(py, Some(error));
+        return refused;
+    }
+    error
+}

@@ -1,0 +1,230 @@
+//! The handle of a copy, as Python sees it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::errors;
+use crate::leaf::Leaf;
+use crate::place::Place;
+use crate::progress::Copies;
+use crate::released;
+use crate::start::{Slot, Started};
+use crate::tensor::Tensor;
+use crate::torch::{Part, Torch};
+use crate::tree::Skeleton;
+
+/// Signals, such as that of Ctrl-C, are looked for so often.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
+
+/// A copy that was started.
+#[pyclass(frozen, module = "transship")]
+pub struct Handle {
+    skeleton: Skeleton,
+    slots: Vec<Slot>,
+    chunks: Vec<Py<PyAny>>,
+    copies: Copies,
+    /// The leaves of the result.
+    made: PyOnceLock<Vec<Py<PyAny>>>,
+    phases: [(&'static str, Duration); 3],
+    target: Option<Place>,
+    /// Makes what the caller asked for out of a tensor in memory of the library.
+    convert: Option<Py<PyAny>>,
+}
+
+impl Handle {
+    /// `read` is how long it took to read the leaves. `convert` makes what the caller asked for out of tensors in memory of the library.
+    pub fn new(
+        (skeleton, slots): (Skeleton, Vec<Slot>),
+        started: Started,
+        read: Duration,
+        target: Option<Place>,
+        convert: Option<Py<PyAny>>,
+    ) -> Self {
+        let Started { chunks, running, plan, launch } = started;
+        let phases = [("read", read), ("plan", plan), ("launch", launch)];
+        let copies = Copies::new(running);
+        Self { skeleton, slots, chunks, copies, made: PyOnceLock::new(), phases, target, convert }
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// Whether the copy is done, or has failed. Does not block.
+    fn ready(&self, py: Python<'_>) -> bool {
+        released::drain(py);
+        self.copies.are_ready()
+    }
+
+    /// What the call that started the copy took its time for, in microseconds: reading the leaves, planning and allocating, launching.
+    fn phases(&self) -> HashMap<&'static str, f64> {
+        self.phases.iter().map(|(name, took)| (*name, took.as_secs_f64() * 1e6)).collect()
+    }
+
+    /// The structure, with its tensors on the target. Blocks until the copy is done, without the GIL.
+    #[pyo3(signature = (timeout = None))]
+    fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let deadline = match timeout {
+            None => None,
+            Some(seconds) => Some(Instant::now() + seconds_of(seconds)?),
+        };
+        let leaves = self.leaves(py, deadline)?;
+        released::drain(py);
+        self.skeleton.build(py, leaves)
+    }
+
+    /// Whether the copy is done. If not, a byte is written to the socket of number `socket` when it is worth to ask again.
+    #[cfg(unix)]
+    fn poll(&self, py: Python<'_>, socket: i32) -> PyResult<bool> {
+        let waker = crate::socket::waker(socket)?;
+        let is_done = py.detach(|| self.copies.poll(&waker));
+        released::drain(py);
+        is_done.map_err(|error| errors::of(py, &error))
+    }
+
+    /// Lets a stream of the target wait for the results, and not the host; `stream` is PyTorch's, if it is one, and `handle` the driver's.
+    #[pyo3(signature = (handle, stream = None))]
+    fn wait_on(&self, py: Python<'_>, handle: usize, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let target = self.target.filter(|target| *target != Place::Host);
+        let target =
+            target.ok_or_else(|| PyValueError::new_err("results on the host are waited for with get()"))?;
+        // SAFETY: the caller's stream is alive, and stays so while the results are used.
+        let waiting = unsafe { target.stream(handle) }.map_err(|error| errors::of(py, &error))?;
+        while !py.detach(|| self.copies.wait_on(&waiting)).map_err(|error| errors::of(py, &error))? {
+            py.detach(|| self.copies.wait(LOOK_FOR_SIGNALS)).map_err(|error| errors::of(py, &error))?;
+            py.check_signals()?;
+        }
+        if let Some(stream) = stream {
+            self.record(py, stream)?;
+        }
+        released::drain(py);
+        Ok(())
+    }
+
+    /// Gives up what is not submitted yet. What is in flight stays owned until the device is done with it. `False` if there is nothing
+    /// to give up.
+    fn cancel(&self, py: Python<'_>) -> bool {
+        let is_cancelled = py.detach(|| self.copies.cancel());
+        released::drain(py);
+        is_cancelled
+    }
+
+    /// `(arrived, total)` in bytes; `None` once the copy is over, and while another thread waits for it.
+    fn progress(&self) -> Option<(u64, u64)> {
+        let all = self.copies.progress()?;
+        Some(
+            all.iter()
+                .fold((0, 0), |(arrived, total), one| (arrived + one.arrived_bytes, total + one.total_bytes)),
+        )
+    }
+
+    /// What each copy did so far, a text for each place that leaves come from; `None` as for `progress`.
+    fn report(&self) -> Option<Vec<String>> {
+        Some(self.copies.reports()?.iter().map(|report| format!("{report:?}")).collect())
+    }
+}
+
+impl Handle {
+    /// The leaves of the result, once the copy is done. Tensors of PyTorch are made while the device copies.
+    fn leaves(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<&Vec<Py<PyAny>>> {
+        let needs_results = self.slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
+        if needs_results {
+            self.wait(py, deadline)?;
+        }
+        let leaves = self.made.get_or_try_init(py, || self.make(py))?;
+        self.wait(py, deadline)?;
+        Ok(leaves)
+    }
+
+    /// Lets memory of PyTorch not be used again before this stream has come by.
+    fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let torch = Torch::import(py)?;
+        let whole = self.slots.iter().filter_map(|slot| match slot {
+            Slot::There(object) => Some(object),
+            _ => None,
+        });
+        for object in self.chunks.iter().chain(whole).map(|object| object.bind(py)) {
+            if torch.is_tensor(object) && object.getattr("is_cuda")?.is_truthy()? {
+                object.call_method1("record_stream", (stream,))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        let mut parts: Vec<Vec<(usize, Part<'_>)>> = self.chunks.iter().map(|_| Vec::new()).collect();
+        let mut made: Vec<Option<Py<PyAny>>> = Vec::with_capacity(self.slots.len());
+        for (number, slot) in self.slots.iter().enumerate() {
+            made.push(match slot {
+                Slot::There(object) | Slot::Leaf(object, _) => Some(object.clone_ref(py)),
+                Slot::Own { copy, tensor, offset, leaf } => {
+                    Some(self.own(py, (*copy, *tensor), *offset, leaf)?)
+                }
+                Slot::Part { chunk, offset, leaf } => {
+                    parts[*chunk].push((number, Part { leaf, offset: *offset }));
+                    None
+                }
+            });
+        }
+        for (chunk, parts) in self.chunks.iter().zip(parts) {
+            let mut numbers = parts.iter().map(|(number, _)| *number);
+            Torch::import(py)?.parts_of(chunk.bind(py), parts.iter().map(|(_, part)| *part), |tensor| {
+                if let Some(number) = numbers.next() {
+                    made[number] = Some(tensor);
+                }
+            })?;
+        }
+        made.into_iter().map(|leaf| leaf.ok_or_else(no_result)).collect()
+    }
+
+    /// A result in memory of the library, as the caller asked for it.
+    fn own(
+        &self,
+        py: Python<'_>,
+        (copy, number): (usize, usize),
+        offset: usize,
+        leaf: &Leaf,
+    ) -> PyResult<Py<PyAny>> {
+        let found = self.copies.with_tensors(|copies| copies.get(copy)?.get(number).cloned()).flatten();
+        let (memory, place) = found.zip(self.target).ok_or_else(no_result)?;
+        // Leaves that were gathered are parts of one tensor of bytes.
+        let is_whole = memory.nbytes() == leaf.bytes;
+        let memory = if is_whole { Ok(memory) } else { memory.narrow(0, offset, leaf.bytes) };
+        let tensor = memory.and_then(|memory| Tensor::new(leaf, place, memory));
+        let tensor = tensor.map_err(|error| errors::of(py, &error))?;
+        let tensor = Py::new(py, tensor)?.into_any();
+        match &self.convert {
+            Some(convert) => convert.call1(py, (tensor,)),
+            None => Ok(tensor),
+        }
+    }
+
+    fn wait(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<()> {
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let slice = left.map_or(LOOK_FOR_SIGNALS, |left| left.min(LOOK_FOR_SIGNALS));
+            if py.detach(|| self.copies.wait(slice)).map_err(|error| errors::of(py, &error))? {
+                return Ok(());
+            }
+            py.check_signals()?;
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(PyTimeoutError::new_err("the copy is not done yet; it goes on: ask again"));
+            }
+        }
+    }
+}
+
+fn no_result() -> PyErr {
+    PyRuntimeError::new_err("a leaf without a result")
+}
+
+fn seconds_of(seconds: f64) -> PyResult<Duration> {
+    // A year is as good as for ever.
+    let bounded = if seconds > 3e7 { 3e7 } else { seconds };
+    Duration::try_from_secs_f64(bounded).map_err(|_| {
+        PyValueError::new_err(format!("a timeout of {seconds} s; it must be a number of at least 0"))
+    })
+}

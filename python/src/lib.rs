@@ -1,0 +1,199 @@
+//! Nested structures of tensors of Python to devices and back: the module `transship._transship`.
+//!
+//! | | |
+//! |---|---|
+//! | `tree` | takes structures apart, and puts them together again |
+//! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
+//! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
+//! | `leaf`, `dtype`, `place` | what is known of a leaf |
+//! | `plan` | which leaves share a chunk |
+//! | `start`, `transfer` | from leaves to copies of the library |
+//! | `gather` | many small leaves of the host become one tensor |
+//! | `progress`, `handle` | copies that run |
+//! | `released` | objects that were let go of without the GIL |
+
+mod dlpack;
+mod dtype;
+mod errors;
+mod forebear;
+mod gather;
+mod handle;
+mod leaf;
+mod ours;
+mod place;
+mod plan;
+mod progress;
+mod released;
+#[cfg(unix)]
+mod socket;
+mod start;
+mod tensor;
+mod torch;
+mod transfer;
+mod tree;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = true)]
+mod _transship {
+    use std::collections::HashSet;
+    use std::path::PathBuf;
+    use std::time::Instant;
+
+    use pyo3::prelude::*;
+    use pyo3::types::PyDict;
+
+    use transship::DeviceId;
+    use transship::safetensors::{LoadOptions, load_files};
+
+    use crate::errors;
+    use crate::forebear::Forebear;
+    use crate::ours::Ours;
+    use crate::place::{self, Place};
+    use crate::plan::Packing;
+    use crate::released;
+    use crate::start::{Request, Started, start};
+    use crate::torch::Torch;
+    use crate::transfer::How;
+    use crate::tree::Skeleton;
+
+    #[pymodule_export]
+    use crate::errors::Error;
+    #[pymodule_export]
+    use crate::handle::Handle;
+    #[pymodule_export]
+    use crate::tensor::Tensor;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    /// `multi_tensor_copier.start_copy`: its keywords, defaults and limits.
+    #[pyfunction]
+    #[expect(clippy::too_many_arguments, reason = "they are those of multi_tensor_copier")]
+    #[pyo3(signature = (data, device, *, use_pinned_staging, pack_cpu_tensors, min_packed_alignment_bytes,
+        max_packed_chunk_bytes, use_background_thread, always=false))]
+    fn start_copy_as_forebear(
+        data: &Bound<'_, PyAny>,
+        device: &Bound<'_, PyAny>,
+        use_pinned_staging: bool,
+        pack_cpu_tensors: bool,
+        min_packed_alignment_bytes: i64,
+        max_packed_chunk_bytes: i64,
+        use_background_thread: bool,
+        always: bool,
+    ) -> PyResult<Handle> {
+        let py = data.py();
+        released::drain(py);
+        let torch = Torch::import(py)?;
+        let device = torch.device(device)?;
+        let target = torch.place_of(&device)?;
+        let mut rules = Forebear::new(torch, device, target, always)?;
+        let begin = Instant::now();
+        let skeleton = Skeleton::of(data, &mut rules)?;
+        let read = begin.elapsed();
+        let mut slots = rules.slots;
+        let at_least_one = |number: i64| usize::try_from(number.max(1)).unwrap_or(usize::MAX);
+        let packing = Packing {
+            on: pack_cpu_tensors,
+            alignment: at_least_one(min_packed_alignment_bytes),
+            max_chunk: at_least_one(max_packed_chunk_bytes),
+        };
+        let how = How { pinned_staging: use_pinned_staging, background: use_background_thread };
+        let request = |target| Request { target, packing, how, own_memory: false };
+        let started = match target {
+            Some(target) => start(py, Some(torch), request(target), &mut slots)?,
+            None => Started::default(),
+        };
+        Ok(Handle::new((skeleton, slots), started, read, target, None))
+    }
+
+    /// `transship.start_copy`. `convert` makes results out of tensors in memory of the library; without it that is PyTorch's.
+    #[pyfunction]
+    #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
+    #[pyo3(signature = (tree, device, *, own_memory, convert, packing, alignment, max_chunk_bytes, pinned, background, always))]
+    fn start_copy(
+        tree: &Bound<'_, PyAny>,
+        device: &str,
+        own_memory: bool,
+        convert: Option<Py<PyAny>>,
+        packing: bool,
+        alignment: usize,
+        max_chunk_bytes: usize,
+        pinned: bool,
+        background: bool,
+        always: bool,
+    ) -> PyResult<Handle> {
+        let py = tree.py();
+        released::drain(py);
+        let target = place_of(py, device)?;
+        let torch = if own_memory { Torch::loaded(py)? } else { Some(Torch::import(py)?) };
+        let begin = Instant::now();
+        let mut rules = Ours::new(py, torch, target, always)?;
+        let skeleton = Skeleton::of(tree, &mut rules)?;
+        let read = begin.elapsed();
+        let mut slots = rules.slots;
+        let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
+        let request =
+            Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory };
+        let started = start(py, torch, request, &mut slots)?;
+        Ok(Handle::new((skeleton, slots), started, read, Some(target), convert))
+    }
+
+    /// `transship.load_safetensors`.
+    #[pyfunction]
+    #[pyo3(signature = (paths, device, *, convert, names))]
+    fn load_safetensors(
+        py: Python<'_>,
+        paths: Vec<PathBuf>,
+        device: &str,
+        convert: Option<&Bound<'_, PyAny>>,
+        names: Option<HashSet<String>>,
+    ) -> PyResult<Py<PyDict>> {
+        released::drain(py);
+        let target = place_of(py, device)?;
+        let loaded = py.detach(|| {
+            let mut options = LoadOptions::default();
+            if let Some(names) = names {
+                options = options.filter(move |name| names.contains(name));
+            }
+            let device = target.device().map_err(|error| error.to_string())?;
+            load_files(paths, &device, options).map_err(|error| error.to_string())
+        });
+        let tensors = PyDict::new(py);
+        for (name, tensor) in loaded.map_err(|text: String| Error::new_err(text))? {
+            let tensor = Tensor::of_library(tensor).map_err(|error| errors::of(py, &error))?;
+            let tensor = Bound::new(py, tensor)?.into_any();
+            tensors
+                .set_item(name, convert.map_or(Ok(tensor.clone()), |convert| convert.call1((tensor,)))?)?;
+        }
+        Ok(tensors.unbind())
+    }
+
+    fn place_of(py: Python<'_>, device: &str) -> PyResult<Place> {
+        let error = |error: transship::Error| errors::of(py, &error);
+        let id: DeviceId =
+            device.parse().map_err(|failed: transship::ParseDeviceIdError| error(failed.into()))?;
+        let unsupported = transship::Error::Unsupported { device: id, what: "hold tensors of Python" };
+        Place::of_id(id).ok_or_else(|| error(unsupported))
+    }
+
+    /// The devices that there are, by name, beside the host.
+    #[pyfunction]
+    fn devices() -> Vec<String> {
+        transship::Device::list().iter().filter(|id| !id.is_host()).map(ToString::to_string).collect()
+    }
+
+    /// Which ways PyTorch is used by.
+    #[pyfunction]
+    fn torch_ways(py: Python<'_>) -> PyResult<Option<Py<PyDict>>> {
+        Torch::loaded(py)?.map(|torch| torch.ways(py)).transpose()
+    }
+
+    /// The interpreter ends.
+    #[pyfunction]
+    fn close(py: Python<'_>) {
+        released::close(py);
+        py.detach(place::close);
+    }
+}

@@ -1,0 +1,140 @@
+//! What `transship.start_copy` takes for a container, and what for a leaf.
+
+use std::collections::HashMap;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi::PyTypeObject;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+
+use crate::dlpack;
+use crate::forebear;
+use crate::place::Place;
+use crate::start::Slot;
+use crate::tensor::Tensor;
+use crate::torch::Torch;
+use crate::tree::{Opened, Rules};
+
+/// Every container that is registered or known; every tensor that speaks DLPack.
+pub struct Ours<'py> {
+    torch: Option<&'py Torch>,
+    /// `torch.device`, if there is PyTorch.
+    device: Option<Bound<'py, PyAny>>,
+    target: Place,
+    /// Whether tensors that are there already are copied as well.
+    always: bool,
+    /// Says how objects of a class are taken apart.
+    find: Bound<'py, PyAny>,
+    kinds: HashMap<*mut PyTypeObject, (Bound<'py, PyType>, Kind<'py>)>,
+    pub slots: Vec<Slot>,
+}
+
+#[derive(Clone)]
+enum Kind<'py> {
+    List,
+    Tuple,
+    Dict,
+    Torch,
+    Own,
+    Dlpack,
+    /// What takes it apart.
+    Container(Bound<'py, PyAny>),
+    Same,
+}
+
+impl<'py> Ours<'py> {
+    pub fn new(py: Python<'py>, torch: Option<&'py Torch>, target: Place, always: bool) -> PyResult<Self> {
+        let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
+        let find = py.import("transship._containers")?.getattr("find")?;
+        Ok(Self { torch, device, target, always, find, kinds: HashMap::new(), slots: Vec::new() })
+    }
+
+    fn kind(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Kind<'py>> {
+        if let Some((_, kind)) = self.kinds.get(&object.get_type_ptr()) {
+            return Ok(kind.clone());
+        }
+        let kind = self.find_out(object)?;
+        // The class is kept: another one cannot come to lie where it is.
+        self.kinds.insert(object.get_type_ptr(), (object.get_type(), kind.clone()));
+        Ok(kind)
+    }
+
+    fn find_out(&self, object: &Bound<'py, PyAny>) -> PyResult<Kind<'py>> {
+        if object.is_exact_instance_of::<PyList>() {
+            return Ok(Kind::List);
+        }
+        if object.is_exact_instance_of::<PyTuple>() {
+            return Ok(Kind::Tuple);
+        }
+        if object.is_exact_instance_of::<PyDict>() {
+            return Ok(Kind::Dict);
+        }
+        if self.torch.is_some_and(|torch| torch.is_tensor(object)) {
+            return Ok(Kind::Torch);
+        }
+        if object.is_exact_instance_of::<Tensor>() {
+            return Ok(Kind::Own);
+        }
+        let container = self.find.call1((object.get_type(),))?;
+        if !container.is_none() {
+            return Ok(Kind::Container(container));
+        }
+        Ok(if object.get_type().hasattr("__dlpack__")? { Kind::Dlpack } else { Kind::Same })
+    }
+
+    fn slot(&self, object: &Bound<'py, PyAny>, kind: &Kind<'py>) -> PyResult<Option<Slot>> {
+        match (kind, self.torch, &self.device) {
+            (Kind::Torch, Some(torch), Some(device)) => {
+                forebear::slot(torch, object.clone(), device, Some(self.target), self.always).map(Some)
+            }
+            (Kind::Own, _, _) => {
+                let leaf = object.cast::<Tensor>()?.get().leaf().clone();
+                Ok(Some(self.slot_of(object, object, leaf)))
+            }
+            (Kind::Dlpack, _, _) => {
+                let (capsule, leaf) = dlpack::read(object)?;
+                Ok(Some(self.slot_of(object, &capsule, leaf)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn slot_of(
+        &self,
+        object: &Bound<'py, PyAny>,
+        keeper: &Bound<'py, PyAny>,
+        leaf: crate::leaf::Leaf,
+    ) -> Slot {
+        if leaf.place == self.target && !self.always {
+            return Slot::There(object.clone().unbind());
+        }
+        Slot::Leaf(keeper.clone().unbind(), leaf)
+    }
+}
+
+impl<'py> Rules<'py> for Ours<'py> {
+    fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let kind = self.kind(object)?;
+        let slot = self.slot(object, &kind)?;
+        let is_leaf = slot.is_some();
+        self.slots.extend(slot);
+        Ok(is_leaf)
+    }
+
+    fn container(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>> {
+        Ok(match self.kind(object)? {
+            Kind::List => Some(Opened::List),
+            Kind::Tuple => Some(Opened::Tuple),
+            Kind::Dict => Some(Opened::Dict),
+            Kind::Container(open) => {
+                let (held, rebuild) =
+                    open.call1((object,))?.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>()?;
+                let held = held.cast_into::<PyList>().map_err(|_| {
+                    PyTypeError::new_err("what takes a container apart gives a list and a function")
+                })?;
+                Some(Opened::Other(held, rebuild))
+            }
+            Kind::Torch | Kind::Own | Kind::Dlpack | Kind::Same => None,
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! Where tensors are, and the devices and streams of the library for that.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use transship::dlpack::{DLDevice, device_type};
+use transship::{Device, DeviceId, Error, Result, Stream, StreamPriority};
+
+/// Where memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    Host,
+    /// A device of CUDA.
+    Cuda(i32),
+    /// A device of ROCm.
+    Hip(i32),
+}
+
+/// So many streams of others are remembered. PyTorch has 32 of each priority for each device.
+const STREAMS: usize = 512;
+
+static DEVICES: Mutex<Option<HashMap<Place, Device>>> = Mutex::new(None);
+static OWN_STREAMS: Mutex<Option<HashMap<Place, Stream>>> = Mutex::new(None);
+static STREAMS_OF_OTHERS: Mutex<Option<HashMap<(Place, usize), Stream>>> = Mutex::new(None);
+
+impl Place {
+    /// `None` for kinds of devices that the library does not know.
+    pub fn of(DLDevice { device_type, device_id }: DLDevice) -> Option<Self> {
+        match device_type {
+            device_type::CPU | device_type::CUDA_HOST | device_type::ROCM_HOST => Some(Self::Host),
+            device_type::CUDA => Some(Self::Cuda(device_id)),
+            device_type::ROCM => Some(Self::Hip(device_id)),
+            _ => None,
+        }
+    }
+
+    pub fn of_id(id: DeviceId) -> Option<Self> {
+        let ordinal = i32::try_from(id.ordinal()).ok()?;
+        match id.driver() {
+            _ if id.is_host() => Some(Self::Host),
+            "cuda" => Some(Self::Cuda(ordinal)),
+            "hip" => Some(Self::Hip(ordinal)),
+            _ => None,
+        }
+    }
+
+    pub fn dl_device(self) -> DLDevice {
+        let (device_type, device_id) = match self {
+            Self::Host => (device_type::CPU, 0),
+            Self::Cuda(number) => (device_type::CUDA, number),
+            Self::Hip(number) => (device_type::ROCM, number),
+        };
+        DLDevice { device_type, device_id }
+    }
+
+    pub fn id(self) -> Result<DeviceId> {
+        let (driver, number) = match self {
+            Self::Host => return Ok(DeviceId::HOST),
+            Self::Cuda(number) => ("cuda", number),
+            Self::Hip(number) => ("hip", number),
+        };
+        Ok(DeviceId::new(driver, usize::try_from(number).unwrap_or(usize::MAX))?)
+    }
+
+    /// The device, opened once.
+    pub fn device(self) -> Result<Device> {
+        if self == Self::Host {
+            return Ok(Device::host());
+        }
+        if let Some(device) = DEVICES.lock().as_ref().and_then(|devices| devices.get(&self).cloned()) {
+            return Ok(device);
+        }
+        let device = Device::open(self.id()?)?;
+        Ok(DEVICES.lock().get_or_insert_default().entry(self).or_insert(device).clone())
+    }
+
+    /// A stream of the library's own for copies from and to a device.
+    pub fn own_stream(self) -> Result<Stream> {
+        if let Some(stream) = OWN_STREAMS.lock().as_ref().and_then(|streams| streams.get(&self).cloned()) {
+            return Ok(stream);
+        }
+        let stream = self.device()?.create_stream(StreamPriority::Normal)?;
+        Ok(OWN_STREAMS.lock().get_or_insert_default().entry(self).or_insert(stream).clone())
+    }
+
+    /// A stream of the driver as one of the library.
+    ///
+    /// # Safety
+    ///
+    /// `handle` is a stream of this device. It is not destroyed while the library uses it: as PyTorch's own, which never are.
+    pub unsafe fn stream(self, handle: usize) -> Result<Stream> {
+        let key = (self, handle);
+        if let Some(stream) = STREAMS_OF_OTHERS.lock().as_ref().and_then(|streams| streams.get(&key).cloned())
+        {
+            return Ok(stream);
+        }
+        let device = self.device()?;
+        // SAFETY: the caller's promise.
+        let stream = unsafe { wrap_stream(&device, self, handle) }?;
+        let mut streams = STREAMS_OF_OTHERS.lock();
+        let streams = streams.get_or_insert_default();
+        if streams.len() >= STREAMS {
+            streams.clear();
+        }
+        Ok(streams.entry(key).or_insert(stream).clone())
+    }
+}
+
+/// Closes what was opened, as far as nothing uses it any more. Called when the interpreter ends.
+pub fn close() {
+    // Taken out first: what goes with a device may take a while, and asks for no other one.
+    let streams = (STREAMS_OF_OTHERS.lock().take(), OWN_STREAMS.lock().take());
+    drop(streams);
+    let devices = DEVICES.lock().take();
+    drop(devices);
+}
+
+/// # Safety
+///
+/// As [`Place::stream`].
+#[cfg_attr(not(any(feature = "cuda", feature = "hip")), expect(unused_variables))]
+unsafe fn wrap_stream(device: &Device, place: Place, handle: usize) -> Result<Stream> {
+    match place {
+        #[cfg(feature = "cuda")]
+        // SAFETY: the caller's promise.
+        Place::Cuda(_) => unsafe {
+            transship::cuda::stream_from_raw(device, std::ptr::with_exposed_provenance_mut(handle))
+        },
+        #[cfg(feature = "hip")]
+        // SAFETY: the caller's promise.
+        Place::Hip(_) => unsafe {
+            transship::hip::stream_from_raw(device, std::ptr::with_exposed_provenance_mut(handle))
+        },
+        _ => Err(Error::Unsupported { device: device.id(), what: "use a stream of another library" }),
+    }
+}

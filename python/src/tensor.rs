@@ -1,0 +1,146 @@
+//! A tensor in memory of the library, for every library that speaks DLPack.
+
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use smallvec::SmallVec;
+
+use crate::dlpack;
+use crate::dtype;
+use crate::errors;
+use crate::leaf::{Leaf, append_row_major};
+use crate::place::Place;
+
+/// A tensor in memory of transship. ``numpy.from_dlpack``, ``torch.from_dlpack`` and others take it without a copy.
+#[pyclass(frozen, module = "transship")]
+pub struct Tensor {
+    leaf: Leaf,
+    memory: transship::Tensor,
+}
+
+impl Tensor {
+    /// `leaf` describes it as it was copied; the copy is in `memory`, and done.
+    pub fn new(leaf: &Leaf, place: Place, memory: transship::Tensor) -> transship::Result<Self> {
+        let mut leaf = leaf.copied();
+        (leaf.place, leaf.address) = (place, address_of(&memory, place)?);
+        Ok(Self { leaf, memory })
+    }
+
+    /// A tensor of the library, which is filled, without gaps.
+    pub fn of_library(memory: transship::Tensor) -> transship::Result<Self> {
+        let device = memory.device_id()?;
+        let unsupported = |what| transship::Error::Unsupported { device, what };
+        let place = Place::of_id(device).ok_or(unsupported("hold tensors of Python"))?;
+        let element =
+            dtype::number_of_library(memory.dtype()).ok_or(unsupported("give such elements to Python"))?;
+        let mut numbers: SmallVec<[i64; 8]> =
+            memory.shape().iter().map(|size| i64::try_from(*size).unwrap_or(i64::MAX)).collect();
+        append_row_major(&mut numbers);
+        let address = address_of(&memory, place)?;
+        let leaf = Leaf::new(address, place, element, numbers)
+            .ok_or(unsupported("describe such a tensor to Python"))?;
+        Ok(Self { leaf, memory })
+    }
+
+    pub fn leaf(&self) -> &Leaf {
+        &self.leaf
+    }
+}
+
+fn address_of(memory: &transship::Tensor, place: Place) -> transship::Result<u64> {
+    match place {
+        _ if memory.nbytes() == 0 => Ok(0),
+        Place::Host => Ok(memory.as_bytes()?.as_ptr().expose_provenance() as u64),
+        _ => Ok(memory.address()?.unwrap_or(0)),
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// The size of each dimension.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.leaf.shape())
+    }
+
+    /// From one element to the next along each dimension, in elements.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.leaf.strides())
+    }
+
+    /// The name of the element type, such as "float32".
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.leaf.type_of_elements().name
+    }
+
+    /// The device, such as "cuda:0"; "host" for memory of the host.
+    #[getter]
+    fn device(&self, py: Python<'_>) -> PyResult<String> {
+        self.leaf.place.id().map(|id| id.to_string()).map_err(|error| errors::of(py, &error))
+    }
+
+    /// The bytes of its elements.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.leaf.bytes
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let device = self.device(py)?;
+        Ok(format!(
+            "transship.Tensor(shape={:?}, dtype={}, device={device})",
+            self.leaf.shape(),
+            self.dtype()
+        ))
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        let device = self.leaf.place.dl_device();
+        (device.device_type, device.device_id)
+    }
+
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
+            return Err(PyBufferError::new_err(
+                "it lies on another device; copy it there with transship.start_copy",
+            ));
+        }
+        if copy == Some(true) {
+            return Err(PyBufferError::new_err(
+                "no copies are made here; copy it with transship.start_copy(..., copy=True)",
+            ));
+        }
+        self.record(py, stream)?;
+        dlpack::export(py, &self.leaf, self.memory.clone(), max_version.is_some_and(|(major, _)| major >= 1))
+    }
+}
+
+impl Tensor {
+    /// Lets the memory not go before what the consumer's stream does with it is done.
+    fn record(&self, py: Python<'_>, stream: Option<i64>) -> PyResult<()> {
+        let handle = match (self.leaf.place, stream) {
+            (Place::Host, _) | (_, Some(-1)) => return Ok(()),
+            (Place::Cuda(_), None | Some(1)) | (Place::Hip(_), None | Some(0)) => 0,
+            (Place::Cuda(_), Some(0 | 2)) | (Place::Hip(_), Some(1 | 2)) => {
+                let text = "a stream that says nothing, or is another one on each thread; give the handle of a stream";
+                return Err(PyValueError::new_err(text));
+            }
+            (_, Some(handle)) => {
+                usize::try_from(handle).map_err(|_| PyValueError::new_err("no handle of a stream"))?
+            }
+        };
+        // SAFETY: DLPack's consumers say a stream that is alive, and stays so while they use the tensor.
+        let stream = unsafe { self.leaf.place.stream(handle) };
+        stream.and_then(|stream| self.memory.record_stream(&stream)).map_err(|error| errors::of(py, &error))
+    }
+}

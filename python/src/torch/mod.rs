@@ -1,0 +1,207 @@
+//! PyTorch, by the fastest way that the installed one has. Nothing of it is linked; it is imported when it is first needed.
+
+mod read;
+mod results;
+mod symbols;
+
+use std::path::PathBuf;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
+use transship::dlpack::{DLDevice, device_type};
+
+pub use results::Part;
+
+use crate::dtype;
+use crate::place::Place;
+
+/// Set to `slow`, only what every PyTorch has is used: for tests, and where a new PyTorch breaks the fast way.
+const WAY: &str = "TRANSSHIP_TORCH";
+
+static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+
+/// The module `torch`, and what is used of it.
+pub struct Torch {
+    module: Py<PyAny>,
+    tensor: Py<PyType>,
+    parameter: Py<PyType>,
+    tensor_dispatch: Py<PyAny>,
+    no_grad: Py<PyAny>,
+    empty: Py<PyAny>,
+    empty_strided: Py<PyAny>,
+    from_numpy: Py<PyAny>,
+    /// `None` for types that this PyTorch does not have.
+    dtypes: Vec<Option<Py<PyAny>>>,
+    /// Of DLPack's exchange interface (PyTorch 2.10).
+    read: Option<read::FromPyObject>,
+    views: Option<(symbols::Views, Py<PyAny>)>,
+    current_stream: Option<symbols::CurrentStream>,
+    is_rocm: bool,
+}
+
+impl Torch {
+    /// Imports it.
+    pub fn import(py: Python<'_>) -> PyResult<&Self> {
+        TORCH.get_or_try_init(py, || Self::new(py))
+    }
+
+    /// It, if the program has imported it.
+    pub fn loaded(py: Python<'_>) -> PyResult<Option<&Self>> {
+        if let Some(torch) = TORCH.get(py) {
+            return Ok(Some(torch));
+        }
+        let modules = py.import("sys")?.getattr("modules")?;
+        // It is in there, unfinished, while it is being imported.
+        let module = modules.get_item("torch").ok();
+        let is_whole = module.is_some_and(|module| {
+            module.hasattr("_C").unwrap_or(false) && module.hasattr("from_numpy").unwrap_or(false)
+        });
+        if is_whole { Self::import(py).map(Some) } else { Ok(None) }
+    }
+
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        let module = py.import("torch")?;
+        let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
+        let is_slow = std::env::var_os(WAY).is_some_and(|way| way == "slow");
+        let file: PathBuf = module.getattr("__file__")?.extract()?;
+        let folder = file.with_file_name("lib");
+        let dtypes =
+            dtype::ALL.iter().map(|known| module.getattr(known.name).ok().map(Bound::unbind)).collect();
+        Ok(Self {
+            parameter: module.getattr("nn")?.getattr("Parameter")?.cast_into::<PyType>()?.unbind(),
+            tensor_dispatch: tensor.getattr("__torch_dispatch__")?.unbind(),
+            no_grad: module.getattr("no_grad")?.unbind(),
+            empty: module.getattr("empty")?.unbind(),
+            empty_strided: module.getattr("empty_strided")?.unbind(),
+            from_numpy: module.getattr("from_numpy")?.unbind(),
+            dtypes,
+            read: if is_slow { None } else { read::exchange(&tensor)? },
+            views: if is_slow { None } else { views(&module, &folder)? },
+            current_stream: if is_slow { None } else { symbols::current_stream(&folder) },
+            is_rocm: module.getattr("version")?.getattr("hip").is_ok_and(|version| !version.is_none()),
+            tensor: tensor.unbind(),
+            module: module.into_any().unbind(),
+        })
+    }
+
+    /// Which ways are used: to read tensors, to make them, and to ask for the current stream.
+    pub fn ways(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        let ways = PyDict::new(py);
+        ways.set_item("version", self.module.bind(py).getattr("__version__")?.str()?)?;
+        ways.set_item("read", if self.read.is_some() { "dlpack exchange api" } else { "attributes" })?;
+        ways.set_item("make", if self.views.is_some() { "alloc_from_pool" } else { "as_strided" })?;
+        ways.set_item(
+            "stream",
+            if self.current_stream.is_some() { "aoti" } else { "torch.cuda.current_stream" },
+        )?;
+        Ok(ways.unbind())
+    }
+
+    /// Whether this is a tensor of PyTorch's.
+    pub fn is_tensor(&self, object: &Bound<'_, PyAny>) -> bool {
+        let kind = object.get_type_ptr();
+        kind == self.tensor.as_ptr().cast() || {
+            // SAFETY: both are types, and alive.
+            unsafe { ffi::PyType_IsSubtype(kind, self.tensor.as_ptr().cast()) != 0 }
+        }
+    }
+
+    /// Whether it has done anything on a GPU.
+    pub fn has_begun(&self, py: Python<'_>) -> PyResult<bool> {
+        self.module.bind(py).getattr("cuda")?.call_method0("is_initialized")?.is_truthy()
+    }
+
+    /// `torch.device(device)`, with its errors.
+    pub fn device<'py>(&self, device: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.module.bind(device.py()).getattr("device")?.call1((device,))
+    }
+
+    /// The `torch.device` of a place.
+    pub fn device_at<'py>(&self, py: Python<'py>, place: Place) -> PyResult<Bound<'py, PyAny>> {
+        self.module.bind(py).getattr("device")?.call1((self.name_of(place),))
+    }
+
+    /// Where a `torch.device` is; the current device of its kind, if it names none. `None` if the library has no such device.
+    pub fn place_of(&self, device: &Bound<'_, PyAny>) -> PyResult<Option<Place>> {
+        let kind: String = device.getattr("type")?.extract()?;
+        match kind.as_str() {
+            "cpu" => Ok(Some(Place::Host)),
+            "cuda" => {
+                let index: Option<i32> = device.getattr("index")?.extract()?;
+                let index = match index {
+                    Some(index) => index,
+                    None => self
+                        .module
+                        .bind(device.py())
+                        .getattr("cuda")?
+                        .call_method0("current_device")?
+                        .extract()?,
+                };
+                Ok(Some(self.device_of_number(index)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn device_of_number(&self, number: i32) -> Place {
+        if self.is_rocm { Place::Hip(number) } else { Place::Cuda(number) }
+    }
+
+    /// As PyTorch writes it.
+    pub fn name_of(&self, place: Place) -> String {
+        match place {
+            Place::Host => "cpu".to_owned(),
+            Place::Cuda(number) | Place::Hip(number) => format!("cuda:{number}"),
+        }
+    }
+
+    /// The driver's handle of PyTorch's current stream of a device.
+    pub fn current_stream(&self, py: Python<'_>, place: Place) -> PyResult<usize> {
+        let DLDevice { device_type, device_id } = place.dl_device();
+        if let Some(current) = self.current_stream.filter(|_| device_type != device_type::CPU) {
+            let mut stream = std::ptr::null_mut();
+            // SAFETY: it writes a pointer; its errors are a number.
+            if unsafe { current(device_id, &mut stream) } == 0 {
+                return Ok(stream.expose_provenance());
+            }
+        }
+        let stream = self.module.bind(py).getattr("cuda")?.call_method1("current_stream", (device_id,))?;
+        stream.getattr("cuda_stream")?.extract()
+    }
+
+    /// `torch.from_numpy(array)`; of a copy without gaps, where that is refused.
+    pub fn tensor_of_numpy<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = array.py();
+        let from_numpy = self.from_numpy.bind(py);
+        from_numpy.call1((array,)).or_else(|_| {
+            from_numpy.call1((py.import("numpy")?.call_method1("ascontiguousarray", (array,))?,))
+        })
+    }
+
+    /// Copies a tensor by PyTorch's own `to`, on its current streams: what this module cannot copy by itself.
+    pub fn copy_by_torch<'py>(
+        &self,
+        tensor: &Bound<'py, PyAny>,
+        device: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensor.py();
+        let guard = self.no_grad.bind(py).call0()?;
+        guard.call_method0("__enter__")?;
+        let copy = tensor.call_method1("to", (device,));
+        guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        copy
+    }
+}
+
+fn views(
+    module: &Bound<'_, PyAny>,
+    folder: &std::path::Path,
+) -> PyResult<Option<(symbols::Views, Py<PyAny>)>> {
+    let handles = module
+        .getattr("_C")?
+        .getattr("_aoti")
+        .and_then(|aoti| aoti.getattr("unsafe_alloc_void_ptrs_from_tensors"));
+    Ok(symbols::views(folder).zip(handles.ok().map(Bound::unbind)))
+}

@@ -1,0 +1,110 @@
+//! Tensors in: address, sizes, strides, type and device.
+
+use std::ffi::{c_int, c_void};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyType};
+use smallvec::SmallVec;
+use transship::dlpack::{DLPackVersion, DLTensor};
+
+use super::Torch;
+use crate::leaf::{Leaf, Order};
+
+pub type FromPyObject = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int;
+
+/// The table of DLPack's exchange interface, up to what is used of it.
+#[repr(C)]
+struct ExchangeApi {
+    version: DLPackVersion,
+    previous: *const c_void,
+    managed_tensor_allocator: *const c_void,
+    managed_tensor_from_py_object: *const c_void,
+    managed_tensor_to_py_object: *const c_void,
+    /// May be null.
+    dltensor_from_py_object: Option<FromPyObject>,
+}
+
+/// The function that describes a tensor of this type, if the type has one. Nothing is ordered, and nothing is kept.
+pub fn exchange(tensor: &Bound<'_, PyType>) -> PyResult<Option<FromPyObject>> {
+    let Ok(capsule) = tensor.getattr("__dlpack_c_exchange_api__") else { return Ok(None) };
+    let Ok(capsule) = capsule.cast_into::<PyCapsule>() else { return Ok(None) };
+    let table = capsule.pointer_checked(Some(c"dlpack_exchange_api"))?.cast::<ExchangeApi>();
+    // SAFETY: a capsule of this name points to such a table, which lives as long as its type. Another major version is laid out otherwise.
+    let table = unsafe { table.as_ref() };
+    Ok(table.dltensor_from_py_object.filter(|_| table.version.major == 1))
+}
+
+impl Torch {
+    /// Describes a tensor; `None` for those that PyTorch has to copy itself: without plain memory (sparse, quantised, meta, fake), with values
+    /// that are not what the memory holds (conjugated, negated), or of types that this module does not know.
+    pub fn read(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
+        if !self.is_plain(tensor)? {
+            return Ok(None);
+        }
+        let leaf = match self.read {
+            // SAFETY: the object is a tensor of PyTorch's.
+            Some(read) => unsafe { by_exchange(read, tensor) },
+            None => self.by_attributes(tensor)?,
+        };
+        match leaf {
+            Some(leaf) if may_be_lazy(&leaf) && is_lazy(tensor)? => Ok(None),
+            leaf => Ok(leaf),
+        }
+    }
+
+    /// Whether no subclass of the program's stands between the tensor and its memory.
+    fn is_plain(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let kind = tensor.get_type();
+        if kind.is(&self.tensor) || kind.is(&self.parameter) {
+            return Ok(true);
+        }
+        Ok(kind.getattr("__torch_dispatch__")?.is(&self.tensor_dispatch))
+    }
+
+    fn by_attributes(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
+        let py = tensor.py();
+        let strided = self.module.bind(py).getattr("strided")?;
+        if !tensor.getattr("layout")?.is(&strided) || tensor.getattr("is_nested")?.is_truthy()? {
+            return Ok(None);
+        }
+        let dtype = tensor.getattr("dtype")?;
+        let known = self.dtypes.iter().position(|known| known.as_ref().is_some_and(|known| dtype.is(known)));
+        let (Some(element), Some(place)) = (known, self.place_of(&tensor.getattr("device")?)?) else {
+            return Ok(None);
+        };
+        let shape: SmallVec<[i64; 8]> = tensor.getattr("shape")?.extract::<Vec<i64>>()?.into();
+        let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
+        let mut numbers = shape;
+        numbers.extend_from_slice(&strides);
+        let address: u64 = tensor.call_method0("data_ptr")?.extract()?;
+        Ok(Leaf::new(address, place, element, numbers))
+    }
+}
+
+/// # Safety
+///
+/// `read` is PyTorch's, and this is a tensor of its.
+unsafe fn by_exchange(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
+    let mut described = std::mem::MaybeUninit::<DLTensor>::uninit();
+    // SAFETY: the caller's promise; it writes the struct, or says that it has failed.
+    if unsafe { read(tensor.as_ptr().cast(), described.as_mut_ptr()) } != 0 {
+        // SAFETY: the GIL is held. What it cannot describe is left to PyTorch, which has an error of its own, if any.
+        unsafe { ffi::PyErr_Clear() };
+        return None;
+    }
+    // SAFETY: written just now. Its numbers are those of the tensor, which is alive.
+    unsafe { Leaf::read(described.assume_init_ref()) }
+}
+
+/// Whether PyTorch may say of such a tensor that it conjugates or negates what it reads: only parts of a conjugated tensor are negated and
+/// not complex themselves, and those have gaps unless they have a single element.
+fn may_be_lazy(leaf: &Leaf) -> bool {
+    let element = leaf.type_of_elements();
+    element.is_complex()
+        || element.is_float() && (leaf.order != Order::Contiguous || leaf.bytes == element.bytes())
+}
+
+fn is_lazy(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(tensor.call_method0("is_conj")?.is_truthy()? || tensor.call_method0("is_neg")?.is_truthy()?)
+}

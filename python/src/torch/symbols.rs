@@ -1,0 +1,70 @@
+//! Functions of PyTorch's libraries, found where `import torch` has loaded them. Nothing is linked.
+
+use std::ffi::{c_int, c_void};
+use std::path::Path;
+
+use pyo3::ffi::PyObject;
+
+/// A tensor of PyTorch's: an `at::Tensor` on the heap.
+pub type Handle = *mut c_void;
+
+pub type AllocFromPool =
+    unsafe extern "C" fn(Handle, i64, i32, i64, *const i64, *const i64, *mut Handle) -> c_int;
+pub type Delete = unsafe extern "C" fn(Handle) -> c_int;
+/// A function of C++, which throws where memory is short.
+pub type Wrap = unsafe extern "C-unwind" fn(Handle) -> *mut PyObject;
+pub type CurrentStream = unsafe extern "C" fn(i32, *mut *mut c_void) -> c_int;
+
+/// Makes tensors of PyTorch that are parts of another one, of any type.
+#[derive(Debug, Clone, Copy)]
+pub struct Views {
+    pub alloc_from_pool: AllocFromPool,
+    pub delete: Delete,
+    pub wrap: Wrap,
+}
+
+/// Functions that PyTorch has had since 2.6; its C shim promises to keep all but `wrap`. `folder` is where its libraries are.
+pub fn views(folder: &Path) -> Option<Views> {
+    // SAFETY: the types are those that `torch/csrc/inductor/aoti_torch/c/shim.h` declares.
+    let (alloc_from_pool, delete) = unsafe {
+        (
+            symbol::<AllocFromPool>(folder, "torch_cpu", b"aoti_torch__alloc_from_pool\0")?,
+            symbol::<Delete>(folder, "torch_cpu", b"aoti_torch_delete_tensor_object\0")?,
+        )
+    };
+    // SAFETY: `PyObject* THPVariable_Wrap(const at::TensorBase&)`; an `at::Tensor` is one, and begins with it.
+    let wrap =
+        unsafe { symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapRKN2at10TensorBaseE\0") }?;
+    Some(Views { alloc_from_pool, delete, wrap })
+}
+
+/// The function that says which stream of a CUDA device is current.
+pub fn current_stream(folder: &Path) -> Option<CurrentStream> {
+    // SAFETY: the type is that of `torch/csrc/inductor/aoti_torch/c/shim.h`.
+    unsafe { symbol(folder, "torch_cuda", b"aoti_torch_get_current_cuda_stream\0") }
+}
+
+/// # Safety
+///
+/// The symbol is a function of type `F`.
+#[cfg(unix)]
+unsafe fn symbol<F: Copy>(folder: &Path, library: &str, name: &[u8]) -> Option<F> {
+    use libloading::os::unix::{Library, RTLD_LAZY};
+
+    let file = folder.join(libloading::library_filename(library));
+    // SAFETY: it is loaded already, or nothing is loaded.
+    let library = unsafe { Library::open(Some(file), RTLD_LAZY | libc::RTLD_NOLOAD) }.ok()?;
+    // SAFETY: the caller's promise.
+    let found = unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol);
+    // PyTorch never goes away again; this share of it does not, either.
+    std::mem::forget(library);
+    found
+}
+
+/// # Safety
+///
+/// None is asked for: nothing is found.
+#[cfg(not(unix))]
+unsafe fn symbol<F: Copy>(_: &Path, _: &str, _: &[u8]) -> Option<F> {
+    None
+}

@@ -1,0 +1,277 @@
+//! Structures of Python, taken apart into leaves and put together again.
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::type_object::PyTypeInfo;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+/// A structure without its leaves. Containers come before what they hold.
+#[derive(Default)]
+pub struct Skeleton {
+    steps: Vec<Step>,
+    /// Keys of dicts, in the order of their steps.
+    keys: Vec<Py<PyAny>>,
+    /// What goes through as it is.
+    same: Vec<Py<PyAny>>,
+    /// What puts other containers together out of the list of what they held.
+    rebuild: Vec<Py<PyAny>>,
+    leaves: usize,
+    /// Where the first error was, from the inside out.
+    failed_at: Vec<String>,
+}
+
+enum Step {
+    /// The next leaf.
+    Leaf,
+    /// The next object that goes through.
+    Same,
+    List(usize),
+    Tuple(usize),
+    Dict(usize),
+    /// The next of `rebuild`.
+    Other(usize),
+}
+
+/// Paths of more steps are not shown.
+const DEEPEST_SHOWN: usize = 40;
+
+/// What is a leaf, and what a container.
+pub trait Rules<'py> {
+    /// Takes a leaf; `false` if the object is none, and goes through.
+    fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool>;
+
+    /// What an object holds, and what puts another one like it together; `None` if it is no container.
+    fn container(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>>;
+}
+
+/// A container that was opened.
+pub enum Opened<'py> {
+    List,
+    Tuple,
+    Dict,
+    /// What it holds, and what makes one like it out of a list of as many others.
+    Other(Bound<'py, PyList>, Bound<'py, PyAny>),
+}
+
+impl Skeleton {
+    /// Takes `root` apart, in order. Its leaves go to `rules`.
+    pub fn of<'py>(root: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<Self> {
+        let mut skeleton = Self::default();
+        match skeleton.add(root, rules) {
+            Ok(()) => Ok(skeleton),
+            Err(error) => Err(skeleton.with_path(root.py(), error)),
+        }
+    }
+
+    /// A new structure, with these leaves in it.
+    pub fn build(&self, py: Python<'_>, leaves: &[Py<PyAny>]) -> PyResult<Py<PyAny>> {
+        if leaves.len() != self.leaves {
+            return Err(PyRuntimeError::new_err("a structure with another number of leaves"));
+        }
+        let mut builder =
+            Builder { skeleton: self, leaves: leaves.iter(), step: 0, key: 0, same: 0, rebuild: 0 };
+        builder.next(py)
+    }
+
+    /// Says in a note where the leaf is (Python 3.11 and newer).
+    fn with_path(self, py: Python<'_>, error: PyErr) -> PyErr {
+        if (1..=DEEPEST_SHOWN).contains(&self.failed_at.len()) {
+            let path: String = self.failed_at.iter().rev().map(String::as_str).collect();
+            // Without notes the error says what is wrong, and not where.
+            let _ = error
+                .value(py)
+                .call_method1("add_note", (format!("in the structure to be copied, at {path}"),));
+        }
+        error
+    }
+
+    fn add_at<'py>(
+        &mut self,
+        item: &Bound<'py, PyAny>,
+        rules: &mut impl Rules<'py>,
+        step: impl FnOnce() -> String,
+    ) -> PyResult<()> {
+        self.add(item, rules).inspect_err(|_| self.failed_at.push(step()))
+    }
+
+    fn add<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
+        match rules.container(object)? {
+            None if rules.leaf(object)? => {
+                self.leaves += 1;
+                self.steps.push(Step::Leaf);
+            }
+            None => {
+                self.same.push(object.clone().unbind());
+                self.steps.push(Step::Same);
+            }
+            Some(opened) => {
+                let _depth = Depth::enter(object.py())?;
+                self.add_container(object, opened, rules)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_container<'py>(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        opened: Opened<'py>,
+        rules: &mut impl Rules<'py>,
+    ) -> PyResult<()> {
+        match opened {
+            Opened::List => self.add_list(object.cast()?, rules),
+            Opened::Tuple => {
+                let tuple = object.cast::<PyTuple>()?;
+                self.steps.push(Step::Tuple(tuple.len()));
+                let mut items = tuple.iter_borrowed().enumerate();
+                items.try_for_each(|(index, item)| self.add_at(&item, rules, || format!("[{index}]")))
+            }
+            Opened::Dict => self.add_dict(object.cast()?, rules),
+            Opened::Other(held, rebuild) => {
+                self.steps.push(Step::Other(held.len()));
+                self.rebuild.push(rebuild.unbind());
+                let step = |index| format!(".{}[{index}]", object.get_type());
+                held.iter()
+                    .enumerate()
+                    .try_for_each(|(index, item)| self.add_at(&item, rules, || step(index)))
+            }
+        }
+    }
+
+    fn add_list<'py>(&mut self, list: &Bound<'py, PyList>, rules: &mut impl Rules<'py>) -> PyResult<()> {
+        let len = list.len();
+        self.steps.push(Step::List(len));
+        // Code of the program may run in between, and change it: each item is asked for.
+        (0..len).try_for_each(|index| self.add_at(&list.get_item(index)?, rules, || format!("[{index}]")))
+    }
+
+    fn add_dict<'py>(&mut self, dict: &Bound<'py, PyDict>, rules: &mut impl Rules<'py>) -> PyResult<()> {
+        let len = dict.len();
+        self.steps.push(Step::Dict(len));
+        if !dict.is_exact_instance_of::<PyDict>() {
+            // An OrderedDict has an order of its own.
+            let items = PyList::type_object(dict.py())
+                .call1((dict.call_method0("items")?,))?
+                .cast_into::<PyList>()?;
+            if items.len() != len {
+                return Err(PyRuntimeError::new_err("a dict whose items() are not as many as it says"));
+            }
+            return items.iter().try_for_each(|item| {
+                let (key, value) = item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>()?;
+                self.keys.push(key.clone_ref(dict.py()));
+                let step = || format!("[{:?}]", key.bind(dict.py()));
+                self.add_at(&value, rules, step)
+            });
+        }
+        let (mut position, mut count) = (0, 0);
+        let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: a dict, and places for what is borrowed from it.
+        while unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, &mut key, &mut value) } != 0 {
+            // SAFETY: both are objects, and alive: nothing has run since the dict was asked.
+            let (key, value) = unsafe {
+                (Bound::from_borrowed_ptr(dict.py(), key), Bound::from_borrowed_ptr(dict.py(), value))
+            };
+            count += 1;
+            self.keys.push(key.clone().unbind());
+            self.add_at(&value, rules, || format!("[{key:?}]"))?;
+            if dict.len() != len || count > len {
+                return Err(PyRuntimeError::new_err("dictionary changed size during iteration"));
+            }
+        }
+        if count == len {
+            Ok(())
+        } else {
+            Err(PyRuntimeError::new_err("dictionary changed during iteration"))
+        }
+    }
+}
+
+struct Builder<'a> {
+    skeleton: &'a Skeleton,
+    leaves: std::slice::Iter<'a, Py<PyAny>>,
+    step: usize,
+    key: usize,
+    same: usize,
+    rebuild: usize,
+}
+
+impl Builder<'_> {
+    fn next(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let skeleton = self.skeleton;
+        let step = skeleton.steps.get(self.step).ok_or_else(unbalanced)?;
+        self.step += 1;
+        match step {
+            Step::Leaf => self.leaves.next().map(|leaf| leaf.clone_ref(py)).ok_or_else(unbalanced),
+            Step::Same => {
+                self.same += 1;
+                Ok(skeleton.same[self.same - 1].clone_ref(py))
+            }
+            Step::List(len) => self.list(py, *len).map(|list| list.into_any().unbind()),
+            Step::Tuple(len) => self.tuple(py, *len),
+            Step::Dict(len) => {
+                let dict = PyDict::new(py);
+                for _ in 0..*len {
+                    self.key += 1;
+                    let key = &skeleton.keys[self.key - 1];
+                    dict.set_item(key, self.next(py)?)?;
+                }
+                Ok(dict.into_any().unbind())
+            }
+            Step::Other(len) => {
+                self.rebuild += 1;
+                let rebuild = &skeleton.rebuild[self.rebuild - 1];
+                rebuild.call1(py, (self.list(py, *len)?,))
+            }
+        }
+    }
+
+    fn list<'py>(&mut self, py: Python<'py>, len: usize) -> PyResult<Bound<'py, PyList>> {
+        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a list that is too long"))?;
+        // SAFETY: a new list, whose items are set below before anybody sees it; empty ones are dropped as such.
+        let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(size)) }?;
+        for index in 0..size {
+            let item = self.next(py)?;
+            // SAFETY: the list is new and has such an item; the reference is handed over.
+            unsafe { ffi::PyList_SetItem(list.as_ptr(), index, item.into_ptr()) };
+        }
+        Ok(list.cast_into()?)
+    }
+
+    fn tuple(&mut self, py: Python<'_>, len: usize) -> PyResult<Py<PyAny>> {
+        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a tuple that is too long"))?;
+        // SAFETY: as for a list.
+        let tuple = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(size)) }?;
+        for index in 0..size {
+            let item = self.next(py)?;
+            // SAFETY: as for a list.
+            unsafe { ffi::PyTuple_SetItem(tuple.as_ptr(), index, item.into_ptr()) };
+        }
+        Ok(tuple.unbind())
+    }
+}
+
+fn unbalanced() -> PyErr {
+    PyRuntimeError::new_err("a structure that does not match its own description")
+}
+
+/// Python's own limit of recursion: `RecursionError` instead of the end of the stack.
+struct Depth<'py>(Python<'py>);
+
+impl<'py> Depth<'py> {
+    fn enter(py: Python<'py>) -> PyResult<Self> {
+        // SAFETY: the GIL is held.
+        match unsafe { ffi::Py_EnterRecursiveCall(c" in a structure of tensors".as_ptr()) } {
+            0 => Ok(Self(py)),
+            _ => Err(PyErr::fetch(py)),
+        }
+    }
+}
+
+impl Drop for Depth<'_> {
+    fn drop(&mut self) {
+        let _ = self.0;
+        // SAFETY: it was entered.
+        unsafe { ffi::Py_LeaveRecursiveCall() };
+    }
+}

@@ -1,0 +1,160 @@
+"""Devices through ``transship.start_copy`` without PyTorch: on real ones, and on the stand-in for libcuda."""
+
+import asyncio
+import gc
+import random
+import threading
+
+import numpy as np
+import pytest
+
+import transship
+
+pytestmark = pytest.mark.skipif(not transship.devices(), reason="there is no device, and no stand-in for one")
+two_devices = pytest.mark.skipif(len(transship.devices()) < 2, reason="there are no two devices")
+
+DEVICES = transship.devices() or [""]
+TYPES = ["u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8", "c8", "c16", "?"]
+
+
+def random_arrays(rng, count):
+    arrays = []
+    for _ in range(count):
+        shape = [rng.randrange(7) for _ in range(rng.randrange(4))]
+        if rng.random() < 0.05:
+            shape = [rng.randrange(300_000)]
+        array = np.frombuffer(rng.randbytes(int(np.prod(shape)) * 16), np.uint8)
+        array = (array[: int(np.prod(shape)) * np.dtype(rng.choice(TYPES)).itemsize] % 2).view(np.uint8)
+        kind = np.dtype(rng.choice([t for t in TYPES if len(array) % np.dtype(t).itemsize == 0 and len(array) // np.dtype(t).itemsize]) if len(array) else "f4")
+        array = array.view(kind)
+        arrays.append(array[:: rng.choice([1, 1, 1, 2, -1])] if array.ndim and len(array) else array)
+    return arrays
+
+
+def assert_arrays(results, arrays):
+    assert len(results) == len(arrays)
+    for result, array in zip(results, arrays):
+        assert result.dtype == array.dtype and result.shape == array.shape
+        assert result.tobytes() == array.tobytes()
+
+
+def down(tree):
+    return transship.start_copy(tree, "cpu", like="numpy").get()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_up_and_down(seed):
+    rng = random.Random(seed)
+    arrays = random_arrays(rng, rng.randrange(1, 60))
+    options = {"packing": rng.random() < 0.7, "alignment": rng.choice([1, 3, 16, 24, 256]), "max_chunk_bytes": rng.choice([1, 4096, 1 << 25])}
+    up = transship.start_copy(arrays, DEVICES[0], like="dlpack", memory="transship", **options).get()
+    assert all(tensor.device == DEVICES[0] for tensor in up)
+    assert_arrays(down(up), arrays)
+
+
+# Deliberate bug: `own` in `handle.rs` leaves the offset out.
+@pytest.mark.parametrize("largest", [1 << 25, 4096])
+def test_many_small_arrays(largest):
+    rng = random.Random(largest)
+    arrays = [np.full(rng.randrange(1, 40), index, rng.choice(["f4", "i8", "u1"])) for index in range(200)]
+    for _ in range(3):
+        up = transship.start_copy(arrays, DEVICES[0], like="dlpack", max_chunk_bytes=largest).get()
+        assert_arrays(down(up), arrays)
+
+
+def test_what_is_there_already_is_kept():
+    up = transship.start_copy([np.ones(3), np.ones(4)], DEVICES[0], like="dlpack").get()
+    assert transship.start_copy(up, DEVICES[0], like="dlpack").get()[0] is up[0]
+    copied = transship.start_copy(up, DEVICES[0], like="dlpack", copy=True).get()
+    assert copied[0] is not up[0]
+    assert_arrays(down(copied), [np.ones(3), np.ones(4)])
+
+
+@two_devices
+def test_between_devices():
+    arrays = random_arrays(random.Random(5), 40)
+    first = transship.start_copy(arrays, DEVICES[0], like="dlpack").get()
+    second = transship.start_copy(first, DEVICES[1], like="dlpack").get()
+    assert {tensor.device for tensor in second} == {DEVICES[1]}
+    assert_arrays(down(second), arrays)
+    assert_arrays(down([*first, *second]), [*arrays, *arrays])
+
+
+def test_results_are_kept_by_whoever_has_them():
+    up = transship.start_copy([np.full(5, 7.0), np.ones(1000)], DEVICES[0], like="dlpack").get()
+    arrays = down(up)
+    del up
+    gc.collect()
+    for _ in range(20):
+        transship.start_copy([np.zeros(5), np.zeros(1000)], DEVICES[0], like="dlpack").get()
+    assert arrays[0].tolist() == [7.0] * 5
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("background", [True, False])
+def test_ways_to_copy(pinned, background):
+    arrays = [np.arange(n) for n in (3, 100_000, 2_000_000)]
+    options = {"pinned": pinned, "background": background}
+    up = transship.start_copy(arrays, DEVICES[0], like="dlpack", **options).get()
+    assert_arrays(transship.start_copy(up, "cpu", like="numpy", **options).get(), arrays)
+
+
+def test_awaiting():
+    async def main():
+        handles = [transship.start_copy([np.full(n, 2.0)] * 2, DEVICES[0], like="dlpack") for n in (1, 1000, 1 << 20)]
+        return await asyncio.wait_for(asyncio.gather(*handles), 60)
+
+    for result in asyncio.run(main()):
+        assert down(result)[0].min() == 2
+
+
+def test_awaiting_can_be_given_up():
+    async def main():
+        task = asyncio.ensure_future(_wait(transship.start_copy([np.ones(1 << 20)], DEVICES[0], like="dlpack")))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def _wait(handle):
+        await asyncio.sleep(0)
+        return await handle
+
+    asyncio.run(main())
+    assert down(transship.start_copy([np.ones(3)], DEVICES[0], like="dlpack").get())[0].sum() == 3
+
+
+def test_cancelling():
+    for count in (1, 40):
+        handle = transship.start_copy([np.ones(1 << 16)] * count, DEVICES[0], like="dlpack")
+        if handle.cancel():
+            with pytest.raises(transship.Error):
+                handle.get()
+    assert down(transship.start_copy([np.ones(3)], DEVICES[0], like="dlpack").get())[0].sum() == 3
+
+
+def test_threads():
+    failures = []
+
+    def work(seed):
+        try:
+            rng = random.Random(seed)
+            for _ in range(6):
+                arrays = random_arrays(rng, 20)
+                assert_arrays(down(transship.start_copy(arrays, DEVICES[0], like="dlpack").get()), arrays)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_dropping_handles_in_flight():
+    for n in (3, 1 << 18):
+        for _ in range(10):
+            transship.start_copy([np.ones(n), np.ones(5)], DEVICES[0], like="dlpack")
+    assert down(transship.start_copy([np.ones(3)], DEVICES[0], like="dlpack").get())[0].sum() == 3

@@ -1,0 +1,166 @@
+"""``transship.prefetch`` and ``transship.load_safetensors``, on the host."""
+
+import gc
+import json
+import struct
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+import transship
+from trees import assert_same
+
+
+class Source:
+    """Batches of a loader, and how many were asked for."""
+
+    def __init__(self, count, fails_at=None):
+        self.count, self.fails_at, self.asked = count, fails_at, 0
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        for index in range(self.count):
+            self.asked += 1
+            if index == self.fails_at:
+                raise ValueError(f"batch {index}")
+            yield {"index": index, "tensor": torch.full((3,), float(index))}
+
+
+def prefetch(source, **options):
+    return transship.prefetch(source, "cpu", copy=True, **options)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 100])
+def test_batches_keep_their_order(depth):
+    batches = list(prefetch(Source(20), depth=depth))
+    assert [batch["index"] for batch in batches] == list(range(20))
+    assert all(batch["tensor"].tolist() == [float(index)] * 3 for index, batch in enumerate(batches))
+
+
+# Deliberate bug: `__iter__` starts the next copy behind `yield`.
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_so_many_are_ahead_of_the_caller(depth):
+    source = Source(10)
+    batches = iter(prefetch(source, depth=depth))
+    for taken in range(1, 5):
+        next(batches)
+        assert source.asked == taken + depth
+
+
+def test_the_length_is_passed_on():
+    assert len(prefetch(Source(7))) == 7
+    with pytest.raises(TypeError):
+        len(prefetch(iter([1])))
+
+
+def test_it_can_be_iterated_over_again():
+    batches = prefetch(Source(4))
+    assert len(list(batches)) == 4 and len(list(batches)) == 4
+    assert batches.stats()["batches"] == 8
+    assert all(value >= 0 for value in batches.stats().values())
+
+
+def test_an_exception_of_the_loader_comes_in_its_place():
+    batches, seen = iter(prefetch(Source(10, fails_at=4), depth=3)), []
+    with pytest.raises(ValueError, match="batch 4"):
+        for batch in batches:
+            seen.append(batch["index"])
+    assert seen == [0, 1, 2, 3]
+    assert list(batches) == []
+
+
+def test_an_exception_of_a_copy_comes_in_its_place():
+    source = [torch.ones(1), np.array([object()]), torch.ones(1)]
+    batches = iter(prefetch(source))
+    assert next(batches).tolist() == [1]
+    with pytest.raises(TypeError):
+        next(batches)
+
+
+def test_nothing_is_kept_after_a_break():
+    gone = []
+    for index, batch in enumerate(prefetch(Source(10))):
+        gone.append(weakref.ref(batch["tensor"]))
+        if index == 3:
+            break
+    del batch
+    gc.collect()
+    transship.start_copy([], "cpu").get()
+    assert [one() for one in gone] == [None] * 4
+
+
+def test_a_batch_is_not_kept_while_the_next_one_is_made():
+    batches = iter(prefetch(Source(10)))
+    first = weakref.ref(next(batches)["tensor"])
+    next(batches)
+    assert first() is None
+
+
+def test_depths_that_are_none():
+    with pytest.raises(ValueError):
+        transship.prefetch([], "cpu", depth=0)
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return {"index": torch.tensor(index), "image": torch.full((3, 8, 8), float(index))}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_of_pytorch(workers):
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=workers)
+    batches = list(prefetch(loader))
+    assert len(loader) == len(batches) == 6
+    assert torch.cat([batch["index"] for batch in batches]).tolist() == list(range(24))
+    assert batches[5]["image"][3].unique().tolist() == [23.0]
+
+
+@pytest.fixture
+def weights(tmp_path):
+    tensors = {
+        "layer.weight": torch.randn(3, 4),
+        "layer.bias": torch.randn(3).to(torch.bfloat16),
+        "steps": torch.arange(5),
+        "small": torch.randn(7).to(torch.float8_e4m3fn),
+        "empty": torch.empty(0, 2),
+    }
+    names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64", torch.float8_e4m3fn: "F8_E4M3"}
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        content = bytes(tensor.contiguous().view(torch.uint8).numpy()) if tensor.numel() else b""
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path, tensors
+
+
+def test_files(weights):
+    path, tensors = weights
+    loaded = transship.load_safetensors(path, "cpu")
+    assert set(loaded) == set(tensors)
+    for name, tensor in tensors.items():
+        assert_same(loaded[name], tensor)
+
+
+def test_some_tensors_of_several_files_as_arrays(weights):
+    path, tensors = weights
+    loaded = transship.load_safetensors([str(path)], torch.device("cpu"), like="numpy", names=["steps", "layer.weight"])
+    assert set(loaded) == {"steps", "layer.weight"}
+    np.testing.assert_array_equal(loaded["layer.weight"], tensors["layer.weight"].numpy())
+
+
+def test_files_that_are_none(tmp_path):
+    (tmp_path / "none.safetensors").write_bytes(b"none")
+    for name in ("none.safetensors", "missing.safetensors"):
+        with pytest.raises(transship.Error, match=name):
+            transship.load_safetensors(tmp_path / name, "cpu")
