@@ -232,6 +232,7 @@ fn packed_leaves_begin_at_multiples_of_any_number() {
         skew: 0,
         place: Place::From(0),
         range: None,
+        widened_log2: 0,
     };
     let options = PlanOptions {
         pack: true,
