@@ -67,11 +67,9 @@ fn kernels(bed: &Bed) {
     let limits = bed.device.limits();
     let most = limits.max_storage_buffers_per_shader_stage.min(limits.max_bindings_per_bind_group);
     for group in [6, 14, 30, 62, 126].into_iter().filter(|group| group + 2 <= most) {
-        bed.report_kernel(
-            &format!("kernel, {group} bindings"),
-            &Kernel::new(bed, group as usize, false),
-            false,
-        );
+        let kernel = Kernel::new(bed, group as usize, false);
+        bed.report_kernel(&format!("kernel, {group} bindings"), &kernel, false);
+        bed.report_kernel("the same, bound before", &kernel, true);
     }
     let in_array = limits.max_binding_array_elements_per_shader_stage as usize;
     if bed.device.features().contains(ARRAYS) && in_array >= BUFFERS {

@@ -6,6 +6,7 @@
 mod detection;
 
 use std::hint::black_box;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ fn planning(criterion: &mut Criterion) {
     let options = PlanOptions {
         pack: true,
         alignment: Alignment::new(16).unwrap(),
+        multiple: NonZero::<usize>::MIN,
         granularity: Alignment::ONE,
         largest_chunk: 32 << 20,
         largest_packed: 256 << 10,
@@ -56,6 +58,7 @@ fn leaves_of_all_kinds(count: usize) -> Vec<Leaf> {
         skew: 0,
         place: Place::From(0),
         range: None,
+        widened_log2: 0,
     };
     tensors.iter().cycle().take(count).map(leaf).collect()
 }

@@ -31,6 +31,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const PATTERN: usize = (8 << 20) - 3;
 /// The rows of a matrix of a layer; it has half as many columns.
 const WIDTH: usize = 4096;
+/// The bytes of such a matrix, which no tensor exceeds.
+const LARGEST: u64 = 2 * (WIDTH * WIDTH) as u64;
 
 /// Loads a file of weights and saves it by the library, and by other ways.
 #[derive(Parser)]
@@ -56,6 +58,9 @@ struct Arguments {
     /// The budget of the library, in MiB
     #[arg(long, default_value_t = 64)]
     budget: usize,
+    /// How many files a model of several is saved to
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    shards: u64,
     /// How many threads of the library read, or write
     #[arg(long, default_value_t = 8)]
     threads: usize,
@@ -113,6 +118,10 @@ fn dd(path: &Path, arguments: &[&str]) -> Result<()> {
 fn save_by_each(arguments: &Arguments, path: &Path, bytes: usize, tensors: &Tensors) -> Result<()> {
     let saved = path.with_extension("saved");
     let _file = Removed(&saved);
+    let folder = path.with_extension("shards");
+    let _folder = RemovedFolder(&folder);
+    // Each has whole tensors.
+    let shard = (bytes as u64).div_ceil(arguments.shards) + LARGEST;
     let (one, threads) = (SaveOptions::default().budget(arguments.budget << 20), arguments.threads);
     for round in 1..=arguments.rounds {
         let name = |way| format!("{round} {way}");
@@ -120,6 +129,11 @@ fn save_by_each(arguments: &Arguments, path: &Path, bytes: usize, tensors: &Tens
         measure(bytes, &name("transship::safetensors::save"), || Ok(save(tensors, &saved, options)?))?;
         is_same(path, &saved)?;
         fs::remove_file(&saved)?;
+        let options = one.clone().threads(threads).shard_bytes(shard);
+        let way = format!("{round} the same, {} files", arguments.shards);
+        measure(bytes, &way, || Ok(save(tensors, &folder, options)?))?;
+        is_same(path, &folder)?;
+        fs::remove_dir_all(&folder)?;
         measure(bytes, &name("copied down, then written"), || copy_and_write(tensors, &saved))?;
         is_same(path, &saved)?;
         fs::remove_file(&saved)?;
@@ -157,6 +171,15 @@ struct Removed<'a>(&'a Path);
 impl Drop for Removed<'_> {
     fn drop(&mut self) {
         let _ = fs::remove_file(self.0);
+    }
+}
+
+/// Removes the folder in the end.
+struct RemovedFolder<'a>(&'a Path);
+
+impl Drop for RemovedFolder<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0);
     }
 }
 

@@ -27,19 +27,20 @@
 pub use transship_core::plan;
 #[doc(inline)]
 pub use transship_core::{
-    Alignment, BackgroundWork, Cancelled, Cast, CopyError, CopyHandle, CopyOptions, CopyPolicy, CopyProgress,
-    CopyReport, DType, Device, DeviceId, DeviceMemory, DeviceProperties, DeviceUuid, DriverInfo, Element,
-    Error, ErrorKind, Event, InFlight, Key, Layout, Lent, MAX_DEPTH, MemoryInfo, MemoryKind, Nested,
-    OtherKey, Pairs, ParseDTypeError, ParseDeviceIdError, Paths, PciAddress, PendingCopy, PoolUsage,
-    Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
+    Alignment, Allocate, AllocatedMemory, BackgroundWork, Cancelled, Cast, ChunkMemory, CopyError,
+    CopyHandle, CopyOptions, CopyPolicy, CopyProgress, CopyReport, DType, Device, DeviceId, DeviceMemory,
+    DeviceProperties, DeviceUuid, DriverInfo, Element, Error, ErrorKind, Event, InFlight, IntoTensors, Key,
+    Layout, Lent, MAX_DEPTH, MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError,
+    ParseDeviceIdError, Paths, PciAddress, PendingCopy, Placement, Placements, PoolUsage, Prefetch,
+    PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
     ProgressStream, RawMemory, Refused, Registered, Result, Reused, RuntimeStats, Scope, SharedOwner, Step,
-    Stop, Stream, StreamPriority, Strides, Tensor, TensorPath, TensorTree, TimedWait, Timeline, Value,
-    Visitor, backend, drivers, fill, for_each_path, for_each_tensor, register_driver, runtime_stats,
+    Stop, Stream, StreamPriority, Strides, Tensor, TensorItem, TensorPath, TensorTree, TimedWait, Timeline,
+    Value, Visitor, backend, drivers, fill, for_each_path, for_each_tensor, register_driver, runtime_stats,
     start_copy, start_copy_into, start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]
-pub use transship_derive::TensorTree;
+pub use transship_derive::{IntoTensors, TensorTree};
 
 #[cfg(feature = "dlpack")]
 pub use transship_core::dlpack;
@@ -59,8 +60,8 @@ pub mod prelude {
     //! What most programs need, but for `Value` and `Stream`: other crates have those names as well.
 
     pub use crate::{
-        BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, DeviceId, PendingCopy,
-        Tensor, TensorTree, TimedWait, start_copy, start_copy_into, start_copy_to_all,
+        BackgroundWork, CopyError, CopyHandle, CopyOptions, CopyPolicy, DType, Device, DeviceId, IntoTensors,
+        PendingCopy, Tensor, TensorTree, TimedWait, start_copy, start_copy_into, start_copy_to_all,
     };
 }
 
@@ -72,6 +73,10 @@ mod book {
 
     #[doc = include_str!("../docs/book/structures.md")]
     struct Structures;
+
+    #[cfg(feature = "ndarray")]
+    #[doc = include_str!("../docs/book/arrays.md")]
+    struct Arrays;
 
     #[doc = include_str!("../docs/book/waiting.md")]
     struct Waiting;

@@ -119,7 +119,8 @@ fn capture(
     launch(add_one, theirs, (input, output))?;
     theirs.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     launch(add_one, theirs, (input, output))?;
-    let graph = theirs.end_capture(CUgraphInstantiate_flags(0))?;
+    let graph =
+        theirs.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?;
     graph.ok_or_else(|| "nothing was captured".into())
 }
 

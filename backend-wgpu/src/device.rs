@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::copy;
 use crate::host_written;
 use crate::memory::WgpuBuffer;
+use crate::source::BufferSource;
 use crate::staging::WgpuStaging;
 use crate::stream::WgpuStream;
 use crate::strided_kernel::StridedKernel;
@@ -32,6 +33,8 @@ pub struct WgpuBackend {
     context: Arc<Context>,
     limits: Limits,
     description: String,
+    /// Who allocates the memory of tensors, if it is not wgpu.
+    source: Option<Box<dyn BufferSource>>,
 }
 
 impl WgpuBackend {
@@ -40,7 +43,17 @@ impl WgpuBackend {
         let description = describe(&device.adapter_info());
         let largest_open = host_written::largest(&device, &queue, busy);
         let context = Context::new(id, device, queue);
-        Self { limits: limits(&context, largest_open), context, description }
+        Self { limits: limits(&context, largest_open), context, description, source: None }
+    }
+
+    /// The same, with tensors in the memory of `source`. The host opens none of that.
+    pub(crate) fn with_source(mut self, source: Box<dyn BufferSource>) -> Self {
+        self.limits.buffer_alignment = source.alignment();
+        self.limits.bindable_alignment = self.limits.bindable_alignment.max(source.alignment());
+        self.limits.largest_buffer = self.limits.largest_buffer.min(source.largest());
+        self.limits.largest_open = 0;
+        self.source = Some(source);
+        self
     }
 
     /// The device.
@@ -103,7 +116,12 @@ unsafe impl Backend for WgpuBackend {
     }
 
     fn allocate(&self, bytes: usize, _: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
-        Ok(Box::new(WgpuBuffer::allocate(&self.context, bytes)?))
+        match &self.source {
+            Some(source) if bytes > 0 => {
+                Ok(Box::new(WgpuBuffer::from_source(&self.context, &**source, bytes)?))
+            }
+            _ => Ok(Box::new(WgpuBuffer::allocate(&self.context, bytes)?)),
+        }
     }
 
     fn allocate_open(&self, bytes: usize, _: &dyn BackendStream) -> Result<Box<dyn Buffer>> {
@@ -112,6 +130,10 @@ unsafe impl Backend for WgpuBackend {
 
     fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
         Ok(Box::new(WgpuStaging::allocate(&self.context, bytes, direction)?))
+    }
+
+    fn takes_addresses(&self) -> bool {
+        false
     }
 
     unsafe fn wrap(&self, _: RawMemory, _: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {

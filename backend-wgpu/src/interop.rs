@@ -10,6 +10,7 @@ use wgpu::BufferUsages;
 use crate::adapters::NAME;
 use crate::device::WgpuBackend;
 use crate::memory::WgpuBuffer;
+use crate::source::{BufferSource, OwnedBuffer};
 
 /// The number of the first device that a program hands in. Below it are those of the adapters.
 const FIRST_FOREIGN: usize = 1 << 16;
@@ -50,9 +51,33 @@ const FIRST_FOREIGN: usize = 1 << 16;
 /// # }
 /// ```
 pub unsafe fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Device> {
+    Device::from_backend(Arc::new(WgpuBackend::new(next_id()?, device, queue, true)))
+}
+
+/// As [`from_device`], with the memory of tensors from `source`: from the allocator of a library that works on the same device and
+/// queue, so that what it makes of such memory are tensors of its own, without a copy. [`WgpuBuffer::owner`] has what `source` gave.
+///
+/// Starting a copy asks `source` for memory, and blocks as long as that does.
+///
+/// # Safety
+///
+/// As [`from_device`].
+///
+/// # Errors
+///
+/// [`Error::InvalidLimit`] if the alignment or the largest size of `source` is out of range; what wgpu says.
+pub unsafe fn from_device_with(
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    source: Box<dyn BufferSource>,
+) -> Result<Device> {
+    let backend = WgpuBackend::new(next_id()?, device, queue, true).with_source(source);
+    Device::from_backend(Arc::new(backend))
+}
+
+fn next_id() -> Result<DeviceId> {
     static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
-    let id = DeviceId::new(NAME, NEXT.fetch_add(1, Ordering::Relaxed))?;
-    Device::from_backend(Arc::new(WgpuBackend::new(id, device, queue, true)))
+    Ok(DeviceId::new(NAME, NEXT.fetch_add(1, Ordering::Relaxed))?)
 }
 
 /// The device and the queue below a device of this driver, for pipelines and submissions of the program's own.
@@ -107,12 +132,7 @@ pub fn wrap_buffer(
 ) -> Result<Tensor> {
     let backend = backend(device)?;
     let layout = Layout::contiguous(dtype, shape)?;
-    let (start, bytes) = check(&buffer, offset)?;
-    let alignment = dtype.alignment().bytes();
-    if !offset.is_multiple_of(alignment as u64) {
-        let cure = "put the elements at such an offset";
-        return Err(Error::Misaligned { what: "offset", value: offset, alignment, cure });
-    }
+    let (start, bytes) = check(&buffer, offset, dtype)?;
     let is_writable = buffer.usage().contains(BufferUsages::COPY_DST);
     let buffer = Box::new(WgpuBuffer::wrap(backend.context(), buffer, start, bytes));
     // SAFETY: the buffer is used on this device alone, since wgpu refuses it elsewhere; it has no host pointer, and the one queue
@@ -125,8 +145,48 @@ pub fn wrap_buffer(
     }
 }
 
-/// Where the memory starts and how much there is.
-fn check(buffer: &wgpu::Buffer, offset: u64) -> Result<(usize, usize)> {
+/// A tensor over a part of a buffer that somebody keeps for as long as `owned.owner` is there: memory of a library that uses
+/// the rest of the buffer for something else. Copies read it, and none writes it.
+///
+/// What was submitted to the queue before a copy starts comes before that copy. The owner is dropped when the last tensor and the last
+/// copy are done with the memory, on a thread for owners.
+///
+/// ```no_run
+/// # fn lend(gpu: &transship_core::Device, buffer: wgpu::Buffer, page: std::sync::Arc<[u8]>) -> transship_core::Result<()> {
+/// use transship_core::DType;
+/// use transship_wgpu::OwnedBuffer;
+///
+/// let owned = OwnedBuffer { buffer, offset: 256, owner: Box::new(page) };
+/// let tensor = transship_wgpu::lend_buffer(gpu, owned, &[256, 4], DType::F32)?;
+/// assert_eq!(tensor.nbytes(), 4096);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As [`wrap_buffer`]. The owner is dropped with each, here.
+pub fn lend_buffer(device: &Device, owned: OwnedBuffer, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    let backend = backend(device)?;
+    let layout = Layout::contiguous(dtype, shape)?;
+    let (_, bytes) = check(&owned.buffer, owned.offset as u64, dtype)?;
+    let needed = layout.span().next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT as usize);
+    if needed > bytes {
+        return Err(Error::OutOfRange { what: "bytes", start: 0, end: needed, limit: bytes });
+    }
+    // No more than its own: the rest is somebody else's.
+    let buffer = Box::new(WgpuBuffer::owned(backend.context(), owned, needed));
+    // SAFETY: as in `wrap_buffer`; the owner keeps the memory.
+    unsafe { Tensor::from_buffer(device, buffer, None, layout) }
+}
+
+/// Where the memory starts and how much there is, for elements of `dtype`.
+fn check(buffer: &wgpu::Buffer, offset: u64, dtype: DType) -> Result<(usize, usize)> {
+    let alignment = dtype.alignment().bytes();
+    if !offset.is_multiple_of(alignment as u64) {
+        let cure = "put the elements at such an offset";
+        return Err(Error::Misaligned { what: "offset", value: offset, alignment, cure });
+    }
     let size = usize::try_from(buffer.size()).unwrap_or(usize::MAX);
     let wrong = |reason: String| Err(Error::InvalidMemory { address: offset, bytes: size, reason });
     if !buffer.usage().contains(BufferUsages::COPY_SRC) {

@@ -5,7 +5,8 @@
 //! - [`adapters`], [`find`]: what `wgpu:N` stands for;
 //! - [`from_device`]: copies into the program's own `wgpu::Device`; [`wgpu_device`]: the other way round;
 //! - [`wgpu_view`]: a tensor as a buffer, an offset and a size, or as a binding;
-//! - [`wrap_buffer`]: the program's own buffer as a tensor, without a copy.
+//! - [`wrap_buffer`]: the program's own buffer as a tensor, without a copy; [`lend_buffer`]: one whose memory somebody keeps;
+//! - [`from_device_with`]: tensors in memory of another library that works on the same device.
 //!
 //! A `wgpu::Device` has one queue, and all streams of it are that queue: what is submitted first comes first, the
 //! program's own submissions included. Work that reads a tensor may be submitted as soon as [`wgpu_view`] has returned,
@@ -43,6 +44,7 @@ mod kernels;
 mod memory;
 mod recycled;
 mod scopes;
+mod source;
 mod staging;
 mod stream;
 mod strided_copies;
@@ -56,8 +58,9 @@ mod workspace;
 pub use adapters::{AdapterDescription, adapters, find};
 pub use device::WgpuBackend;
 pub use driver::WgpuDriver;
-pub use interop::{from_device, wgpu_device, wrap_buffer};
+pub use interop::{from_device, from_device_with, lend_buffer, wgpu_device, wrap_buffer};
 pub use memory::WgpuBuffer;
+pub use source::{BufferSource, OwnedBuffer};
 pub use stream::WgpuStream;
 pub use view::{WgpuSlice, wgpu_view};
 pub use wgpu;

@@ -13,6 +13,7 @@ use wgpu::{BufferUsages, BufferViewMut, Features};
 use crate::context::Context;
 use crate::recycled::rounded_size;
 use crate::scopes::scoped;
+use crate::source::{BufferSource, OwnedBuffer};
 use crate::stream::WgpuStream;
 
 /// Memory of a wgpu device.
@@ -27,6 +28,8 @@ pub struct WgpuBuffer {
     is_lent: AtomicBool,
     /// While it is mapped. A view keeps wgpu from unmapping the memory that its pointer goes to.
     open: Mutex<Option<BufferViewMut>>,
+    /// What keeps the memory, if it is not wgpu's alone.
+    owner: Option<Box<dyn Any + Send + Sync>>,
     context: Arc<Context>,
 }
 
@@ -39,6 +42,8 @@ enum Origin {
     New,
     /// [`Recycled`](crate::recycled::Recycled).
     Recycled,
+    /// A [`BufferSource`].
+    Source,
 }
 
 impl WgpuBuffer {
@@ -81,15 +86,47 @@ impl WgpuBuffer {
         view: Option<BufferViewMut>,
     ) -> Self {
         let (open, is_lent) = (Mutex::new(view), AtomicBool::new(false));
-        let new = Self { buffer, offset: 0, bytes, origin, is_lent, open, context: context.clone() };
+        let context = context.clone();
+        let new = Self { buffer, offset: 0, bytes, origin, is_lent, open, owner: None, context };
+        new.context.counters().device_allocated(new.size(), new.context.kept_bytes());
+        new
+    }
+
+    /// Uninitialised memory of `source`.
+    pub(crate) fn from_source(
+        context: &Arc<Context>,
+        source: &dyn BufferSource,
+        bytes: usize,
+    ) -> Result<Self> {
+        context.check()?;
+        let owned = source.allocate(bytes, context.id())?;
+        let mut new = Self::owned(context, owned, bytes);
+        new.origin = Origin::Source;
         context.counters().device_allocated(new.size(), context.kept_bytes());
+        Ok(new)
+    }
+
+    /// `bytes` bytes of a buffer whose memory somebody keeps.
+    pub(crate) fn owned(context: &Arc<Context>, owned: OwnedBuffer, bytes: usize) -> Self {
+        let OwnedBuffer { buffer, offset, owner } = owned;
+        let mut new = Self::wrap(context, buffer, offset, bytes);
+        new.owner = Some(owner);
         new
     }
 
     /// Takes `bytes` bytes at `offset` of a buffer of the program, which has them.
     pub(crate) fn wrap(context: &Arc<Context>, buffer: wgpu::Buffer, offset: usize, bytes: usize) -> Self {
         let (origin, is_lent, open) = (Origin::Program, AtomicBool::new(true), Mutex::new(None));
-        Self { buffer: Some(buffer), offset, bytes, origin, is_lent, open, context: context.clone() }
+        Self {
+            buffer: Some(buffer),
+            offset,
+            bytes,
+            origin,
+            is_lent,
+            open,
+            owner: None,
+            context: context.clone(),
+        }
     }
 
     /// The buffer, which may be larger than this; `None` where there are no bytes, and while the host writes to it: whoever has
@@ -112,6 +149,11 @@ impl WgpuBuffer {
         self.offset
     }
 
+    /// What keeps the memory, where that came from a [`BufferSource`] or with an [`OwnedBuffer`].
+    pub fn owner(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.owner.as_deref()
+    }
+
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }
@@ -120,15 +162,19 @@ impl WgpuBuffer {
         (buffer as &dyn Any).downcast_ref()
     }
 
-    /// Bytes of the whole buffer.
+    /// Bytes that it takes: of the whole buffer, but of its own part where others have theirs in it.
     fn size(&self) -> usize {
+        if self.origin == Origin::Source {
+            return self.bytes;
+        }
         self.buffer.as_ref().map_or(0, |buffer| usize::try_from(buffer.size()).unwrap_or(usize::MAX))
     }
 }
 
 // SAFETY: a buffer stays where it is until its last handle goes. wgpu keeps it until the submissions that use it are
 // done, whoever drops it; `release` keeps it for those that are not wgpu's. A buffer that is recycled was never lent and
-// cannot be mapped: nothing but the queue reaches its memory, and the next use comes behind the last one there.
+// cannot be mapped: nothing but the queue reaches its memory, and the next use comes behind the last one there. What a
+// `BufferSource` has given is the owner's, who goes last.
 unsafe impl Buffer for WgpuBuffer {
     fn bytes(&self) -> usize {
         self.bytes

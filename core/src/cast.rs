@@ -86,6 +86,12 @@ impl Cast {
         self.to.size() > self.from.size()
     }
 
+    /// How many times as large elements are when they are cast, as a power of two: 0 if they get no larger.
+    pub(crate) fn widened_log2(&self) -> u8 {
+        // Sizes of elements are powers of two.
+        (self.to.size() / self.from.size()).checked_ilog2().unwrap_or(0) as u8
+    }
+
     /// How many bytes of elements become so many.
     pub(crate) fn source_bytes(&self, bytes: usize) -> usize {
         bytes / self.to.size() * self.from.size()

@@ -5,13 +5,15 @@ use std::str::FromStr;
 
 use crate::alignment::Alignment;
 
-/// The type of the elements of a tensor. Prints and parses under the names that NumPy and PyTorch use.
+/// The type of the elements of a tensor. Prints and parses under the names that NumPy and PyTorch use; those of the types of Rust are parsed
+/// too, and mean these: `i8` has 8 bits, while a type string of NumPy counts bytes.
 ///
 /// ```
 /// use transship_core::DType;
 ///
 /// assert_eq!(DType::F32.to_string(), "float32");
 /// assert_eq!("bfloat16".parse::<DType>()?, DType::BF16);
+/// assert_eq!("bf16".parse::<DType>()?, DType::BF16);
 /// assert_eq!((DType::Complex64.size(), DType::Complex64.alignment().bytes()), (8, 4));
 /// # Ok::<(), transship_core::Error>(())
 /// ```
@@ -122,6 +124,26 @@ impl DType {
             Self::Complex128 => "complex128",
         }
     }
+
+    /// The Rust type, where its name is one word.
+    const fn rust_name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Bool => "bool",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::F8E4M3FN | Self::F8E5M2 | Self::Complex64 | Self::Complex128 => return None,
+        })
+    }
 }
 
 impl fmt::Display for DType {
@@ -132,7 +154,7 @@ impl fmt::Display for DType {
 
 /// A text that names no element type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} does not name an element type; write one such as float32, int64 or bool")]
+#[error("{text:?} does not name an element type; write one such as float32, f32, int64 or bool")]
 #[non_exhaustive]
 pub struct ParseDTypeError {
     /// The text.
@@ -146,7 +168,7 @@ impl FromStr for DType {
         Self::ALL
             .iter()
             .copied()
-            .find(|dtype| dtype.name() == text)
+            .find(|dtype| dtype.name() == text || dtype.rust_name() == Some(text))
             .ok_or_else(|| ParseDTypeError { text: text.to_owned() })
     }
 }
@@ -163,8 +185,25 @@ mod tests {
     }
 
     #[test]
+    fn the_types_of_rust_are_known_by_their_names() {
+        macro_rules! check {
+            ($($element:ty => $dtype:ident,)*) => {
+                [$((std::any::type_name::<$element>(), DType::$dtype)),*]
+            };
+        }
+        for (name, dtype) in check! {
+            bool => Bool, u8 => U8, u16 => U16, u32 => U32, u64 => U64, i8 => I8, i16 => I16, i32 => I32, i64 => I64,
+            half::f16 => F16, half::bf16 => BF16, f32 => F32, f64 => F64,
+        } {
+            let word = name.rsplit("::").next().unwrap_or_default();
+            assert_eq!(word.parse::<DType>().ok(), Some(dtype), "{name}");
+        }
+    }
+
+    #[test]
     fn other_names_are_refused() {
-        for text in ["", "f32", "Float32", " float32", "float128", "float8", "float8_e4m3fnuz"] {
+        for text in ["", "F32", "f8", "half", "Float32", " float32", "float128", "float8", "float8_e4m3fnuz"]
+        {
             assert!(matches!(text.parse::<DType>(), Err(ParseDTypeError { text: found }) if found == text));
         }
     }

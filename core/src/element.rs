@@ -17,6 +17,30 @@ mod sealed {
     pub trait Sealed {}
 }
 
+/// Gives every element type, and the name of its [`DType`], to a macro.
+macro_rules! each_element {
+    ($give:ident) => {
+        $give! {
+            bool => Bool,
+            u8 => U8,
+            u16 => U16,
+            u32 => U32,
+            u64 => U64,
+            i8 => I8,
+            i16 => I16,
+            i32 => I32,
+            i64 => I64,
+            f16 => F16,
+            bf16 => BF16,
+            f32 => F32,
+            f64 => F64,
+            Complex<f32> => Complex64,
+            Complex<f64> => Complex128,
+        }
+    };
+}
+pub(crate) use each_element;
+
 macro_rules! elements {
     ($($element:ty => $dtype:ident,)*) => {$(
         impl sealed::Sealed for $element {}
@@ -31,20 +55,4 @@ macro_rules! elements {
     )*};
 }
 
-elements! {
-    bool => Bool,
-    u8 => U8,
-    u16 => U16,
-    u32 => U32,
-    u64 => U64,
-    i8 => I8,
-    i16 => I16,
-    i32 => I32,
-    i64 => I64,
-    f16 => F16,
-    bf16 => BF16,
-    f32 => F32,
-    f64 => F64,
-    Complex<f32> => Complex64,
-    Complex<f64> => Complex128,
-}
+each_element!(elements);

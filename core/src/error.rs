@@ -82,6 +82,14 @@ pub enum Error {
         /// What was asked for.
         asked: DType,
     },
+    /// The tensor has another number of dimensions.
+    #[error("a tensor of shape {shape:?} has {}, not {asked}; ask for as many, or reshape it", count(shape.len(), "dimension"))]
+    WrongRank {
+        /// Its shape.
+        shape: Vec<usize>,
+        /// How many dimensions were asked for.
+        asked: usize,
+    },
     /// A slice or a reshape needs elements that lie in one run, in order.
     #[error("a tensor of shape {shape:?} with strides {strides:?} is not contiguous; {cure}")]
     NotContiguous {
@@ -307,7 +315,7 @@ pub enum Error {
         text: String,
     },
     /// A text does not name an element type.
-    #[error("{text:?} does not name an element type; write one such as float32, int64 or bool")]
+    #[error("{text:?} does not name an element type; write one such as float32, f32, int64 or bool")]
     InvalidDType {
         /// The text.
         text: String,
@@ -556,8 +564,23 @@ pub enum Error {
         /// The driver's own words.
         message: String,
     },
-    /// The copy was given up because the code that ran it panicked.
-    #[error("a worker panicked during the copy: {message}; this is a bug, please report it")]
+    /// The allocator of the program gave no memory for results.
+    #[error(
+        "the allocator of the options (CopyOptions::allocator) gave no {} for results on {device}: {error}; free some there, or copy \
+         without it",
+        count(*requested, "byte")
+    )]
+    AllocatorFailed {
+        /// The device.
+        device: DeviceId,
+        /// Bytes asked for.
+        requested: usize,
+        /// What it says.
+        error: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// The copy was given up because the code that ran it panicked: that of this library, of a backend, or of an
+    /// [`Allocate`](crate::Allocate).
+    #[error("code that the copy ran panicked: {message}; this is a bug, please report it to its author")]
     Panicked {
         /// The panic's message.
         message: String,
@@ -602,6 +625,7 @@ impl Error {
             | Self::WrongDType { .. }
             | Self::NotContiguous { .. }
             | Self::NotVector { .. }
+            | Self::WrongRank { .. }
             | Self::InvalidBits { .. }
             | Self::NotOnHost { .. }
             | Self::WrongDevice { .. }
@@ -627,9 +651,10 @@ impl Error {
             Self::CopyFailed(cause) => cause.kind(),
             Self::NotReady | Self::Taken => ErrorKind::NotReady,
             Self::Busy { .. } | Self::StreamCaptured { .. } | Self::NoThread { .. } => ErrorKind::Busy,
-            Self::OutOfMemory { .. } | Self::TooLarge { .. } | Self::OverBudget { .. } => {
-                ErrorKind::OutOfMemory
-            }
+            Self::OutOfMemory { .. }
+            | Self::TooLarge { .. }
+            | Self::OverBudget { .. }
+            | Self::AllocatorFailed { .. } => ErrorKind::OutOfMemory,
             Self::Forked
             | Self::UnknownDriver { .. }
             | Self::DriverUnavailable { .. }
@@ -646,6 +671,13 @@ impl Error {
             | Self::TreeChanged { .. }
             | Self::Panicked { .. } => ErrorKind::Bug,
         }
+    }
+
+    /// The error of a copy whose code panicked.
+    pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Self {
+        let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+        Self::Panicked { message: message.unwrap_or_default() }
     }
 
     /// The same, found at `path`, if it says where it was found.

@@ -439,6 +439,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::NotOnHost { device }, InvalidInput),
         (Error::WrongDevice { actual: device, expected: device }, InvalidInput),
         (Error::NotVector { shape: vec![], strides: vec![], why: text() }, InvalidInput),
+        (Error::WrongRank { shape: vec![2, 3], asked: 1 }, InvalidInput),
         (Error::NotWritable { why: "", cure: "" }, InvalidInput),
         (Error::Forked, Unsupported),
         (Error::StructureMismatch { path: path(), value: text(), into: text() }, InvalidInput),
@@ -502,6 +503,10 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::Unsupported { device, what: "" }, Unsupported),
         (Error::DeviceLost { device, reason: text() }, DeviceLost),
         (Error::Driver { device, call: "", code: 1, message: text() }, Driver),
+        (
+            Error::AllocatorFailed { device, requested: 2, error: Arc::from(Box::from("no pages")) },
+            OutOfMemory,
+        ),
         (Error::Panicked { message: text() }, Bug),
         (Error::NoThread { reason: text() }, Busy),
     ]

@@ -1,6 +1,8 @@
 //! The planner's output is valid for every input.
 #![allow(clippy::unwrap_used, clippy::panic)] // A test may.
 
+use std::num::NonZero;
+
 use proptest::prelude::*;
 use transship_core::Alignment;
 use transship_core::backend::Limits;
@@ -32,25 +34,35 @@ fn leaf(size: impl Strategy<Value = usize>) -> impl Strategy<Value = Leaf> {
         proptest::option::of(key.prop_map(|(storage, offset, layout)| RangeKey { storage, offset, layout }));
     let bytes = prop_oneof![1 => Just(8_usize), 3 => size];
     let skew = prop_oneof![3 => Just(0_u16), 1 => any::<u16>()];
-    (bytes, alignment(), skew, place, range).prop_map(|(bytes, alignment, skew, place, range)| Leaf {
-        bytes,
-        alignment,
-        skew,
-        place,
-        range,
-    })
+    let widened = prop_oneof![3 => Just(0_u8), 2 => 1_u8..4, 1 => any::<u8>()];
+    (bytes, alignment(), skew, place, range, widened).prop_map(
+        |(bytes, alignment, skew, place, range, widened_log2)| Leaf {
+            bytes,
+            alignment,
+            skew,
+            place,
+            range,
+            widened_log2,
+        },
+    )
 }
 
 fn bound() -> impl Strategy<Value = usize> {
     prop_oneof![6 => 0_usize..8_192, 1 => Just(usize::MAX), 1 => any::<usize>()]
 }
 
+fn multiple() -> impl Strategy<Value = NonZero<usize>> {
+    prop_oneof![3 => Just(1_usize), 3 => 1_usize..200, 1 => 1..=usize::MAX]
+        .prop_map(|multiple| NonZero::new(multiple).unwrap())
+}
+
 fn options() -> impl Strategy<Value = PlanOptions> {
     let granularity = prop_oneof![3 => Just(Alignment::ONE), 1 => alignment()];
-    (proptest::bool::weighted(0.9), alignment(), granularity, bound(), bound()).prop_map(
-        |(pack, alignment, granularity, largest_chunk, largest_packed)| PlanOptions {
+    (proptest::bool::weighted(0.9), alignment(), multiple(), granularity, bound(), bound()).prop_map(
+        |(pack, alignment, multiple, granularity, largest_chunk, largest_packed)| PlanOptions {
             pack,
             alignment,
+            multiple,
             granularity,
             largest_chunk,
             largest_packed,
@@ -98,7 +110,8 @@ fn huge_input() -> impl Strategy<Value = Input> {
         1 => any::<usize>(),
     ];
     let leaves = proptest::collection::vec(leaf(size), 1..5);
-    let options = (any::<bool>(), 0_u32..5).prop_map(|(pack, log)| PlanOptions {
+    let options = (any::<bool>(), 0_u32..5, multiple()).prop_map(|(pack, log, multiple)| PlanOptions {
+        multiple,
         granularity: Alignment::ONE,
         pack,
         alignment: Alignment::new(1 << log).unwrap(),
@@ -182,10 +195,12 @@ fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
         skew: 0,
         place: Place::From(0),
         range: None,
+        widened_log2: 0,
     };
     let options = PlanOptions {
         pack: true,
         alignment: Alignment::new(16).unwrap(),
+        multiple: NonZero::<usize>::MIN,
         granularity: Alignment::ONE,
         largest_chunk: 1 << 20,
         largest_packed: 1 << 10,
@@ -208,10 +223,38 @@ fn a_small_batch_shares_one_chunk_in_the_order_of_visit() {
     assert_eq!(plan.chunks(), chunks);
 }
 
+/// catches: 550-multiple-left-out, 551-multiple-in-place-of-the-alignment
+#[test]
+fn packed_leaves_begin_at_multiples_of_any_number() {
+    let leaf = |bytes, log: u32| Leaf {
+        bytes,
+        alignment: Alignment::new(1 << log).unwrap(),
+        skew: 0,
+        place: Place::From(0),
+        range: None,
+        widened_log2: 0,
+    };
+    let options = PlanOptions {
+        pack: true,
+        alignment: Alignment::ONE,
+        multiple: NonZero::new(6).unwrap(),
+        granularity: Alignment::ONE,
+        largest_chunk: 100,
+        largest_packed: 1 << 10,
+    };
+    let limits = Limits::new(Alignment::new(256).unwrap(), 1 << 30);
+    let leaves = [leaf(16, 3), leaf(7, 0), leaf(4, 2), leaf(20, 1), leaf(40, 1), leaf(30, 1)];
+    let plan = Plan::new(&leaves, &options, &limits).unwrap();
+    let placed = (0..6).map(|leaf| plan.placement(leaf).unwrap()).collect::<Vec<_>>();
+    assert_eq!(plan.order(), [0, 2, 1, 3, 4, 5]);
+    assert_eq!(placed, [(0, 0), (0, 30), (0, 24), (0, 42), (1, 0), (1, 42)]);
+}
+
 fn no_packing() -> PlanOptions {
     PlanOptions {
         pack: false,
         alignment: Alignment::ONE,
+        multiple: NonZero::<usize>::MIN,
         granularity: Alignment::ONE,
         largest_chunk: 0,
         largest_packed: 0,
@@ -230,7 +273,14 @@ fn nothing_makes_an_empty_plan() {
 /// catches: a chunk whose end is not checked although the bytes of all chunks can be counted.
 #[test]
 fn padding_that_leads_beyond_the_linear_space_is_refused() {
-    let leaf = |bytes| Leaf { bytes, alignment: Alignment::ONE, skew: 0, place: Place::From(0), range: None };
+    let leaf = |bytes| Leaf {
+        bytes,
+        alignment: Alignment::ONE,
+        skew: 0,
+        place: Place::From(0),
+        range: None,
+        widened_log2: 0,
+    };
     let options = no_packing();
     let limits = Limits::new(Alignment::ONE, usize::MAX);
     let refused = Plan::new(&[leaf(1), leaf(usize::MAX - 100)], &options, &limits);

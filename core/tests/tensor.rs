@@ -401,52 +401,6 @@ proptest! {
     }
 }
 
-#[cfg(feature = "ndarray")]
-mod arrays {
-    use ndarray::{ArcArray, Array, Array2, Axis, array, s};
-
-    use super::*;
-
-    #[test]
-    fn owned_arrays_of_any_positive_strides_are_taken_in_place() {
-        let array = array![[1_i16, 2, 3], [4, 5, 6]];
-        let address = array.as_ptr().addr() as u64;
-        for (array, expected) in [
-            (array.clone().reversed_axes(), &[1, 4, 2, 5, 3, 6][..]),
-            (array.clone().slice_move(s![1.., ..;2]), &[4, 6]),
-            (array.clone().slice_move(s![..0, ..]), &[]),
-            (array.clone(), &[1, 2, 3, 4, 5, 6]),
-        ] {
-            let shape = array.shape().to_vec();
-            let tensor = Tensor::try_from(array).unwrap();
-            assert_eq!((tensor.shape(), tensor.to_vec::<i16>().unwrap().as_slice()), (&shape[..], expected));
-        }
-        assert_eq!(Tensor::try_from(array).unwrap().address().unwrap(), Some(address));
-    }
-
-    #[test]
-    fn negative_strides_are_refused_with_the_way_out() {
-        let mut array: Array2<f32> = Array::zeros((2, 3));
-        array.invert_axis(Axis(1));
-        let error = Tensor::try_from(array.clone()).unwrap_err();
-        assert!(error.to_string().contains("as_standard_layout()"), "{error}");
-        assert!(Tensor::try_from(array.to_shared()).is_err());
-        // An axis of one element has no direction.
-        let single = array.slice_move(s![.., ..1]);
-        assert_eq!(Tensor::try_from(single).unwrap().shape(), [2, 1]);
-    }
-
-    #[test]
-    fn shared_arrays_are_lent_in_place() {
-        let array: ArcArray<u8, _> = array![[1, 2], [3, 4]].into_shared();
-        let tensor = Tensor::try_from(array.clone().reversed_axes()).unwrap();
-        assert_eq!(tensor.address().unwrap(), Some(array.as_ptr().addr() as u64));
-        assert_eq!(tensor.to_vec::<u8>().unwrap(), [1, 3, 2, 4]);
-        let gaps = array.slice_move(s![.., ..1]);
-        assert!(matches!(Tensor::try_from(gaps), Err(Error::NotContiguous { .. })));
-    }
-}
-
 #[test]
 fn memory_is_described_without_naming_a_vendor() {
     let tensor = Tensor::zeros(&[4, 4], DType::F32, &transship_core::Device::host()).unwrap();

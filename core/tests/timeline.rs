@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{late, no_violations};
@@ -135,6 +136,32 @@ fn threads_and_streams_do_one_thing_after_the_other() {
     }
     let copies = tracks.values().flatten().map(|span| span.copy).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(copies, (1..=18).collect(), "each copy has a number");
+    no_violations(&late);
+}
+
+/// catches: 570-a-timeline-waits-to-be-asked
+#[test]
+fn a_copy_that_nobody_asks_for_ends_when_it_is_done() {
+    let (late, device) = late();
+    let timeline = Timeline::new();
+    let copy = start_copy(batch(1 << 20), &device, options(&timeline, BackgroundWork::Never)).unwrap();
+    let end = || {
+        let tracks = tracks(&events(&timeline));
+        tracks.values().flatten().find(|span| span.name.starts_with("copy ")).unwrap().end
+    };
+    let asked = Instant::now();
+    let mut seen = end();
+    // What has not ended ends when the timeline is asked.
+    loop {
+        assert!(asked.elapsed() < Duration::from_secs(20), "the copy ends at {seen} ns and later");
+        thread::sleep(Duration::from_millis(10));
+        let before = std::mem::replace(&mut seen, end());
+        if before == seen {
+            break;
+        }
+    }
+    copy.wait().unwrap();
+    assert_eq!(end(), seen);
     no_violations(&late);
 }
 

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use transship_core::{Error, MAX_DEPTH, Stop, Tensor, TensorTree, Visitor, for_each_tensor};
+use transship_core::{
+    CopyOptions, CopyPolicy, Device, Error, MAX_DEPTH, Stop, Tensor, TensorTree, Visitor, for_each_path,
+    for_each_tensor, start_copy, start_copy_into, start_copy_to_all,
+};
 
 fn tensor(id: f32) -> Tensor {
     Tensor::from_vec(vec![id], &[1]).unwrap()
@@ -166,4 +169,94 @@ fn what_the_visitor_refuses_ends_the_visit() {
     });
     assert!(matches!(result, Err(Error::NotReady)));
     assert_eq!(seen, 2);
+}
+
+#[test]
+fn what_is_shared_is_visited_as_the_own_of_each() {
+    let shared = Arc::new(vec![tensor(0.0), tensor(1.0)]);
+    let mut tree = (Arc::clone(&shared), Some(Arc::clone(&shared)));
+    for_each_tensor(&mut tree, |seen| {
+        *seen = tensor(id(seen) + 10.0);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(ids(&mut tree), [10.0, 11.0, 10.0, 11.0]);
+    assert_eq!(shared.iter().map(id).collect::<Vec<_>>(), [0.0, 1.0], "others keep theirs");
+
+    let mut alone = Arc::new(vec![tensor(2.0)]);
+    let address = Arc::as_ptr(&alone);
+    assert_eq!(ids(&mut alone), [2.0]);
+    assert_eq!(Arc::as_ptr(&alone), address, "what nobody shares is not cloned");
+}
+
+/// Cannot be cloned while it is looked at.
+struct Never;
+
+impl Clone for Never {
+    fn clone(&self) -> Self {
+        unreachable!("what holds no tensor was cloned")
+    }
+}
+
+impl TensorTree for Never {
+    const MAY_HOLD_TENSORS: bool = false;
+
+    fn visit(&mut self, _: &mut Visitor<'_>) -> Result<(), Stop> {
+        unreachable!("a type that holds no tensor was looked into")
+    }
+}
+
+#[test]
+fn what_is_shared_and_holds_no_tensor_is_not_cloned() {
+    const { assert!(!<Arc<Never>>::MAY_HOLD_TENSORS) };
+    let shared = Arc::new(Never);
+    ids(&mut Arc::clone(&shared));
+    ids(&mut (Arc::clone(&shared), vec![Arc::clone(&shared)]));
+    assert_eq!(Arc::strong_count(&shared), 1);
+}
+
+#[test]
+fn a_copy_of_what_is_shared_leaves_the_others_as_they_are() {
+    let host = Device::host();
+    let shared = Arc::new(vec![tensor(0.0), tensor(1.0)]);
+    let options = || CopyOptions::default().policy(CopyPolicy::Always);
+    let copy = start_copy(vec![Arc::clone(&shared), Arc::clone(&shared)], &host, options()).unwrap();
+    assert_eq!(shared.iter().map(id).collect::<Vec<_>>(), [0.0, 1.0], "while it is in flight, too");
+    let copies = copy.wait().unwrap();
+    assert!(!Arc::ptr_eq(&copies[0], &copies[1]), "sharing of the structure is lost");
+    assert!(copies[0][1].shares_memory_with(&copies[1][1]), "that of the memory is not");
+    assert!(!copies[0][1].shares_memory_with(&shared[1]));
+    assert_eq!(copies.iter().flat_map(|copy| copy.iter().map(id)).collect::<Vec<_>>(), [0.0, 1.0, 0.0, 1.0]);
+
+    let all = start_copy_to_all(Arc::clone(&shared), &[host.clone(), host.clone()], options()).unwrap();
+    for copy in all {
+        assert_eq!(copy.wait().unwrap().iter().map(id).collect::<Vec<_>>(), [0.0, 1.0]);
+    }
+
+    let refused = start_copy(Arc::clone(&shared), &host, options().max_chunk_bytes(0)).unwrap_err();
+    assert_eq!(refused.into_value().unwrap().iter().map(id).collect::<Vec<_>>(), [0.0, 1.0]);
+    assert_eq!(shared.iter().map(id).collect::<Vec<_>>(), [0.0, 1.0]);
+}
+
+#[test]
+fn what_is_shared_is_paired_and_shown() {
+    let value = Arc::new(vec![tensor(7.0)]);
+    let mut names = Vec::new();
+    for_each_path(&value, |path, _| {
+        names.push(path.to_string());
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(names, ["[0]"]);
+
+    let held = Arc::new(vec![tensor(0.0)]);
+    let filled = start_copy_into(Arc::clone(&value), held, CopyOptions::default()).unwrap().wait().unwrap();
+    assert_eq!(id(&filled[0]), 7.0);
+    let others = Arc::clone(&filled);
+    let refused = start_copy_into(value, filled, CopyOptions::default()).unwrap_err();
+    assert!(
+        matches!(refused.error(), Error::UnsuitedTensor { error, .. } if matches!(**error, Error::NotWritable { .. })),
+        "{refused:#}"
+    );
+    assert_eq!(id(&others[0]), 7.0);
 }

@@ -249,6 +249,40 @@ fn neighbours_are_one_launch() {
     no_violations(&late);
 }
 
+/// What is staged decides who is packed, where the target casts: 150 KB of which 600 KB come out are, and 600 KB of which 2.4 MB come
+/// out are not.
+/// catches: 490-packed-by-what-comes-out
+#[test]
+fn images_are_packed_by_what_crosses_the_link() {
+    let pixels = 3 * 224 * 224;
+    let batch: Vec<_> = (0..32).map(|seed| image(pixels, seed)).collect();
+    let (late, device) = late();
+    let (there, report) = copied(&batch, &device, scaled());
+    assert_eq!((report.packed, report.alone, report.chunks), (32, 0, 1), "{report}");
+    assert!(report.gathered <= 16, "{report}");
+    assert_same(there, &by_the_host(&batch, &scaled()));
+    let (_, report) = copied(&batch, &device, scaled().max_packed_bytes(pixels - 1));
+    assert_eq!((report.packed, report.alone), (0, 32), "{report}");
+    let (_, report) = copied(&[image(600_000, 1), image(600_000, 2)], &device, scaled());
+    assert_eq!((report.packed, report.alone), (0, 2), "{report}");
+    no_violations(&late);
+}
+
+/// catches: 491-packed-as-if-the-target-cast
+#[test]
+fn what_the_host_casts_is_packed_by_what_comes_out() {
+    let images = [image(150_000, 1), image(150_000, 2)];
+    let (_, with_kernels) = late();
+    let (_, without) = support::with(LateConfig::new("late"));
+    for (device, options) in [(&with_kernels, scaled().pinned_staging(false)), (&without, scaled())] {
+        let (_, report) = copied(&images, device, options);
+        assert_eq!((report.packed, report.alone, report.gathered), (0, 2, 0), "{report}");
+    }
+    let doubles = [tensor(5, 80_000, 1), tensor(5, 80_000, 2)];
+    let (_, report) = copied(&doubles, &with_kernels, casts());
+    assert_eq!((report.packed, report.alone), (2, 0), "{report}");
+}
+
 /// Up to 1 MiB, as it is staged, the caller's thread carries.
 #[test]
 fn an_image_of_one_mib_is_carried_at_once() {

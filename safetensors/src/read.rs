@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::ops::Range;
 
 use transship_core::Cast;
 
@@ -100,7 +101,7 @@ impl<'a> Reader<'a> {
         let Some(Piece { first, bytes, .. }) = pieces.first().copied() else { return Ahead::NOT };
         let (selection, span) = (&tensor.selection, tensor.selection.span(first, bytes));
         match selection.gap() {
-            _ if self.window.have(tensor.file, span.start, bytes).is_some() => Ahead::NOT,
+            _ if self.have(tensor.file, &span) => Ahead::NOT,
             0 => Ahead {
                 buffered: self.end_of_neighbours(tensor.file, pieces, BUFFERED),
                 direct: self.end_of_neighbours(tensor.file, pieces, DIRECT),
@@ -108,6 +109,12 @@ impl<'a> Reader<'a> {
             1..=GAP => Ahead { buffered: span.end, direct: span.end },
             _ => Ahead::NOT,
         }
+    }
+
+    /// Whether all of these bytes were read already.
+    fn have(&self, file: usize, span: &Range<u64>) -> bool {
+        let bytes = usize::try_from(span.end - span.start);
+        bytes.is_ok_and(|bytes| self.window.have(file, span.start, bytes).is_some())
     }
 
     /// Where the last of those of the first pieces ends that lie one behind the other in the file, and are together no larger than `most`; that of the
@@ -259,6 +266,73 @@ mod tests {
         }
     }
 
+    /// Counts reads that go straight there: each is a call of the system.
+    #[derive(Default)]
+    struct Counting {
+        bytes: Vec<u8>,
+        straight_reads: usize,
+    }
+
+    impl Destination for Counting {
+        fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+            self.bytes.put(bytes)
+        }
+
+        fn put_cast(&mut self, cast: &Cast, elements: &[u8]) -> Result<(), Error> {
+            self.bytes.put_cast(cast, elements)
+        }
+
+        fn pad(&mut self, bytes: usize) -> Result<(), Error> {
+            self.bytes.pad(bytes)
+        }
+
+        fn read(&mut self, file: &OpenFile, offset: u64, most: usize) -> io::Result<usize> {
+            self.straight_reads += 1;
+            self.bytes.read(file, offset, most)
+        }
+    }
+
+    /// A file with a tensor of bytes of this shape.
+    fn file_of(data: &[u8], shape: &[usize], folder: &std::path::Path) -> tempfile::NamedTempFile {
+        let end = data.len();
+        let header = format!(r#"{{"t":{{"dtype":"U8","shape":{shape:?},"data_offsets":[0,{end}]}}}}"#);
+        let named = tempfile::NamedTempFile::new_in(folder).unwrap();
+        let text = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat();
+        std::fs::write(named.path(), text).unwrap();
+        named
+    }
+
+    /// A direct read ends with a whole block, which has some of the next piece: its runs are read together all the same.
+    /// catches: 481-runs-behind-a-direct-read-one-by-one
+    #[test]
+    fn runs_behind_a_direct_read_are_read_together() {
+        const ROW: usize = 100;
+        const RUN: usize = 10;
+        const BLOCK: u64 = 4096;
+        let (rows, program) = (40_000, std::env::current_exe().unwrap());
+        let data: Vec<u8> = (0..rows * ROW).map(|at| (at * 7 + at / 251) as u8).collect();
+        let named = file_of(&data, &[rows, ROW], program.parent().unwrap());
+        let narrow = |_: &str, _: &[usize]| Some((1, 0..RUN));
+        let mut wanted = Wanted { filter: None, narrow: Some(Box::new(narrow)), casts: Vec::new() };
+        let sources = Sources::of_files(&[named.path().to_owned()], &mut wanted).unwrap();
+        let selection = &sources.tensors[0].selection;
+        // The last row of a direct read whose last block has as much behind it as can be.
+        let is_short = |rows: &usize| selection.span(0, rows * RUN).end % BLOCK < ROW as u64;
+        let first = (rows / 4..).find(is_short).unwrap() * RUN;
+        let pieces = [(0, first), (first, 100 * RUN)].map(|(first, bytes)| Piece {
+            tensor: 0,
+            first,
+            bytes,
+            padding: 0,
+        });
+        let (progress, mut read) = (Progress::default(), Counting::default());
+        let mut reader = Reader::new(&sources, DirectReads::Always, &progress);
+        reader.read_all(&pieces, &mut read).unwrap();
+        let expected = data.chunks(ROW).flat_map(|row| &row[..RUN]).take(first + 100 * RUN);
+        assert!(read.bytes.iter().eq(expected));
+        assert!(read.straight_reads <= 1, "{} calls for 100 runs", read.straight_reads);
+    }
+
     fn drop_from_cache(file: &File) {
         file.sync_all().unwrap();
         fadvise(file, 0, None, Advice::DontNeed).unwrap();
@@ -268,12 +342,9 @@ mod tests {
     #[test]
     fn what_is_not_cached_is_read_from_the_disk_and_the_rest_from_the_cache() {
         let data: Vec<u8> = (0..(3 << 20) + 12_345_usize).map(|at| (at * 7 + at / 251) as u8).collect();
-        let header = format!(r#"{{"t":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#, data.len());
         let program = std::env::current_exe().unwrap();
         let on_disk = program.parent().unwrap();
-        let named = tempfile::NamedTempFile::new_in(on_disk).unwrap();
-        let text = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
-        std::fs::write(named.path(), text).unwrap();
+        let named = file_of(&data, &[data.len()], on_disk);
         let mut wanted = Wanted { filter: None, narrow: None, casts: Vec::new() };
         let sources = Sources::of_files(&[named.path().to_owned()], &mut wanted).unwrap();
         let file = sources.file(0).unwrap();

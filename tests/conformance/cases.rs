@@ -1,5 +1,6 @@
 //! The cases, by subject.
 
+mod allocator;
 mod awaiting;
 mod cast;
 mod devices;
@@ -32,6 +33,7 @@ use crate::suite::Case;
 /// Every case, made anew for each backend.
 pub(crate) fn all() -> Vec<Case> {
     let subjects = [
+        allocator::cases,
         awaiting::cases,
         cast::cases,
         devices::cases,

@@ -1,7 +1,11 @@
 //! From one device to another.
 
-use transship_core::{CopyOptions, Tensor, start_copy, start_copy_into};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use transship_core::{Cast, CopyOptions, DType, Tensor, start_copy, start_copy_into};
+
+use super::memory::lent;
 use crate::bed::{self, bytes, down, numbers};
 use crate::detection;
 use crate::driver::{RawStream, stream_from_raw};
@@ -85,6 +89,39 @@ pub(crate) fn parts_come_in_the_order_of_the_targets_stream() -> Outcome {
         stall.release();
         assert!(is_right(second.wait_on(&stream)?, 40)?, "out of order");
         stream.synchronize()?;
+    }
+    Ok(())
+}
+
+/// Its own device reads it, and writes what lies in it without gaps to the other one: no other kernel may reach it.
+pub(crate) fn columns_of_memory_of_others_go_to_another_device() -> Outcome {
+    let devices = [bed::warm_device(0), bed::warm_device(1)];
+    let content: Vec<u8> = (0..40_000).map(|index| (index % 251) as u8).collect();
+    let here = Tensor::from(content.clone()).reshape(&[400, 100])?;
+    let expected = here.narrow(1, 10, 30)?;
+    for [from, to] in [[&devices[0], &devices[1]], [&devices[1], &devices[0]]] {
+        if !to.backend().is_written_by(&**from.backend()) {
+            println!("{} does not write to {}", from.id(), to.id());
+            continue;
+        }
+        let freed = Arc::new(AtomicUsize::new(0));
+        let columns = || lent(from, &content, &freed)?.reshape(&[400, 100])?.narrow(1, 10, 30);
+        let own = bed::up(here.clone(), from).narrow(1, 10, 30)?;
+
+        let batch = vec![columns()?, own, columns()?];
+        let (there, report) = start_copy(batch, to, CopyOptions::default())?.wait_with_report()?;
+        assert!(there[0].is_contiguous() && report.copied_bytes == 3 * 12_000, "{report}");
+        assert_eq!(bytes(down(there)), vec![expected.to_bytes()?; 3]);
+
+        let floats = CopyOptions::default().cast(Cast::new(DType::U8, DType::F32));
+        let there = start_copy(columns()?, to, floats)?.wait()?;
+        let widened = expected.to_vec::<u8>()?.into_iter().map(f32::from).collect::<Vec<_>>();
+        assert_eq!(down(there).to_vec::<f32>()?, widened);
+
+        let held = bed::up(Tensor::from(vec![0_u8; 12_000]).reshape(&[400, 30])?, to);
+        let filled = start_copy_into(columns()?, held, CopyOptions::default())?.wait()?;
+        assert_eq!(bytes(down(filled)), [expected.to_bytes()?]);
+        assert!(bed::eventually(|| freed.load(Ordering::SeqCst) == 4), "the memory was not let go of");
     }
     Ok(())
 }

@@ -59,6 +59,8 @@ pub(crate) fn all() -> Vec<Case> {
         case!(order::a_position_covers_submissions_of_the_program),
         case!(buffers::what_the_host_writes_is_not_shown),
         case!(buffers::a_buffer_is_copied_into),
+        case!(buffers::tensors_lie_in_memory_of_another_allocator),
+        case!(buffers::a_lent_part_is_read_and_kept),
         case!(lost::destroyed_with_copies_in_flight, may_leak: true),
         case!(lost::destroyed_while_idle, may_leak: true),
         case!(lost::destroyed_where_the_host_writes, may_leak: true),

@@ -5,23 +5,36 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::visit::Visit;
-use syn::{Data, DeriveInput, Error, Field, Fields, Ident, Member, Path, Result, Type, parse_quote};
+use syn::{
+    Data, DeriveInput, Error, Field, Fields, Generics, Ident, Member, Path, Result, Type, parse_quote,
+};
 
-use crate::attributes::{TypeAttributes, is_skipped};
+use crate::attributes::{FieldAttributes, Macro, TypeAttributes};
 use crate::bounds;
 
 /// `impl TensorTree for` the type.
 pub(crate) fn tensor_tree(input: &DeriveInput) -> Result<TokenStream> {
-    let TypeAttributes { krate, bound } = TypeAttributes::parse(&input.attrs)?;
+    let TypeAttributes { krate, bound, .. } = TypeAttributes::parse(&input.attrs, Macro::TensorTree)?;
     let shapes = shapes(input)?;
     let visited = shapes.iter().flat_map(|shape| &shape.visited).map(|field| field.kind);
     let bounds = bound.unwrap_or_else(|| bounds::of_fields(&input.generics, visited, &krate));
 
     let mut generics = input.generics.clone();
     generics.make_where_clause().predicates.extend(bounds);
+    implementation(input, &generics, &krate, &[&input.ident])
+}
+
+/// The same with generics whose bounds are complete. A type that names one of `selves` in a field holds itself.
+pub(crate) fn implementation(
+    input: &DeriveInput,
+    generics: &Generics,
+    krate: &Path,
+    selves: &[&Ident],
+) -> Result<TokenStream> {
+    let shapes = shapes(input)?;
     let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
     let name = &input.ident;
-    let body = body(&shapes, name, &krate);
+    let body = body(&shapes, selves, krate);
     Ok(quote! {
         #[automatically_derived]
         #[allow(deprecated)]
@@ -66,7 +79,7 @@ fn shapes(input: &DeriveInput) -> Result<Vec<Shape<'_>>> {
             .map(|variant| {
                 let name = &variant.ident;
                 let fields = visited(&variant.fields)?;
-                let skip = is_skipped(&variant.attrs)?;
+                let skip = FieldAttributes::parse(&variant.attrs, Macro::TensorTree)?.is_skipped;
                 let visited = if skip { Vec::new() } else { fields };
                 Ok(Shape { path: parse_quote!(Self::#name), variant: Some(name.to_string()), visited })
             })
@@ -81,7 +94,7 @@ fn shapes(input: &DeriveInput) -> Result<Vec<Shape<'_>>> {
 fn visited(fields: &Fields) -> Result<Vec<VisitedField<'_>>> {
     let mut visited = Vec::new();
     for (member, Field { ty, attrs, .. }) in fields.members().zip(fields) {
-        if !is_skipped(attrs)? {
+        if !FieldAttributes::parse(attrs, Macro::TensorTree)?.is_skipped {
             visited.push(VisitedField { member, kind: ty });
         }
     }
@@ -90,7 +103,7 @@ fn visited(fields: &Fields) -> Result<Vec<VisitedField<'_>>> {
 
 /// The items of the implementation. A type without a visited field holds no tensor; any other one may: a constant that
 /// asked its fields would have no value for a recursive type.
-fn body(shapes: &[Shape<'_>], name: &Ident, krate: &Path) -> TokenStream {
+fn body(shapes: &[Shape<'_>], selves: &[&Ident], krate: &Path) -> TokenStream {
     if shapes.iter().all(|shape| shape.visited.is_empty()) {
         return quote! {
             const MAY_HOLD_TENSORS: bool = false;
@@ -103,7 +116,7 @@ fn body(shapes: &[Shape<'_>], name: &Ident, krate: &Path) -> TokenStream {
     }
     let visitor = Ident::new("__visitor", Span::mixed_site());
     let nested =
-        Ident::new(if holds_itself(shapes, name) { "recursive" } else { "nested" }, Span::mixed_site());
+        Ident::new(if holds_itself(shapes, selves) { "recursive" } else { "nested" }, Span::mixed_site());
     let visits = shapes.iter().map(|shape| visit_arm(shape, krate, &visitor));
     let (pair, show) = (pair(shapes, krate), show(shapes, krate));
     quote! {
@@ -123,15 +136,21 @@ fn body(shapes: &[Shape<'_>], name: &Ident, krate: &Path) -> TokenStream {
 
 /// Whether the type names itself in a field. Types that hold themselves by way of others do so in boxes, as a rule, which look
 /// after the stack as well.
-fn holds_itself(shapes: &[Shape<'_>], name: &Ident) -> bool {
-    struct Search<'a>(&'a Ident, bool);
+fn holds_itself(shapes: &[Shape<'_>], selves: &[&Ident]) -> bool {
+    let mut visited = shapes.iter().flat_map(|shape| &shape.visited);
+    visited.any(|field| names_one_of(field.kind, selves))
+}
+
+/// Whether one of these names, or `Self`, is part of a type.
+pub(crate) fn names_one_of(kind: &Type, names: &[&Ident]) -> bool {
+    struct Search<'a>(&'a [&'a Ident], bool);
     impl<'t> Visit<'t> for Search<'_> {
         fn visit_ident(&mut self, ident: &'t Ident) {
-            self.1 |= ident == self.0 || ident == "Self";
+            self.1 |= self.0.contains(&ident) || ident == "Self";
         }
     }
-    let mut search = Search(name, false);
-    shapes.iter().flat_map(|shape| &shape.visited).for_each(|field| search.visit_type(field.kind));
+    let mut search = Search(names, false);
+    search.visit_type(kind);
     search.1
 }
 

@@ -116,6 +116,11 @@ pub unsafe trait Backend: Any + Send + Sync {
     /// [`Error::InvalidMemory`] where the driver knows that the description is wrong.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
 
+    /// Whether memory has addresses, by which [`wrap`](Backend::wrap) describes it.
+    fn takes_addresses(&self) -> bool {
+        true
+    }
+
     /// Page-locks memory of the program where it lies, so that copies of every device of this driver use it as they use staging,
     /// through [`HostSide::Buffer`](crate::backend::HostSide::Buffer). `bytes` is not 0; `start` need not be aligned. May block for milliseconds.
     ///
@@ -207,6 +212,14 @@ pub unsafe trait Backend: Any + Send + Sync {
 
     /// Whether this device can run [`CopyOp::Between`] from a buffer of `other` (which may be itself).
     fn reaches(&self, other: &dyn Backend) -> bool;
+
+    /// Whether kernels of `source`, another device, write to memory that this one has [allocated](Self::allocate). They run a
+    /// [`CopyOp::Gather`] of this device out of memory that the program has allocated on `source` ([`wrap`](Self::wrap)), which it need not have
+    /// opened to kernels of this one.
+    fn is_written_by(&self, source: &dyn Backend) -> bool {
+        let _ = source;
+        false
+    }
 
     /// Whether copies of this device read staging blocks of `other` (which may be itself) as they read their own, several
     /// submissions at a time. One block then serves copies of the same bytes to all such devices.

@@ -49,7 +49,8 @@ pub enum CopyOp<'a> {
     /// [`Limits::largest_strided`](crate::backend::Limits::largest_strided) says so.
     Gather {
         /// The source: a buffer of the device that runs the copy, or of one that it
-        /// [reaches](crate::backend::Backend::reaches).
+        /// [reaches](crate::backend::Backend::reaches); memory of the program on another device only where that one
+        /// [writes](crate::backend::Backend::is_written_by) to `to`, which this one has allocated.
         from: &'a dyn Buffer,
         /// The elements in `from`. At most [`Runs::MOST_DIMS`](crate::backend::Runs::MOST_DIMS) dimensions.
         elements: &'a Elements,

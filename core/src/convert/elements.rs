@@ -141,11 +141,27 @@ fn integers(cast: &Cast, from: &[u8], to: &mut [u8]) {
 
 /// The number and the value of the first integer of `from` that the type that `cast` makes cannot hold.
 pub(crate) fn first_that_does_not_fit(cast: &Cast, from: &[u8]) -> Option<(usize, i128)> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has it.
+        return unsafe { first_that_does_not_fit_by_256_bits(cast, from) };
+    }
+    first_that_does_not_fit_anywhere(cast, from)
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[target_feature(enable = "avx2")]
+fn first_that_does_not_fit_by_256_bits(cast: &Cast, from: &[u8]) -> Option<(usize, i128)> {
+    first_that_does_not_fit_anywhere(cast, from)
+}
+
+#[inline(always)]
+fn first_that_does_not_fit_anywhere(cast: &Cast, from: &[u8]) -> Option<(usize, i128)> {
     match_integers!(cast, first_outside(from))
 }
 
 /// An integer of up to 64 bits.
-trait Integer: AnyBitPattern + NoUninit + Into<i128> {
+trait Integer: AnyBitPattern + NoUninit + Into<i128> + PartialOrd {
     const SMALLEST: i128;
     const LARGEST: i128;
 
@@ -174,12 +190,20 @@ fn clamp<S: Integer, D: Integer>(from: &[u8], to: &mut [u8]) {
     each(from, to, |value: S| D::of(value.into().clamp(D::SMALLEST, D::LARGEST)));
 }
 
+#[inline(always)]
 fn first_outside<S: Integer, D: Integer>(from: &[u8]) -> Option<(usize, i128)> {
     if D::SMALLEST <= S::SMALLEST && S::LARGEST <= D::LARGEST {
         return None;
     }
-    let values = elements::<S>(from).iter().map(|value| (*value).into());
-    values.enumerate().find(|(_, value)| !(D::SMALLEST..=D::LARGEST).contains(value))
+    let (least, most) = (S::of(D::SMALLEST.max(S::SMALLEST)), S::of(D::LARGEST.min(S::LARGEST)));
+    let is_outside = |value: S| (value < least) | (value > most);
+    let values = elements::<S>(from);
+    // All of them, so that the compiler takes vectors: hardly ever is there one.
+    if !values.iter().fold(false, |any, value| any | is_outside(*value)) {
+        return None;
+    }
+    let (number, value) = values.iter().enumerate().find(|(_, value)| is_outside(**value))?;
+    Some((number, (*value).into()))
 }
 
 #[inline(always)]

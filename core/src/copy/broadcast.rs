@@ -72,7 +72,7 @@ pub fn start_copy_to_all<S: TensorTree + Clone>(
             return Err(broadcast.fail(error));
         }
     }
-    match broadcast.launch(&span) {
+    match broadcast.allocate_by_program(&options).and_then(|()| broadcast.launch(&span)) {
         Ok(()) => Ok(broadcast.into_handles()),
         Err(error) => Err(broadcast.fail(error)),
     }
@@ -126,6 +126,11 @@ impl<S: TensorTree + Clone> Broadcast<S> {
     fn found(&mut self, Prepared { value, job, report }: Prepared<S>) {
         self.copies.push((self.plans.len(), job.clone(), report));
         self.plans.push(SharedPlan { value: Some(value), jobs: JobGroup::of(job), workers: None, copies: 1 });
+    }
+
+    /// Has the program allocate for all, before one is launched.
+    fn allocate_by_program(&self, options: &CopyOptions) -> Result<()> {
+        self.copies.iter().try_for_each(|(_, job, _)| job.allocate_by_program(options))
     }
 
     /// Launches all; fails if no copy can be.

@@ -6,6 +6,7 @@ pub(crate) mod future;
 pub(crate) mod handle;
 pub(crate) mod into;
 pub(crate) mod pairing;
+pub(crate) mod placements;
 pub(crate) mod progress;
 pub(crate) mod progress_stream;
 pub(crate) mod put_callers_memory;

@@ -110,7 +110,7 @@ impl PairSink for Taking<'_> {
         self.scan().map_err(Stop::new)?;
         let Self { leaves, scan: Some(scan), held, .. } = self else { return Ok(()) };
         let index = leaves.len();
-        scan.note_gaps(held.strided(index).is_some());
+        scan.note_destination(held.strided(index).is_some(), held.is_lent(index));
         leaves.take(tensor, scan).map_err(|stop| match stop.into_reason() {
             failed @ Error::CopyFailed(_) => Stop::new(unsuited(index, SOURCE, failed)),
             other => Stop::new(other),

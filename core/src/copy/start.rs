@@ -21,7 +21,7 @@ use crate::tree::tensor_tree::TensorTree;
 /// With one exception, which is the driver's: a stream takes only so many submissions that it has not begun. CUDA's takes 1,022
 /// small copies on a stream that stands still (an H200, driver 13.0); the next call waits until the stream goes on, on whichever
 /// thread, and calls on other threads may have to wait for that one. A thread that starts a thousand copies without waiting for
-/// any, behind a kernel that waits for the host, waits here.
+/// any, behind a kernel that waits for the host, waits here. An [allocator of the program](CopyOptions::allocator) may block as well.
 ///
 /// The structure comes out of the handle with its tensors on `to`. Meanwhile the copy owns it: sources cannot be
 /// freed or changed while they are read, whatever happens to the handle.
@@ -67,7 +67,7 @@ pub fn start_copy<S: TensorTree>(
     let _timed = completion.metrics.timed("start_copy");
     let Prepared { mut value, job, report } = Prepared::new(value, to, &options, completion)?;
     job.describe(&span);
-    match launch(&job, &span) {
+    match job.allocate_by_program(&options).and_then(|()| launch(&job, &span)) {
         Ok(workers) => Ok(CopyHandle::new(value, job, workers, report)),
         Err(error) => {
             job.completion.fail(error.clone());

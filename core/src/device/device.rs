@@ -174,6 +174,12 @@ impl Device {
         background.push(Arc::downgrade(copy));
     }
 
+    /// The copies of this device that workers carry out, and that have all memory that they fill.
+    pub(crate) fn background_with_memory(&self) -> Vec<Arc<Completion>> {
+        let known: Vec<_> = self.0.parts.background.lock().iter().filter_map(Weak::upgrade).collect();
+        known.into_iter().filter(|copy| copy.has_memory()).collect()
+    }
+
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,21 +1,15 @@
 //! Memory of a device: pinned blocks, budgets, buffers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::backend::{Buffer, DeviceMemory, Direction};
+use crate::backend::{DeviceMemory, Direction};
 use crate::device::block_size;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
-use crate::in_flight::memory_budget::{Allocated, Exceeded, Reservation};
-use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
 use crate::staging::block_accounts::PoolUsage;
 use crate::staging::pool::StagingPool;
 use crate::timeline::recorder::Recorder;
-
-/// Who waits for room looks so often whether it is still wanted.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Device {
     /// Allocates staging memory for copies of `bytes` bytes and warms the device's own memory up, so that the first such
@@ -91,7 +85,10 @@ impl Device {
     /// Counted in the bytes of their buffers, for every thread and stream that copies to this instance of the device.
     ///
     /// - What would exceed it is [`Error::OverBudget`], before the driver is asked. A copy gives its structure back.
-    /// - Memory that was dropped while streams use it counts until they have come by. Leaked memory counts for ever.
+    /// - Memory that was dropped while streams use it counts until they have come by, and so does what a copy in flight uses. Leaked
+    ///   memory counts for ever.
+    /// - A copy that does not fit waits, on a worker, for what is in flight on the device by then, and for no tensor that the program
+    ///   holds. While the device stands still it waits on, within its [deadline](crate::CopyOptions::deadline).
     /// - Memory of others that was wrapped does not count, nor do pinned staging and results, which have budgets of their own.
     /// - What the driver holds in reserve does not count: [`memory`](Self::memory) has it as `reserved`, [`trim`](Self::trim) gives it back.
     /// - Nothing is freed if more is in use already: then nothing is allocated until less is.
@@ -163,69 +160,6 @@ impl Device {
         if let Ok(DeviceMemory { used: Some(used), .. }) = self.memory() {
             recorder.sample(self.id(), "device memory in use", used);
         }
-    }
-
-    /// Allocates memory of the device in stream order of `queue`, within its budget: at least `bytes` bytes, in whole granules. If
-    /// there is none left, idle memory is given back to the driver first, and that once.
-    pub(crate) fn allocate(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Allocated> {
-        self.allocate_by(bytes, |bytes| self.backend().allocate(bytes, &**queue.stream()))
-    }
-
-    /// The same, of memory that the host writes first, where there is some.
-    pub(crate) fn allocate_open(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Allocated> {
-        self.allocate_by(bytes, |bytes| self.backend().allocate_open(bytes, &**queue.stream()))
-    }
-
-    fn allocate_by(
-        &self,
-        bytes: usize,
-        allocate: impl Fn(usize) -> Result<Box<dyn Buffer>>,
-    ) -> Result<Allocated> {
-        let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
-        let rounded = self.limits().copy_granularity.round_up(bytes).filter(|rounded| *rounded <= limit);
-        let rounded = rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })?;
-        let reserved = self.reserve(rounded)?;
-        let buffer = match allocate(rounded) {
-            Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => allocate(rounded),
-            other => other,
-        }?;
-        Ok(Allocated::new(buffer, reserved))
-    }
-
-    /// Waits a moment for streams to come by what was freed behind them, if that makes room for what was refused; otherwise it stays
-    /// refused.
-    pub(crate) fn wait_for_room(&self, refused: Error) -> Result<()> {
-        match has_room_later(&refused) {
-            true => self.budget().wait(LOOK_AGAIN),
-            false => return Err(refused),
-        }
-        Ok(())
-    }
-
-    fn reserve(&self, requested: usize) -> Result<Reservation> {
-        let reserve = || self.budget().reserve(requested);
-        // What copies have used may be free, and nobody has asked yet. A queue that fails says so to its own copies.
-        let reserved = reserve().or_else(|_| {
-            let _ = self.staging().settle_queues();
-            reserve()
-        });
-        reserved.map_err(|Exceeded { budget, used, leaving }| Error::OverBudget {
-            device: self.id(),
-            requested,
-            used,
-            leaving,
-            budget,
-        })
-    }
-}
-
-/// Whether what was refused is within the budget as soon as streams have come by what was freed behind them.
-pub(crate) fn has_room_later(refused: &Error) -> bool {
-    match refused {
-        Error::OverBudget { requested, used, leaving, budget, .. } => {
-            used.saturating_sub(*leaving).checked_add(*requested).is_some_and(|sum| sum <= *budget)
-        }
-        _ => false,
     }
 }
 

@@ -25,6 +25,16 @@ impl Stream {
         Self { device: device.clone(), queue: device.queue_of(stream) }
     }
 
+    /// That of a queue of `device`.
+    pub(crate) fn of_queue(device: &Device, queue: &Arc<SubmissionQueue>) -> Self {
+        Self { device: device.clone(), queue: queue.clone() }
+    }
+
+    /// Whether both are the same object of the backend's.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.backend_stream(), other.backend_stream())
+    }
+
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.device

@@ -19,8 +19,15 @@ use crate::error::Error;
 pub struct Refused<V>(Box<(Error, V)>);
 
 impl<V> Refused<V> {
-    pub(crate) fn new(error: Error, value: V) -> Self {
+    /// A refusal that gives `value` back.
+    pub fn new(error: Error, value: V) -> Self {
         Self(Box::new((error, value)))
+    }
+
+    /// The same with what `of` makes of the value.
+    pub(crate) fn map<W>(self, of: impl FnOnce(V) -> W) -> Refused<W> {
+        let (error, value) = self.into_parts();
+        Refused::new(error, of(value))
     }
 
     /// Why.

@@ -85,20 +85,16 @@ impl Filler {
     }
 
     /// Allocates memory of at least `bytes` bytes for so many tensors, and returns its number. Where there are several, later copies
-    /// into them may overwrite what lies between them. Waits for streams that still use dropped tensors, if the device's budget has room
-    /// for it then ([`Device::set_memory_budget`]).
+    /// into them may overwrite what lies between them. Where the device's budget has no room, waits for what is in flight there
+    /// ([`Device::set_memory_budget`]).
     ///
     /// # Errors
     ///
     /// [`Error::TooLarge`], [`Error::OutOfMemory`], [`Error::OverBudget`], or what the driver says.
     pub fn allocate(&mut self, bytes: usize, tensors: usize) -> Result<usize> {
         fork::check()?;
-        let buffer = loop {
-            match self.device.allocate(bytes, &self.queue) {
-                Err(refused) => self.device.wait_for_room(refused)?,
-                Ok(allocated) => break allocated,
-            }
-        };
+        let mut reserved = self.device.reserve_patiently(self.device.granules(bytes)?, || true)?;
+        let buffer = self.device.allocate_of(&mut reserved, bytes, &self.queue)?;
         let gaps = if tensors > 1 { Gaps::Padding } else { Gaps::Kept };
         let filled = Some(self.filled.clone());
         self.memory.push(Storage::with_gaps(buffer, Some(self.device.clone()), filled, gaps));

@@ -110,6 +110,11 @@ impl CopyMetrics {
         self.submitted.store(nanoseconds(self.started.elapsed()).max(1), Ordering::Relaxed);
     }
 
+    /// Time from the call until the last piece was submitted.
+    pub(crate) fn submitted_after(&self) -> Option<Duration> {
+        Some(self.submitted.load(Ordering::Relaxed)).filter(|time| *time > 0).map(Duration::from_nanos)
+    }
+
     pub(crate) fn note_end(&self) {
         let after = self.started.elapsed();
         self.ended.store(nanoseconds(after).max(1), Ordering::Relaxed);

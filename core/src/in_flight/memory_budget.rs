@@ -1,19 +1,20 @@
 //! How much memory of a device tensors may have, and how much they have.
 //!
 //! Bytes are reserved before memory is allocated, and given back when it is free again: at once, or when the streams that it was freed
-//! behind have come by. What is leaked stays counted.
+//! behind have come by. What is leaked stays counted. Who waits for room stands in line, and gets what comes back at once: nobody who
+//! comes later takes it away.
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::backend::{Buffer, Ticket};
 use crate::error::Result;
+use crate::in_flight::line_for_room::Line;
 use crate::runtime::reactor::{Asked, Pollable};
+use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
-use crate::runtime::sync::{Mutex, thread};
 use crate::runtime::{reactor, workers};
 
 /// The budget where none was set.
@@ -23,11 +24,21 @@ const NONE: usize = usize::MAX;
 pub(crate) struct MemoryBudget {
     limit: AtomicUsize,
     used: AtomicUsize,
-    /// Freed behind streams that have not come by.
-    leaving: Mutex<Vec<Leaving>>,
+    leaving: Mutex<AllLeaving>,
+    line: Line,
+}
+
+/// What was freed behind streams that have not come by.
+#[derive(Default)]
+struct AllLeaving {
+    all: Vec<Leaving>,
+    /// How many there were so far.
+    entered: u64,
 }
 
 struct Leaving {
+    /// How many had entered before it.
+    turn: u64,
     bytes: usize,
     behind: SmallVec<[Ticket; 1]>,
 }
@@ -43,14 +54,22 @@ pub(crate) struct Exceeded {
 
 impl Exceeded {
     /// Whether `bytes` bytes more fit where so many are used.
-    fn fits(&self, bytes: usize, used: usize) -> bool {
+    pub(crate) fn fits(&self, bytes: usize, used: usize) -> bool {
         used.checked_add(bytes).is_some_and(|sum| sum <= self.budget)
     }
 }
 
+/// A place in the line of those who wait for room; given up when this is dropped.
+pub(crate) struct InLine {
+    budget: Arc<MemoryBudget>,
+    bytes: usize,
+    turn: u64,
+}
+
 /// Bytes that count as used until this is dropped. Whoever leaks the memory forgets this.
 pub(crate) struct Reservation {
-    budget: Arc<MemoryBudget>,
+    /// `None` for no bytes.
+    budget: Option<Arc<MemoryBudget>>,
     bytes: usize,
 }
 
@@ -63,12 +82,14 @@ pub(crate) struct Allocated {
 
 impl MemoryBudget {
     pub(crate) fn unlimited() -> Arc<Self> {
-        Arc::new(Self { limit: AtomicUsize::new(NONE), used: AtomicUsize::new(0), leaving: Mutex::default() })
+        let (limit, used) = (AtomicUsize::new(NONE), AtomicUsize::new(0));
+        Arc::new(Self { limit, used, leaving: Mutex::default(), line: Line::default() })
     }
 
     /// What is used already stays.
     pub(crate) fn set(&self, bytes: usize) {
         self.limit.store(bytes, Ordering::Relaxed);
+        self.serve_line();
     }
 
     /// `None` if there is no limit.
@@ -90,20 +111,30 @@ impl MemoryBudget {
                 return Err(exceeded);
             }
         }
-        Ok(Reservation { budget: self.clone(), bytes })
+        Ok(Reservation { budget: Some(self.clone()), bytes })
     }
 
-    /// Waits until streams have come by some of what was freed behind them, or for `most`; not at all where there is nothing of that.
-    pub(crate) fn wait(&self, most: Duration) {
-        let is_awaited = |ticket: &&Ticket| matches!(ticket.is_reached(), Ok(false));
-        let ticket = self.leaving.lock().iter().flat_map(|leaving| &leaving.behind).find(is_awaited).cloned();
-        if let Some(Ticket { stream, position }) = ticket
-            && stream.wait(position, Some(most)).is_err()
-        {
-            // Whether it is lost shows when it is asked. That it cannot be waited for is no reason to ask without a pause.
-            thread::sleep(most);
-        }
+    /// Waits for room for `bytes` bytes, behind those who wait already.
+    pub(crate) fn stand_in_line(self: &Arc<Self>, bytes: usize) -> InLine {
+        InLine { budget: self.clone(), bytes, turn: self.line.enter(bytes) }
+    }
+
+    /// How many pieces of memory were freed behind streams so far.
+    pub(crate) fn left(&self) -> u64 {
+        self.leaving.lock().entered
+    }
+
+    /// A position that the first `left` pieces of memory wait for that were freed behind streams; `None` if all of them are free.
+    pub(crate) fn awaited_by(&self, left: u64) -> Option<Ticket> {
         self.settle();
+        let leaving = self.leaving.lock();
+        let first = leaving.all.first().filter(|first| first.turn < left)?;
+        first
+            .behind
+            .iter()
+            .find(|ticket| !matches!(ticket.is_reached(), Ok(true)))
+            .or(first.behind.first())
+            .cloned()
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -113,16 +144,23 @@ impl MemoryBudget {
     }
 
     fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes > 0 {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            self.serve_line();
+        }
     }
 
-    fn exceeded(&self) -> Exceeded {
+    fn serve_line(&self) {
+        self.line.serve(|bytes| self.take(bytes));
+    }
+
+    pub(crate) fn exceeded(&self) -> Exceeded {
         // Bytes go from both at once, under this lock.
         let leaving = self.leaving.lock();
         Exceeded {
             budget: self.limit.load(Ordering::Relaxed),
             used: self.used.load(Ordering::Relaxed),
-            leaving: leaving.iter().map(|leaving| leaving.bytes).sum(),
+            leaving: leaving.all.iter().map(|leaving| leaving.bytes).sum(),
         }
     }
 
@@ -139,9 +177,9 @@ impl MemoryBudget {
             // It stays counted.
             Err(_) => true,
         };
-        let over: Vec<Leaving> = leaving.extract_if(.., &mut is_over).collect();
+        let over: Vec<Leaving> = leaving.all.extract_if(.., &mut is_over).collect();
         self.give_back(freed);
-        let is_empty = leaving.is_empty();
+        let is_empty = leaving.all.is_empty();
         drop(leaving);
         if !over.is_empty() {
             // With the last ticket a stream may go, and its owner.
@@ -153,8 +191,9 @@ impl MemoryBudget {
     /// Gives `bytes` bytes back when every ticket of `behind` is reached.
     fn give_back_behind(self: &Arc<Self>, bytes: usize, behind: SmallVec<[Ticket; 1]>) {
         let mut leaving = self.leaving.lock();
-        let is_first = leaving.is_empty();
-        leaving.push(Leaving { bytes, behind });
+        let (is_first, turn) = (leaving.all.is_empty(), leaving.entered);
+        leaving.all.push(Leaving { turn, bytes, behind });
+        leaving.entered += 1;
         drop(leaving);
         if is_first {
             // Without a reactor thread whoever reserves asks.
@@ -177,21 +216,54 @@ impl Leaving {
     }
 }
 
+impl InLine {
+    /// The room, once there is enough.
+    pub(crate) fn room(&self) -> Option<Reservation> {
+        self.budget.serve_line();
+        let is_served = self.budget.line.leave_if_served(self.turn);
+        is_served.then(|| Reservation { budget: Some(self.budget.clone()), bytes: self.bytes })
+    }
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        if self.budget.line.leave(self.turn) {
+            self.budget.give_back(self.bytes);
+        }
+    }
+}
+
 impl Reservation {
+    pub(crate) fn nothing() -> Self {
+        Self { budget: None, bytes: 0 }
+    }
+
+    /// Takes `bytes` bytes out of it, or what is left.
+    pub(crate) fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { budget: self.budget.clone(), bytes }
+    }
+
     /// The memory was given back to its device behind `behind`.
     fn end_behind(mut self, behind: SmallVec<[Ticket; 1]>) {
         if behind.iter().any(|ticket| ticket.stream.check().is_err()) {
             // What a lost stream may still use is leaked.
             mem::forget(self);
-        } else if !behind.is_empty() && self.budget.limit().is_some() {
-            self.budget.give_back_behind(mem::take(&mut self.bytes), behind);
+        } else if let Some(budget) = &self.budget
+            && !behind.is_empty()
+            && budget.limit().is_some()
+        {
+            budget.give_back_behind(mem::take(&mut self.bytes), behind);
         }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        if let Some(budget) = &self.budget {
+            budget.give_back(self.bytes);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod completion;
 pub(crate) mod copy_metrics;
 pub(crate) mod deferred_release;
 pub(crate) mod graph_use;
+pub(crate) mod line_for_room;
 pub(crate) mod locked_uses;
 pub(crate) mod memory_budget;
 pub(crate) mod released_lent;

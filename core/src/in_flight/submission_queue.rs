@@ -40,9 +40,13 @@ pub(crate) struct SubmissionQueue {
 #[derive(Default)]
 struct Entries {
     entries: VecDeque<Entry>,
+    /// How many have entered so far.
+    entered: u64,
 }
 
 struct Entry {
+    /// How many had entered before it.
+    turn: u64,
     /// [`SUBMITTING`] until the backend has returned it.
     position: u64,
     /// Its address identifies the entry.
@@ -64,6 +68,11 @@ impl Entry {
 }
 
 impl Entries {
+    fn enter(&mut self, keep: Arc<dyn Retained>) {
+        self.entries.push_back(Entry { turn: self.entered, position: SUBMITTING, keep });
+        self.entered += 1;
+    }
+
     /// Releases the entries that are done. They need not be at the front: an entry gets its position after it has entered the
     /// queue. No code of the program runs in here: memory that it has lent is collected ([`lent_collector::collect`]).
     fn release(&mut self, reached: u64) {
@@ -139,7 +148,7 @@ impl SubmissionQueue {
         self.check()?;
         let keep = Arc::new(keep);
         let number = Arc::as_ptr(&keep).cast();
-        self.entries.lock().entries.push_back(Entry { position: SUBMITTING, keep: keep.clone() });
+        self.entries.lock().enter(keep.clone());
         let mut guard = Submitting { queue: self, number, settled: false };
         let result = match keep.table() {
             // SAFETY: the ranges are the caller's promise; the queue owns `keep` from here on until the position is reached
@@ -220,6 +229,16 @@ impl SubmissionQueue {
         let submitted = |entry: &Entry| Some(entry.position).filter(|position| *position != SUBMITTING);
         let newest = self.entries.lock().entries.iter().filter_map(submitted).max();
         newest.map_or(Ok(()), |position| self.wait(position, None).map(|_| ()))
+    }
+
+    /// How many submissions have entered it so far.
+    pub(crate) fn entered(&self) -> u64 {
+        self.entries.lock().entered
+    }
+
+    /// Whether nothing is in flight of the first `entered` submissions that have entered it, and what they used is free.
+    pub(crate) fn has_released(&self, entered: u64) -> bool {
+        self.entries.lock().entries.front().is_none_or(|oldest| oldest.turn >= entered)
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::backend::host::memory::HostMemory;
 use crate::error::Result;
 use crate::in_flight::copy_metrics::Phase;
-use crate::in_flight::memory_budget::Allocated;
+use crate::in_flight::memory_budget::{Allocated, Reservation};
 use crate::job::chunk_memory::{Destination, Destinations};
 use crate::job::job::Job;
 use crate::job::result_blocks::{HostBlocks, HostResults};
@@ -21,17 +21,43 @@ fn are_open(buffers: &Buffers) -> bool {
 }
 
 impl Job {
-    /// Allocates what the copy fills, unless that is done. `None` if results may lie in idle blocks only and one is missing.
-    pub(crate) fn allocate(&self, host_results: HostResults) -> Result<Option<&Destinations>> {
+    /// Allocates what the copy fills, unless that is done: on a device, out of bytes that `reserve` counts as used. `None` if results
+    /// may lie in idle blocks only and one is missing.
+    pub(crate) fn allocate(
+        &self,
+        host_results: HostResults,
+        reserve: impl FnOnce(usize) -> Result<Reservation>,
+    ) -> Result<Option<&Destinations>> {
         if let Some(known) = self.destinations.get() {
             return Ok(Some(known));
         }
         let _span = span!("allocate");
-        let made = self.completion.metrics.time(Phase::Allocate, || self.make_destinations(host_results))?;
+        // All at once: who waits for room for a part of it would hold the others meanwhile.
+        let reserved = match self.device_bytes()? {
+            0 => Reservation::nothing(),
+            bytes => reserve(bytes)?,
+        };
+        let made = self
+            .completion
+            .metrics
+            .time(Phase::Allocate, || self.make_destinations(host_results, reserved))?;
         Ok(made.map(|made| self.destinations.get_or_init(|| made)))
     }
 
-    fn make_destinations(&self, host_results: HostResults) -> Result<Option<Destinations>> {
+    /// The bytes of all buffers that it allocates on its device.
+    fn device_bytes(&self) -> Result<usize> {
+        if self.held.is_some() || self.target.is_host() {
+            return Ok(0);
+        }
+        let mut chunks = self.plan.chunks().iter();
+        chunks.try_fold(0_usize, |sum, chunk| Ok(sum.saturating_add(self.target.granules(chunk.bytes)?)))
+    }
+
+    fn make_destinations(
+        &self,
+        host_results: HostResults,
+        mut reserved: Reservation,
+    ) -> Result<Option<Destinations>> {
         if let Some(held) = &self.held {
             return self.begin_to_fill(held).map(Some);
         }
@@ -59,7 +85,7 @@ impl Job {
             }
         } else {
             for path in &self.paths {
-                let buffers = self.device_buffers(path)?;
+                let buffers = self.device_buffers(path, &mut reserved)?;
                 if are_open(&buffers) {
                     open.push(path.source);
                 }
@@ -72,27 +98,32 @@ impl Job {
                 }
             }
         }
-        let empty = if self.plan.routes().contains(&Route::Empty) {
-            // Worker threads have no queues of their own.
-            let queue = self.paths.first().map_or_else(|| self.target.up(), |path| Ok(path.queue.clone()))?;
-            let nothing = self.target.allocate(0, &queue)?;
-            Some(Storage::new(nothing, target(), None))
-        } else {
-            None
-        };
+        let empty = self.nothing(&mut reserved)?;
         Ok(Some(Destinations { chunks, empty, pageable, open, uses: SmallVec::new() }))
     }
 
+    /// Memory for tensors without elements, if there are any.
+    pub(crate) fn nothing(&self, reserved: &mut Reservation) -> Result<Option<Storage>> {
+        if !self.plan.routes().contains(&Route::Empty) {
+            return Ok(None);
+        }
+        // Worker threads have no queues of their own.
+        let queue = self.paths.first().map_or_else(|| self.target.up(), |path| Ok(path.queue.clone()))?;
+        let nothing = self.target.allocate_of(reserved, 0, &queue)?;
+        let target = (!self.target.is_host()).then(|| self.target.clone());
+        Ok(Some(Storage::new(nothing, target, None)))
+    }
+
     /// Memory for the chunks of `path`. Either all of it is open, so that the host writes it in place, or none.
-    fn device_buffers(&self, path: &TransferPath) -> Result<Buffers> {
+    fn device_buffers(&self, path: &TransferPath, reserved: &mut Reservation) -> Result<Buffers> {
         let target = &self.target;
         let may_open = self.plan.source_span(path.source) <= target.limits().largest_open;
         let chunks = self.plan.chunks_of(path.source).iter().map(|chunk| chunk.bytes);
         if !(may_open && matches!(path.kind, PathKind::Staged)) {
-            return chunks.map(|bytes| target.allocate(bytes, &path.queue)).collect();
+            return chunks.map(|bytes| target.allocate_of(reserved, bytes, &path.queue)).collect();
         }
-        let buffers: Buffers =
-            chunks.map(|bytes| target.allocate_open(bytes, &path.queue)).collect::<Result<_>>()?;
+        let open = |bytes| target.allocate_open_of(reserved, bytes, &path.queue);
+        let buffers: Buffers = chunks.map(open).collect::<Result<_>>()?;
         if !are_open(&buffers) {
             // SAFETY: the buffers are new, and nobody else has them. `are_open` asks for their windows and keeps none.
             buffers.iter().try_for_each(|memory| unsafe { memory.buffer.close() })?;

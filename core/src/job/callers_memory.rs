@@ -43,6 +43,8 @@ pub(crate) struct Preallocated {
     is_cast_into: bool,
     /// Some tensor has gaps.
     is_strided: bool,
+    /// Some memory was allocated by the program.
+    has_lent: bool,
     /// Whether a kernel of the target fills these.
     by_kernel: bool,
 }
@@ -80,6 +82,7 @@ impl Preallocated {
             regions: Vec::new(),
             is_cast_into: false,
             is_strided: false,
+            has_lent: false,
             by_kernel: false,
         }
     }
@@ -98,6 +101,7 @@ impl Preallocated {
             None => *self.numbers.entry(storage.identity()).or_insert(all.len()),
         };
         if number == all.len() {
+            self.has_lent |= storage.is_lent();
             all.push(HeldStorage { storage, first, is_written: false, filler: None, is_claimed: false });
         }
         if let Some(memory) = all.get_mut(number) {
@@ -144,6 +148,14 @@ impl Preallocated {
             return None;
         }
         self.tensors.get(index).map(|slot| &slot.layout).filter(|layout| !layout.is_contiguous())
+    }
+
+    /// Whether the program has allocated the memory of the tensor at `index`.
+    #[inline]
+    pub(crate) fn is_lent(&mut self, index: usize) -> bool {
+        let (all, slot) = (self.memory.get_mut(), self.tensors.get(index));
+        self.has_lent
+            && slot.and_then(|slot| all.get(slot.memory)).is_some_and(|memory| memory.storage.is_lent())
     }
 
     /// Where they lie in the memory.

@@ -195,6 +195,7 @@ fn plan_options(options: &CopyOptions, scan: &Scan<'_>) -> PlanOptions {
         granularity: scan.granularity(),
         pack: options.pack,
         alignment: scan.alignment(options),
+        multiple: options.multiple,
         largest_chunk: options.max_chunk,
         largest_packed: options.max_packed,
     }

@@ -71,8 +71,9 @@ impl RangeKernel {
 }
 
 impl Kernels {
-    /// Those of the device that reads what lies on `source` and goes to `target`. `gathers`: gaps are left out. `reaches_all`: its kernels reach all that
-    /// lies in one run, and not only what gaps are left out of.
+    /// Those of the device that reads what lies on `source` and goes to `target`. `gathers`: gaps are left out. `reaches_all`: its kernels reach all of
+    /// it. What they do not reach, the driver copies, or kernels of `source` by [`Backend::is_written_by`](crate::backend::Backend::is_written_by): none of it
+    /// is in a table.
     pub(crate) fn of(source: Option<&Device>, target: &Device, gathers: bool, reaches_all: bool) -> Self {
         source.map_or(Self::default(), |source| {
             let reader = reader(source, target);
@@ -83,7 +84,11 @@ impl Kernels {
                     part: PART_OF_RANGE.max(limits.copy_granularity.bytes()),
                     largest: if reader.same_as(source) { LARGEST_COPIED } else { LARGEST_FROM_PEER },
                 }),
-                strided: StridedKernel::of(limits).filter(|_| gathers),
+                strided: match reaches_all {
+                    true => StridedKernel::of(limits),
+                    false => Some(StridedKernel::InSubmission),
+                }
+                .filter(|_| gathers),
             }
         })
     }

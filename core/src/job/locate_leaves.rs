@@ -17,6 +17,7 @@ use crate::job::dependencies::Dependencies;
 use crate::job::leaf::{Leaf, Special};
 use crate::job::options::{CopyOptions, CopyPolicy};
 use crate::job::source::{Source, is_direct, reader};
+use crate::job::widening::widens;
 use crate::plan::leaf;
 use crate::plan::leaf::{Place, RangeKey};
 use crate::runtime::fork;
@@ -85,11 +86,15 @@ pub(crate) struct Scan<'a> {
     reached_by_kernels: bool,
     /// Whether the next tensor goes to memory with gaps, which kernels and the host write.
     to_gaps: bool,
+    /// Whether it goes to memory that the program has allocated on the target, which kernels of other devices may not reach.
+    to_lent: bool,
     /// Whether one of them does.
     fills_gaps: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     casts: &'a [Cast],
+    /// Whether the target casts what lies on the host and gets larger by that.
+    widens: bool,
     layouts: FxHashMap<LayoutKey, u32>,
     /// The layout that was numbered last, what it becomes, and its number: neighbours are often alike.
     last_layout: Option<(Layout, Types, u32)>,
@@ -126,9 +131,11 @@ impl<'a> Scan<'a> {
             gathers_all: false,
             reached_by_kernels: options.pinned || !target.is_host(),
             to_gaps: false,
+            to_lent: false,
             fills_gaps: false,
             last_source: 0,
             casts: &options.casts,
+            widens: widens(target.limits(), options),
             layouts: FxHashMap::default(),
             last_layout: None,
         })
@@ -140,10 +147,10 @@ impl<'a> Scan<'a> {
         self
     }
 
-    /// Whether the tensor that is taken next goes to memory with gaps.
+    /// Whether the tensor that is taken next goes to memory with gaps, and whether to memory that the program has allocated.
     #[inline]
-    pub(crate) fn note_gaps(&mut self, to_gaps: bool) {
-        self.to_gaps = to_gaps;
+    pub(crate) fn note_destination(&mut self, to_gaps: bool, to_lent: bool) {
+        (self.to_gaps, self.to_lent) = (to_gaps, to_lent);
         self.fills_gaps |= to_gaps;
     }
 
@@ -186,11 +193,11 @@ impl<'a> Scan<'a> {
         let reader = leaf.storage.device().map(|source| reader(source, self.target));
         match reader.is_some_and(|reader| reader.limits().gathers()) {
             false => "copy strided tensors into memory that is there; start_copy keeps their strides",
-            true if self.is_unreached(&leaf.storage) => {
-                "let another device gather what the program has allocated there; copy it within its device first (CopyPolicy::Always)"
-            }
             true if dims > Runs::MOST_DIMS => {
                 "gather tensors of more than 8 dimensions; copy them with start_copy, which keeps their strides"
+            }
+            true if self.is_unreached(&leaf.storage) => {
+                "gather what the program has allocated there into what it has allocated on another device; copy it within its device first (CopyPolicy::Always)"
             }
             true if self.reached_by_kernels => TOO_LARGE_TO_GATHER,
             true => {
@@ -239,7 +246,7 @@ impl<'a> Scan<'a> {
                     storage.is_shared().then(|| RangeKey { storage: storage.identity(), offset, layout: 0 });
                 let (alignment, place) = (layout.dtype().alignment(), Place::From(alike.number));
                 let skew = (offset & alike.skew) as u16;
-                self.leaves.push(leaf::Leaf { bytes, alignment, skew, place, range });
+                self.leaves.push(leaf::Leaf { bytes, alignment, skew, place, range, widened_log2: 0 });
                 true
             }
             _ => false,
@@ -285,7 +292,9 @@ impl<'a> Scan<'a> {
             layout: if is_gathered || cast.is_some() { self.number_of(layout, dtype) } else { 0 },
         });
         let skew = storage.device().filter(|_| !is_gathered).map_or(0, |source| self.skew(source, offset));
-        self.leaves.push(leaf::Leaf { bytes, alignment: dtype.alignment(), skew, place, range });
+        let widened_log2 = cast.filter(|_| on_host && self.widens).map_or(0, |cast| cast.widened_log2());
+        let alignment = dtype.alignment();
+        self.leaves.push(leaf::Leaf { bytes, alignment, skew, place, range, widened_log2 });
         Ok((payload, special))
     }
 
@@ -306,7 +315,8 @@ impl<'a> Scan<'a> {
             None => true,
             Some(_) if cast.is_some() && layout.numel() == 0 => true,
             Some(source) => {
-                let gathers = !self.is_unreached(storage) && self.gathers(source, layout, &runs);
+                let gatherer = self.gatherer(storage, source);
+                let gathers = gatherer.is_some_and(|gatherer| self.gathers(gatherer, layout, &runs));
                 if let Some(cast) = cast
                     && (cast.may_not_fit() || !gathers)
                 {
@@ -323,10 +333,10 @@ impl<'a> Scan<'a> {
     fn why_not_cast(&self, cast: &Cast, storage: &Storage, runs: &Runs) -> &'static str {
         if cast.may_not_fit() {
             "look at integers that may not fit; say saturating(), or copy them to the host without the cast, and cast on the way from there"
-        } else if self.is_unreached(storage) {
-            "let another device cast what the program has allocated there; copy it within its device first (CopyPolicy::Always)"
         } else if runs.dims().len() > Runs::MOST_DIMS {
             "cast tensors of more than 8 dimensions; call contiguous() first"
+        } else if self.is_unreached(storage) {
+            "cast what the program has allocated there into what it has allocated on another device; copy it within its device first (CopyPolicy::Always)"
         } else if !self.reached_by_kernels {
             "cast into memory that is not pinned; leave pinned_staging on"
         } else if storage.device().is_some_and(|source| reader(source, self.target).limits().gathers()) {
@@ -348,9 +358,19 @@ impl<'a> Scan<'a> {
         !self.to_host && storage.device().is_some_and(|source| is_direct(source, self.target))
     }
 
-    /// Whether the device that reads `source` leaves gaps out.
-    fn gathers(&self, source: &Device, layout: &Layout, runs: &Runs) -> bool {
-        let limits = reader(source, self.target).limits();
+    /// The device whose kernels read `storage`, which lies on `source`; `None` if none may. Kernels of `source` reach what the program has
+    /// allocated there, and may write to what the target has allocated.
+    fn gatherer<'d>(&'d self, storage: &Storage, source: &'d Device) -> Option<&'d Device> {
+        if !self.is_unreached(storage) {
+            return Some(reader(source, self.target));
+        }
+        let writes = !self.to_lent && self.target.backend().is_written_by(&**source.backend());
+        writes.then_some(source)
+    }
+
+    /// Whether `gatherer` leaves gaps out.
+    fn gathers(&self, gatherer: &Device, layout: &Layout, runs: &Runs) -> bool {
+        let limits = gatherer.limits();
         let fits = || runs.dims().is_empty() || layout.nbytes().max(runs.span()) <= limits.largest_strided;
         self.reached_by_kernels
             && runs.dims().len() <= Runs::MOST_DIMS

@@ -1,6 +1,8 @@
 //! One copy as data: what goes where, by which path. Knows no structure, starts nothing.
 
 pub(crate) mod allocate;
+pub(crate) mod allocate_by_program;
+pub(crate) mod allocator;
 pub(crate) mod apart;
 pub(crate) mod callers_memory;
 pub(crate) mod chunk_memory;

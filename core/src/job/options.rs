@@ -1,5 +1,7 @@
 //! How a copy shall be done.
 
+use std::num::NonZero;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::alignment::Alignment;
@@ -7,6 +9,7 @@ use crate::backend::Limits;
 use crate::cast::Cast;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
+use crate::job::allocator::{Allocate, Allocator};
 use crate::plan::rules::DEFAULT_ALIGNMENT;
 use crate::timeline::timeline::Timeline;
 
@@ -30,6 +33,7 @@ pub struct CopyOptions {
     pub(crate) into_graph: bool,
     pub(crate) pack: bool,
     pub(crate) alignment: usize,
+    pub(crate) multiple: NonZero<usize>,
     pub(crate) bindable: Option<bool>,
     pub(crate) max_chunk: usize,
     pub(crate) max_packed: usize,
@@ -40,6 +44,7 @@ pub struct CopyOptions {
     pub(crate) stream: Option<Stream>,
     pub(crate) casts: Vec<Cast>,
     pub(crate) timeline: Option<Timeline>,
+    pub(crate) allocator: Option<Allocator>,
 }
 
 /// Whether workers may do the staging.
@@ -81,6 +86,7 @@ impl Default for CopyOptions {
             into_graph: false,
             pack: true,
             alignment: DEFAULT_ALIGNMENT.bytes(),
+            multiple: NonZero::<usize>::MIN,
             bindable: None,
             max_chunk: 32 << 20,
             max_packed: 512 << 10,
@@ -91,6 +97,7 @@ impl Default for CopyOptions {
             stream: None,
             casts: Vec::new(),
             timeline: None,
+            allocator: None,
         }
     }
 }
@@ -151,6 +158,16 @@ impl CopyOptions {
         self
     }
 
+    /// Has each packed tensor begin at a multiple of so many bytes in its allocation as well (default: 1), which need not be a power of two.
+    /// For callers who promise such offsets themselves: [`packed_alignment`](Self::packed_alignment) serves all others, and holds beside
+    /// this. Addresses are multiples only where that of the allocation is one. A view of a device that copies whole granules
+    /// ([`Limits::copy_granularity`](crate::backend::Limits::copy_granularity): wgpu) lies as far behind a multiple as it begins behind a granule.
+    /// [`start_copy_into`](crate::start_copy_into()) fills memory that is there, and knows no offsets of its own.
+    pub fn packed_multiple(mut self, bytes: NonZero<usize>) -> Self {
+        self.multiple = bytes;
+        self
+    }
+
     /// Whether each packed tensor can be bound to a kernel on its own: it begins at a multiple of
     /// [`Limits::bindable_alignment`](crate::backend::Limits::bindable_alignment) then, which takes room (256 bytes make a
     /// batch of small tensors 1.8 times as large). Without, kernels bind the chunk and index. Default: where the device
@@ -166,10 +183,10 @@ impl CopyOptions {
         self
     }
 
-    /// The largest tensor that is packed, in bytes (default: 512 KiB). Above it, an allocation of its own costs next to
-    /// nothing, and keeps a view from holding on to a whole chunk. Below it, threads that copy at the same time wait for each other
-    /// in the driver, tensor by tensor: 16 threads with 20 tensors of 450 KB each copy 33 GB/s with allocations of their own and
-    /// 46 packed (H200).
+    /// The largest tensor that is packed, in bytes (default: 512 KiB). What a device casts when it is there counts as it crosses the
+    /// link. Above it, an allocation of its own costs next to nothing, and keeps a view from holding on to a whole chunk. Below
+    /// it, threads that copy at the same time wait for each other in the driver, tensor by tensor: 16 threads with 20 tensors of
+    /// 450 KB each copy 33 GB/s with allocations of their own and 46 packed (H200).
     pub fn max_packed_bytes(mut self, bytes: usize) -> Self {
         self.max_packed = bytes;
         self
@@ -229,6 +246,53 @@ impl CopyOptions {
     /// Writes down in `timeline` what the copy does and when (default: nowhere).
     pub fn timeline(mut self, timeline: &Timeline) -> Self {
         self.timeline = Some(timeline.clone());
+        self
+    }
+
+    /// Lets results lie in memory that `allocator` allocates (default: in memory of transship's own).
+    ///
+    /// - It is called on the thread that starts the copy, once for each allocation that the copy fills, before anything is submitted
+    ///   or handed to workers. It may block: then so does [`start_copy`](crate::start_copy()), which waits for nothing otherwise.
+    /// - The copy comes behind the stream that the memory is [said to come behind](crate::AllocatedMemory::behind).
+    /// - The owners of the memory are dropped as those of [`Tensor::from_raw_mut`](crate::Tensor::from_raw_mut) are: once nothing uses the memory any
+    ///   more, on any thread, and under no lock of transship's.
+    /// - The results can be written and [filled again](crate::start_copy_into()) as others. They count in no
+    ///   [budget](crate::Device::set_memory_budget), and are not page-locked by transship: what comes down to the host goes through
+    ///   staging blocks.
+    /// - [`start_copy_to_all`](crate::start_copy_to_all()) calls it for each device, in their order, before anything is submitted for one of them; if it fails
+    ///   for one, nothing is copied. [`start_copy_into`](crate::start_copy_into()) allocates nothing, and does not call it.
+    /// - An error or a panic of it, and memory that is not as it was asked for, are errors of the start of the copy, which give the structure
+    ///   back.
+    /// - On wgpu it is [`Error::Unsupported`]: memory has no addresses there.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use transship_core::{Alignment, Allocate, AllocatedMemory, CopyOptions, Device, MemoryKind, RawMemory, Stream, Tensor, start_copy};
+    ///
+    /// struct Vectors;
+    ///
+    /// // SAFETY: each vector is memory of its own, which nobody touches, and which goes with the owner.
+    /// unsafe impl Allocate for Vectors {
+    ///     fn allocate(
+    ///         &self,
+    ///         bytes: usize,
+    ///         alignment: Alignment,
+    ///         _: &Stream,
+    ///     ) -> Result<AllocatedMemory, Box<dyn std::error::Error + Send + Sync>> {
+    ///         let mut vector = vec![0_u8; bytes + alignment.bytes()];
+    ///         let start = vector.as_mut_ptr().expose_provenance();
+    ///         let memory = RawMemory::new(start.next_multiple_of(alignment.bytes()) as u64, bytes, MemoryKind::Pageable);
+    ///         Ok(AllocatedMemory::new(memory, Box::new(vector)))
+    ///     }
+    /// }
+    ///
+    /// let options = CopyOptions::default().policy(transship_core::CopyPolicy::Always).allocator(Arc::new(Vectors));
+    /// let copy = start_copy(Tensor::from(vec![1_u8, 2]), &Device::host(), options)?.wait()?;
+    /// assert_eq!(copy.as_slice::<u8>()?, [1, 2]);
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    pub fn allocator(mut self, allocator: Arc<dyn Allocate>) -> Self {
+        self.allocator = Some(Allocator(allocator));
         self
     }
 

@@ -168,7 +168,7 @@ impl CopyMetrics {
             allocate: time(&self.allocate),
             stage: time(&self.stage),
             submit: time(&self.submit),
-            submitted_after: since_call(&self.submitted),
+            submitted_after: self.submitted_after(),
             done_after: since_call(&self.ended),
             ..planned.clone()
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::backend::BackendStream;
-use crate::cast::Cast;
 use crate::device::block_size::{
     FULL_RING, SEGMENTS_OF_A_PATH, SEGMENTS_OF_LAUNCHES, SMALLEST_SEGMENT, budget, is_cut, largest_block,
     power_within, staging_block,
@@ -20,7 +19,7 @@ use crate::job::leaf::Leaf;
 use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
 use crate::job::source::{Source, is_direct};
-use crate::job::widening::{LINE, Widening};
+use crate::job::widening::{Widening, widens};
 use crate::plan::plan::Plan;
 use crate::staging::block::Block;
 use crate::tensor::non_temporal::HostCopy;
@@ -122,7 +121,8 @@ impl TransferPath {
             if plan.source_span(source) > 0 {
                 let kernels = Kernels::of(from.device(), target, gathers, reaches_all);
                 // What is cast by a kernel is written without gaps.
-                let widening = match !scan.fills_gaps() && widens(from, target, options) {
+                let widens = matches!(from, Source::Host) && widens(target.limits(), options);
+                let widening = match !scan.fills_gaps() && widens {
                     true => Widening::of(plan, source, leaves, target.limits()),
                     false => Widening::default(),
                 };
@@ -190,6 +190,10 @@ impl TransferPath {
         let granularity = from.granularity().max(target.limits().copy_granularity);
         let paced = |bytes: usize| (bytes.min(pace) & !(granularity.bytes() - 1)).max(granularity.bytes());
         let device_from = from.device();
+        if let Some(from) = device_from.filter(|from| from.budget().limit().is_some()) {
+            // Who waits for room there asks this queue, which keeps its memory in use.
+            from.staging().serve(&queue);
+        }
         let budget = budget(target, device_from);
         // A kernel that makes all copies has a table of them, which must fit into one block.
         let span = plan.source_span(source);
@@ -263,7 +267,7 @@ impl TransferPath {
     }
 
     /// The device that runs the copies; by way of the host, those up.
-    fn runs_on<'a>(&'a self, target: &'a Device) -> &'a Device {
+    pub(crate) fn runs_on<'a>(&'a self, target: &'a Device) -> &'a Device {
         match (&self.kind, self.from.device()) {
             (PathKind::Download, Some(source)) => source,
             _ => target,
@@ -290,16 +294,6 @@ impl TransferPath {
     pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
         self.queue.stream()
     }
-}
-
-/// Whether `target` casts what gets larger by that. Places in a block are as well aligned as a line: larger granules would not begin there.
-fn widens(from: &Source, target: &Device, options: &CopyOptions) -> bool {
-    matches!(from, Source::Host)
-        && options.pinned
-        && options.casts.iter().any(Cast::widens)
-        && target.limits().gathers()
-        && target.limits().copy_granularity.bytes() <= LINE
-        && !target.limits().host_writable
 }
 
 /// The size of the segments of a path of `span` bytes down, for which a kernel has a table of `table` bytes at the most. Where that is

@@ -8,6 +8,7 @@ use std::ops::Range;
 use crate::backend::Limits;
 use crate::cast::Cast;
 use crate::job::leaf::Leaf;
+use crate::job::options::CopyOptions;
 use crate::plan::plan::Plan;
 
 /// Fewer bytes, as they come out, are cast by the host: the launch of a kernel takes as long as copying 128 KiB.
@@ -17,11 +18,21 @@ const LEAST_WIDENED: usize = 128 << 10;
 const LEAST_BESIDE_COPIES: usize = 768 << 10;
 
 /// Everything is as well aligned in a block as in the linear space: up to a line of a cache.
-pub(crate) const LINE: usize = 64;
+const LINE: usize = 64;
 /// Padding between narrow elements is staged too, and cast: it is no more than neighbours usually have.
 const MOST_PADDING: usize = 256;
 /// A segment ends behind so many bytes of narrow elements.
 const ROUND: usize = 4096;
+
+/// Whether `target` casts what is staged and gets larger by that. Places in a block are as well aligned as a line: larger granules would
+/// not begin there.
+pub(crate) fn widens(target: &Limits, options: &CopyOptions) -> bool {
+    options.pinned
+        && options.casts.iter().any(Cast::widens)
+        && target.gathers()
+        && target.copy_granularity.bytes() <= LINE
+        && !target.host_writable
+}
 
 /// What a path widens.
 #[derive(Debug, Clone, Default)]

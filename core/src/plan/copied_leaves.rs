@@ -47,7 +47,7 @@ impl Rank {
 
     #[inline]
     fn of(leaf: &Leaf, source: u16, rules: &Rules) -> Self {
-        let within = if leaf.bytes.saturating_add(rules.skew_of(leaf)) <= rules.largest_packed {
+        let within = if rules.packs(leaf) {
             leaf.alignment.max(rules.alignment).bytes().leading_zeros()
         } else {
             Self::ALONE

@@ -1,5 +1,7 @@
 //! What goes into a plan.
 
+use std::num::NonZero;
+
 use crate::alignment::Alignment;
 
 /// What a plan needs to know of one tensor.
@@ -16,6 +18,15 @@ pub struct Leaf {
     pub place: Place,
     /// The memory that it covers; `None` if no other leaf can cover the same.
     pub range: Option<RangeKey>,
+    /// How many times as many bytes come out as are staged, as a power of two: 0 unless the target casts it to a larger type.
+    pub widened_log2: u8,
+}
+
+impl Leaf {
+    /// How many bytes are staged and cross the link for it: at least one, as only leaves that have bytes are staged.
+    pub(crate) fn staged_bytes(&self) -> usize {
+        self.bytes.checked_shr(u32::from(self.widened_log2)).unwrap_or(0).max(1)
+    }
 }
 
 /// Where a leaf lies.
@@ -45,10 +56,12 @@ pub struct PlanOptions {
     pub pack: bool,
     /// The least alignment of a leaf in a shared chunk.
     pub alignment: Alignment,
+    /// What the offset of a leaf in a shared chunk is a multiple of as well, in bytes: any number. Its [skew](Leaf::skew) comes on top.
+    pub multiple: NonZero<usize>,
     /// The granularity of copies that sources demand; that of the target comes with its limits.
     pub granularity: Alignment,
     /// The largest shared chunk, in bytes.
     pub largest_chunk: usize,
-    /// The largest leaf that is packed, in bytes.
+    /// The largest leaf that is packed, in bytes that are staged.
     pub largest_packed: usize,
 }

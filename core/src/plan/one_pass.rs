@@ -1,5 +1,7 @@
-//! The common case: small tensors of one source, aligned alike, none over the memory of another. They are placed in the
+//! The common case: small tensors of one source, aligned alike and to powers of two alone, none over the memory of another. They are placed in the
 //! order given, in one pass. Without it a copy of the headline batch takes 26 % more instructions on the host, one of 10,000 tensors 24 %.
+
+use std::num::NonZero;
 
 use smallvec::SmallVec;
 
@@ -14,9 +16,14 @@ thread_local! {
 }
 
 /// The plan that the general way would come to; `None` if that must be asked.
+// In a function of its own: inlined beside the general way, it takes two instructions more for each leaf.
+#[inline(never)]
 pub(crate) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
     let Place::From(source) = leaves.first()?.place else { return None };
     let count = u32::try_from(leaves.len()).ok()?;
+    if rules.odd_multiple != NonZero::<usize>::MIN {
+        return None;
+    }
     let mut seen = Seen::among(leaves);
     let mut plan = Plan::of_blanks(leaves.len());
     let mut packing = Packing::new(source);
@@ -163,6 +170,7 @@ mod tests {
         Rules {
             granularity,
             alignment: Alignment::new(alignment).unwrap().max(granularity),
+            odd_multiple: NonZero::<usize>::MIN,
             largest_packed: largest & !(granularity.bytes() - 1),
             largest_shared: largest & !(granularity.bytes() - 1),
             largest_buffer: 1 << 40,
@@ -175,12 +183,13 @@ mod tests {
             offset,
             layout: 0,
         });
-        (1_usize..300, proptest::option::of(key)).prop_map(|(bytes, range)| Leaf {
+        (1_usize..300, proptest::option::of(key), 0_u8..4).prop_map(|(bytes, range, widened_log2)| Leaf {
             bytes,
             alignment: Alignment::new(4).unwrap(),
             skew: 0,
             place: Place::From(1),
             range,
+            widened_log2,
         })
     }
 
@@ -229,6 +238,7 @@ mod tests {
                 skew: 0,
                 place: Place::From(0),
                 range: Some(RangeKey { storage: 0x7f12_3450_0000, offset: number * pitch, layout: 0 }),
+                widened_log2: 0,
             };
             let leaves = (0..count).map(leaf).collect::<Vec<_>>();
             assert!(plan(&leaves, &rules(1, 16, 1 << 25)).is_some(), "{count} leaves, {pitch} bytes apart");

@@ -1,5 +1,7 @@
 //! Laying the leaves that are copied into chunks.
 
+use std::num::NonZero;
+
 use crate::alignment::Alignment;
 use crate::plan::copied_leaves::Copied;
 use crate::plan::leaf::Leaf;
@@ -90,17 +92,21 @@ impl Rules {
         leaves.get(copied.leaf as usize).map_or(0, |leaf| self.skew_of(leaf))
     }
 
-    #[inline]
-    pub(crate) fn skew_of(&self, leaf: &Leaf) -> usize {
-        usize::from(leaf.skew) & self.granularity.bytes().wrapping_sub(1)
-    }
-
     /// Where a leaf starts and ends in a shared chunk whose other leaves end at `end`; `None` if it must not be there.
     #[inline]
     fn behind(&self, end: usize, leaf: &Copied, skew: usize) -> Option<(usize, usize)> {
-        let offset = leaf.alignment()?.round_up(end)?.checked_add(skew)?;
+        let offset = self.round_up(end, leaf.alignment()?)?.checked_add(skew)?;
         let behind = offset.checked_add(leaf.bytes)?;
         (behind <= self.largest_shared).then_some((offset, behind))
+    }
+
+    /// The next multiple of all that an offset in a shared chunk must be a multiple of.
+    #[inline]
+    fn round_up(&self, end: usize, alignment: Alignment) -> Option<usize> {
+        if self.odd_multiple == NonZero::<usize>::MIN {
+            return alignment.round_up(end);
+        }
+        end.checked_next_multiple_of(alignment.bytes().checked_mul(self.odd_multiple.get())?)
     }
 
     fn buffer_size(&self, bytes: usize) -> Result<usize, PlanError> {

@@ -152,7 +152,14 @@ mod tests {
     use super::*;
 
     fn leaf(source: u16, bytes: usize) -> Leaf {
-        Leaf { bytes, alignment: Alignment::ONE, skew: 0, place: Place::From(source), range: None }
+        Leaf {
+            bytes,
+            alignment: Alignment::ONE,
+            skew: 0,
+            place: Place::From(source),
+            range: None,
+            widened_log2: 0,
+        }
     }
 
     fn spot(memory: u32, offset: usize, padded: bool) -> DestinationSpot {

@@ -4,14 +4,15 @@ use std::convert::Infallible;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::slice;
-use std::time::Instant;
 
 use crate::device::device::Device;
 use crate::device::stream::Stream;
-use crate::prefetch::ahead::{Ahead, Arrival, Slot, Started};
 use crate::prefetch::error::PrefetchError;
+use crate::prefetch::in_turn::{InTurn, OneCopy};
 use crate::prefetch::options::PrefetchOptions;
+use crate::prefetch::pulled::Pulled;
 use crate::prefetch::stats::PrefetchStats;
+use crate::prefetch::to_all::{AllCopies, ToAll};
 use crate::tree::tensor_tree::TensorTree;
 
 /// Copies the items of an iterator to a device, ahead of the program.
@@ -72,82 +73,65 @@ pub trait Prefetch: Iterator + Sized {
     {
         self.try_prefetch_in_turn(slice::from_ref(to), options)
     }
+
+    /// The same as [`prefetch`](Self::prefetch) for several devices, each of which gets each item: an item is a vector of structures in
+    /// the order of the devices. Items are planned and staged once for devices that read each other's staging memory, as
+    /// [`start_copy_to_all`](crate::start_copy_to_all) does.
+    ///
+    /// Options count an item once, however many devices it goes to: so many items or bytes are ahead on each of them. An item that fails
+    /// on one device is the error of the first that failed, and what has arrived elsewhere is dropped. Without a device each item is an
+    /// error.
+    ///
+    /// ```
+    /// use transship_core::{Device, Prefetch, PrefetchOptions, Tensor};
+    ///
+    /// let devices = [Device::host(), Device::best()?];
+    /// let batches = (0..10_u8).map(|step| vec![Tensor::from(vec![step; 1024])]);
+    /// for batch in batches.prefetch_to_all(&devices, PrefetchOptions::default()) {
+    ///     let batch: Vec<Vec<Tensor>> = batch?; // one for each device
+    ///     assert_eq!(batch[1][0].device_id()?, devices[1].id());
+    /// }
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    fn prefetch_to_all(self, to: &[Device], options: PrefetchOptions) -> PrefetchedToAll<Self, Self::Item>
+    where
+        Self::Item: TensorTree + Clone,
+    {
+        PrefetchedToAll::new(self, Ok, to, options)
+    }
+
+    /// [`prefetch_to_all`](Self::prefetch_to_all) for a source that can fail, as [`try_prefetch`](Self::try_prefetch).
+    fn try_prefetch_to_all<T, E>(self, to: &[Device], options: PrefetchOptions) -> PrefetchedToAll<Self, T, E>
+    where
+        Self: Iterator<Item = Result<T, E>>,
+        T: TensorTree + Clone,
+    {
+        PrefetchedToAll::new(self, |item| item, to, options)
+    }
 }
 
 impl<I: Iterator> Prefetch for I {}
 
 /// An iterator whose items are copied ahead: what [`Prefetch`] makes.
 #[must_use = "an iterator does nothing unless it is asked for items"]
-pub struct Prefetched<I: Iterator, T, E = Infallible> {
-    /// `None` once it has ended.
-    source: Option<I>,
-    item: fn(I::Item) -> Result<T, E>,
-    pub(crate) ahead: Ahead<T, E>,
-    consumer: Option<Stream>,
-}
+pub struct Prefetched<I: Iterator, T, E = Infallible>(pub(crate) Pulled<I, T, E, InTurn<T>, OneCopy<T>>);
 
 impl<I: Iterator, T: TensorTree, E> Prefetched<I, T, E> {
     fn new(source: I, item: fn(I::Item) -> Result<T, E>, to: &[Device], options: PrefetchOptions) -> Self {
-        Self { source: Some(source), item, ahead: Ahead::new(to, options), consumer: None }
+        Self(Pulled::new(source, item, InTurn::new(to), options))
     }
 
     /// Hands items out as soon as their copies are submitted: `consumer` waits for them on the device, and the host does not
     /// ([`CopyHandle::wait_on`](crate::CopyHandle::wait_on)). For kernels that are submitted to `consumer`. To be called before
     /// [`reuse`](Self::reuse). Items that go to the host are [`Error::HostTarget`](crate::Error::HostTarget).
     pub fn hand_over(mut self, consumer: &Stream) -> Self {
-        self.consumer = Some(consumer.clone());
+        self.0.ahead.way.consumer = Some(consumer.clone());
         self
     }
 
     /// How long the program has waited so far, and for what.
     pub fn stats(&self) -> PrefetchStats {
-        self.ahead.stats
-    }
-
-    /// Starts copies until so many items are ahead.
-    fn fill(&mut self, most: usize) {
-        while self.ahead.wants_another(most) {
-            let Some(source) = &mut self.source else { return };
-            let begin = Instant::now();
-            match source.next() {
-                Some(item) => self.ahead.push((self.item)(item), begin.elapsed()),
-                None => {
-                    self.source = None;
-                    self.ahead.stats.source += begin.elapsed();
-                }
-            }
-        }
-    }
-
-    /// The next item, and where its memory can go. Those behind it are started before it is waited for.
-    pub(crate) fn next_arrival(&mut self) -> Option<Arrival<T, E>> {
-        if self.ahead.current.is_none() {
-            self.fill(1);
-            self.ahead.advance();
-        }
-        self.fill(self.ahead.depth);
-        Some(match self.ahead.current.take()? {
-            Slot::Copy(started) => self.finish(started),
-            Slot::Failed(error) => {
-                self.ahead.stats.items += 1;
-                Err(error)
-            }
-        })
-    }
-
-    fn finish(&mut self, started: Started<T>) -> Arrival<T, E> {
-        let Started { copy, at, spares, is_reused, .. } = started;
-        let begin = Instant::now();
-        let waited = match &self.consumer {
-            Some(stream) => {
-                let report = copy.report();
-                copy.wait_on(stream).map(|value| (value, report))
-            }
-            None => copy.wait_with_report(),
-        };
-        let submitted = waited.as_ref().ok().and_then(|(_, report)| report.submitted_after);
-        self.ahead.handed_out(is_reused, begin.elapsed(), submitted.map(|after| at + after));
-        waited.map(|(value, _)| (value, spares)).map_err(PrefetchError::Copy)
+        self.0.ahead.stats
     }
 }
 
@@ -155,13 +139,11 @@ impl<I: Iterator, T: TensorTree, E> Iterator for Prefetched<I, T, E> {
     type Item = Result<T, PrefetchError<T, E>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_arrival().map(|item| item.map(|(item, _)| item))
+        self.0.next_arrival().map(|item| item.map(|(item, _)| item))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let (least, most) = self.source.as_ref().map_or((0, Some(0)), Iterator::size_hint);
-        let ahead = self.ahead.len();
-        (least.saturating_add(ahead), most.and_then(|most| most.checked_add(ahead)))
+        self.0.size_hint()
     }
 }
 
@@ -169,6 +151,50 @@ impl<I: Iterator, T: TensorTree, E> FusedIterator for Prefetched<I, T, E> {}
 
 impl<I: Iterator, T: TensorTree, E> fmt::Debug for Prefetched<I, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Prefetched({} ahead, {})", self.ahead.len(), self.ahead.stats)
+        write!(f, "Prefetched({} ahead, {})", self.0.ahead.len(), self.0.ahead.stats)
+    }
+}
+
+/// An iterator whose items are copied ahead, each to all devices: what [`Prefetch::prefetch_to_all`] makes.
+#[must_use = "an iterator does nothing unless it is asked for items"]
+pub struct PrefetchedToAll<I: Iterator, T, E = Infallible>(Pulled<I, T, E, ToAll, AllCopies<T>>);
+
+impl<I: Iterator, T: TensorTree + Clone, E> PrefetchedToAll<I, T, E> {
+    fn new(source: I, item: fn(I::Item) -> Result<T, E>, to: &[Device], options: PrefetchOptions) -> Self {
+        Self(Pulled::new(source, item, ToAll::new(to), options))
+    }
+
+    /// Hands items out as soon as their copies are submitted: each of `consumers`, one for each device and in their order, waits for the
+    /// copies on its device, and the host does not ([`CopyHandle::wait_on`](crate::CopyHandle::wait_on)). With another number of streams
+    /// each item is [`Error::InvalidOption`](crate::Error::InvalidOption); the host as one of the devices is
+    /// [`Error::HostTarget`](crate::Error::HostTarget).
+    pub fn hand_over(mut self, consumers: &[Stream]) -> Self {
+        self.0.ahead.way.consumers = Some(consumers.to_vec());
+        self
+    }
+
+    /// How long the program has waited so far, and for what. An item counts once.
+    pub fn stats(&self) -> PrefetchStats {
+        self.0.ahead.stats
+    }
+}
+
+impl<I: Iterator, T: TensorTree + Clone, E> Iterator for PrefetchedToAll<I, T, E> {
+    type Item = Result<Vec<T>, PrefetchError<T, E>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next_arrival()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl<I: Iterator, T: TensorTree + Clone, E> FusedIterator for PrefetchedToAll<I, T, E> {}
+
+impl<I: Iterator, T, E> fmt::Debug for PrefetchedToAll<I, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrefetchedToAll({} ahead, {})", self.0.ahead.len(), self.0.ahead.stats)
     }
 }

@@ -29,7 +29,7 @@ impl<I: Iterator, T: TensorTree, E> Prefetched<I, T, E> {
     /// With [`hand_over`](Self::hand_over) the host waits for the device where that is so far behind that memory which came back is
     /// still being filled.
     pub fn reuse(mut self) -> Reused<Self> {
-        self.ahead.reuse();
+        self.0.ahead.reuse();
         Reused(self)
     }
 }
@@ -45,7 +45,7 @@ impl<I: Iterator, T: TensorTree, E> Iterator for Reused<Prefetched<I, T, E>> {
     type Item = Result<Lent<T>, PrefetchError<T, E>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next_arrival().map(|item| item.map(|(item, spares)| Lent::new(item, &spares)))
+        self.0.0.next_arrival().map(|item| item.map(|(item, spares)| Lent::new(item, &spares)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -60,7 +60,7 @@ impl<S: Stream, T: TensorTree, E> PrefetchedStream<S, T, E> {
     /// that somebody still holds) gets memory of its own, and what was there longest makes room. Tensors that are on the device already
     /// are copied as well.
     pub fn reuse(mut self) -> Reused<Self> {
-        self.ahead.reuse();
+        self.0.ahead.reuse();
         Reused(self)
     }
 }
@@ -78,7 +78,7 @@ impl<S: Stream, T: TensorTree, E> Stream for Reused<PrefetchedStream<S, T, E>> {
     type Item = Result<Lent<T>, PrefetchError<T, E>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.0.poll_arrival(context);
+        let next = self.0.0.poll_arrival(context);
         next.map(|next| next.map(|item| item.map(|(item, spares)| Lent::new(item, &spares))))
     }
 

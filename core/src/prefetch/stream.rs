@@ -2,21 +2,20 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::mem;
 use std::pin::Pin;
 use std::slice;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use futures::Stream;
 use futures::stream::FusedStream;
 
 use crate::device::device::Device;
-use crate::error::CopyError;
-use crate::prefetch::ahead::{Ahead, Arrival, Slot};
 use crate::prefetch::error::PrefetchError;
+use crate::prefetch::in_turn::{InTurn, OneCopy};
 use crate::prefetch::options::PrefetchOptions;
+use crate::prefetch::polled::Polled;
 use crate::prefetch::stats::PrefetchStats;
+use crate::prefetch::to_all::{AllCopies, ToAll};
 use crate::tree::tensor_tree::TensorTree;
 
 /// Copies the items of a [`futures::Stream`] to a device, ahead of the program.
@@ -83,92 +82,54 @@ pub trait PrefetchStream: Stream + Sized {
     {
         self.try_prefetch_in_turn(slice::from_ref(to), options)
     }
+
+    /// The same as [`prefetch`](Self::prefetch) for several devices, each of which gets each item: an item is a vector of structures in
+    /// the order of the devices. As [`Prefetch::prefetch_to_all`](crate::Prefetch::prefetch_to_all) in all else.
+    fn prefetch_to_all(
+        self,
+        to: &[Device],
+        options: PrefetchOptions,
+    ) -> PrefetchedStreamToAll<Self, Self::Item>
+    where
+        Self::Item: TensorTree + Clone,
+    {
+        PrefetchedStreamToAll::new(self, Ok, to, options)
+    }
+
+    /// [`prefetch_to_all`](Self::prefetch_to_all) for a source that can fail, as [`try_prefetch`](Self::try_prefetch).
+    fn try_prefetch_to_all<T, E>(
+        self,
+        to: &[Device],
+        options: PrefetchOptions,
+    ) -> PrefetchedStreamToAll<Self, T, E>
+    where
+        Self: Stream<Item = Result<T, E>>,
+        T: TensorTree + Clone,
+    {
+        PrefetchedStreamToAll::new(self, |item| item, to, options)
+    }
 }
 
 impl<S: Stream> PrefetchStream for S {}
 
 /// A stream whose items are copied ahead: what [`PrefetchStream`] makes.
 #[must_use = "a stream does nothing unless it is polled"]
-pub struct PrefetchedStream<S: Stream, T, E = Infallible> {
-    /// `None` once it has ended.
-    source: Option<Pin<Box<S>>>,
-    item: fn(S::Item) -> Result<T, E>,
-    pub(crate) ahead: Ahead<T, E>,
-    /// When the last poll ended with nothing, and for how long that was so before it.
-    pending: Option<Instant>,
-    waited: Duration,
-}
+pub struct PrefetchedStream<S: Stream, T, E = Infallible>(pub(crate) Polled<S, T, E, InTurn<T>, OneCopy<T>>);
 
 impl<S: Stream, T: TensorTree, E> PrefetchedStream<S, T, E> {
     fn new(source: S, item: fn(S::Item) -> Result<T, E>, to: &[Device], options: PrefetchOptions) -> Self {
-        let (source, ahead) = (Some(Box::pin(source)), Ahead::new(to, options));
-        Self { source, item, ahead, pending: None, waited: Duration::ZERO }
+        Self(Polled::new(source, item, InTurn::new(to), options))
     }
 
     /// How long the program has waited so far, and for what. Between two polls that find nothing it counts as waiting.
     pub fn stats(&self) -> PrefetchStats {
-        self.ahead.stats
-    }
-
-    /// Starts copies until so many items are ahead, or the source has none.
-    fn fill(&mut self, most: usize, context: &mut Context<'_>) {
-        while self.ahead.wants_another(most) {
-            let Some(source) = &mut self.source else { return };
-            let begin = Instant::now();
-            let polled = source.as_mut().poll_next(context);
-            self.ahead.stats.source += begin.elapsed();
-            match polled {
-                Poll::Pending => return,
-                Poll::Ready(None) => self.source = None,
-                Poll::Ready(Some(item)) => self.ahead.push((self.item)(item), Duration::ZERO),
-            }
-        }
-    }
-
-    /// The next item, once its copy is done, and where its memory can go.
-    pub(crate) fn poll_arrival(&mut self, context: &mut Context<'_>) -> Poll<Option<Arrival<T, E>>> {
-        self.waited += self.pending.take().map_or(Duration::ZERO, |since| since.elapsed());
-        if self.ahead.current.is_none() {
-            self.fill(1, context);
-            self.ahead.advance();
-            if self.ahead.current.is_some() || self.source.is_none() {
-                self.ahead.stats.source += mem::take(&mut self.waited);
-            }
-        }
-        if self.ahead.current.is_some() {
-            self.fill(self.ahead.depth, context);
-        }
-        let copied = match &mut self.ahead.current {
-            Some(Slot::Copy(started)) => Pin::new(&mut started.copy).poll(context).map(Some),
-            None if self.source.is_some() => Poll::Pending,
-            Some(Slot::Failed(_)) | None => Poll::Ready(None),
-        };
-        if copied.is_pending() {
-            self.pending = Some(Instant::now());
-        }
-        copied.map(|copied| self.hand_out(copied))
-    }
-
-    fn hand_out(&mut self, copied: Option<Result<T, CopyError<T>>>) -> Option<Arrival<T, E>> {
-        match (self.ahead.current.take()?, copied) {
-            (Slot::Copy(started), Some(copied)) => {
-                let submitted = started.copy.report().submitted_after.map(|after| started.at + after);
-                let waited = mem::take(&mut self.waited);
-                self.ahead.handed_out(started.is_reused, waited, submitted);
-                Some(copied.map(|value| (value, started.spares)).map_err(PrefetchError::Copy))
-            }
-            (Slot::Failed(error), _) => {
-                self.ahead.stats.items += 1;
-                Some(Err(error))
-            }
-            (Slot::Copy(_), None) => None,
-        }
+        self.0.ahead.stats
     }
 }
 
 impl<S: Stream, T: TensorTree, E> FusedStream for PrefetchedStream<S, T, E> {
     fn is_terminated(&self) -> bool {
-        self.source.is_none() && self.ahead.len() == 0
+        self.0.is_terminated()
     }
 }
 
@@ -176,14 +137,12 @@ impl<S: Stream, T: TensorTree, E> Stream for PrefetchedStream<S, T, E> {
     type Item = Result<T, PrefetchError<T, E>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.poll_arrival(context);
+        let next = self.0.poll_arrival(context);
         next.map(|next| next.map(|item| item.map(|(item, _)| item)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let (least, most) = self.source.as_ref().map_or((0, Some(0)), |source| source.size_hint());
-        let ahead = self.ahead.len();
-        (least.saturating_add(ahead), most.and_then(|most| most.checked_add(ahead)))
+        self.0.size_hint()
     }
 }
 
@@ -192,6 +151,49 @@ impl<S: Stream, T, E> Unpin for PrefetchedStream<S, T, E> {}
 
 impl<S: Stream, T: TensorTree, E> fmt::Debug for PrefetchedStream<S, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PrefetchedStream({} ahead, {})", self.ahead.len(), self.ahead.stats)
+        write!(f, "PrefetchedStream({} ahead, {})", self.0.ahead.len(), self.0.ahead.stats)
+    }
+}
+
+/// A stream whose items are copied ahead, each to all devices: what [`PrefetchStream::prefetch_to_all`] makes.
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct PrefetchedStreamToAll<S: Stream, T, E = Infallible>(Polled<S, T, E, ToAll, AllCopies<T>>);
+
+impl<S: Stream, T: TensorTree + Clone, E> PrefetchedStreamToAll<S, T, E> {
+    fn new(source: S, item: fn(S::Item) -> Result<T, E>, to: &[Device], options: PrefetchOptions) -> Self {
+        Self(Polled::new(source, item, ToAll::new(to), options))
+    }
+
+    /// How long the program has waited so far, and for what. Between two polls that find nothing it counts as waiting; an item counts
+    /// once.
+    pub fn stats(&self) -> PrefetchStats {
+        self.0.ahead.stats
+    }
+}
+
+impl<S: Stream, T: TensorTree + Clone, E> FusedStream for PrefetchedStreamToAll<S, T, E> {
+    fn is_terminated(&self) -> bool {
+        self.0.is_terminated()
+    }
+}
+
+impl<S: Stream, T: TensorTree + Clone, E> Stream for PrefetchedStreamToAll<S, T, E> {
+    type Item = Result<Vec<T>, PrefetchError<T, E>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_arrival(context)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+/// As for [`PrefetchedStream`].
+impl<S: Stream, T, E> Unpin for PrefetchedStreamToAll<S, T, E> {}
+
+impl<S: Stream, T, E> fmt::Debug for PrefetchedStreamToAll<S, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrefetchedStreamToAll({} ahead, {})", self.0.ahead.len(), self.0.ahead.stats)
     }
 }

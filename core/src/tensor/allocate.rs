@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 use crate::backend::host::foreign_memory::WritableMemory;
 use crate::backend::host::memory::HostMemory;
-use crate::backend::{CopyOp, Direction, MemoryKind, RawMemory};
+use crate::backend::{Buffer, CopyOp, Direction, MemoryKind, RawMemory};
 use crate::device::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -192,13 +192,32 @@ pub(crate) unsafe fn wrap(
         let reason = format!("the device copies whole granules of {} bytes only", granularity.bytes());
         return Err(Error::InvalidMemory { address: memory.address, bytes: memory.bytes, reason });
     }
-    // SAFETY: the caller's promise is that of `wrap`.
-    let mut buffer = unsafe { device.backend().wrap(memory, owner) }?;
-    if lent == Lent::ToWrite && !on_device {
+    let buffer = match lent {
         // SAFETY: the caller's promise.
-        buffer = Box::new(unsafe { WritableMemory::new(buffer) });
-    }
+        Lent::ToWrite => unsafe { wrap_writable(memory, owner, device) }?,
+        // SAFETY: the caller's promise is that of `wrap`.
+        _ => unsafe { device.backend().wrap(memory, owner) }?,
+    };
     Ok(Storage::lent_to(lent, buffer, on_device.then(|| device.clone()), None))
+}
+
+/// Memory of somebody else, who lets it be written.
+///
+/// # Safety
+///
+/// As [`Tensor::from_raw_mut`].
+pub(crate) unsafe fn wrap_writable(
+    memory: RawMemory,
+    owner: Box<dyn Any + Send + Sync>,
+    device: &Device,
+) -> Result<Box<dyn Buffer>> {
+    // SAFETY: the caller's promise is that of `wrap`.
+    let buffer = unsafe { device.backend().wrap(memory, owner) }?;
+    if matches!(memory.kind, MemoryKind::Device | MemoryKind::Managed) {
+        return Ok(buffer);
+    }
+    // SAFETY: the caller's promise.
+    Ok(Box::new(unsafe { WritableMemory::new(buffer) }))
 }
 
 /// Zeros, so that no bytes of an earlier result show.

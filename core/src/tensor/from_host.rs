@@ -31,9 +31,7 @@ impl Tensor {
     ///
     /// This share of the slice is dropped with each: as [`from_vec`](Tensor::from_vec).
     pub fn from_arc<T: Element>(data: Arc<[T]>, shape: &[usize]) -> Result<Self> {
-        // No code of the program runs when these elements go.
-        let memory = HostMemory::from_owner(AsBytes(data));
-        Self::over(Storage::new(Box::new(memory), None, None), Layout::contiguous(T::DTYPE, shape)?)
+        Self::over(shared(data), Layout::contiguous(T::DTYPE, shape)?)
     }
 
     /// The bytes of any owner, such as a memory map, in the order of this machine; read-only. The owner is dropped with
@@ -58,6 +56,12 @@ impl Tensor {
         Self::whole(HostMemory::from_vec(vec![value]), Layout::scalar(T::DTYPE))
     }
 
+    /// As many elements as the shape has.
+    pub(crate) fn from_elements<T: Element>(elements: Vec<T>, shape: &[usize]) -> Self {
+        let layout = Layout::of_elements(&elements, shape);
+        Self::whole(HostMemory::from_vec(elements), layout)
+    }
+
     fn over(storage: Storage, layout: Layout) -> Result<Self> {
         if layout.nbytes() != storage.bytes() {
             return Err(layout.shape_mismatch(storage.bytes()));
@@ -80,8 +84,36 @@ impl Tensor {
 /// One dimension, as long as the vector.
 impl<T: Element> From<Vec<T>> for Tensor {
     fn from(data: Vec<T>) -> Self {
+        let shape = [data.len()];
+        Self::from_elements(data, &shape)
+    }
+}
+
+/// As of the vector.
+impl<T: Element> From<Box<[T]>> for Tensor {
+    fn from(data: Box<[T]>) -> Self {
+        Self::from(data.into_vec())
+    }
+}
+
+/// One dimension, as long as the slice; read-only.
+impl<T: Element> From<Arc<[T]>> for Tensor {
+    fn from(data: Arc<[T]>) -> Self {
         let layout = Layout::of_slice(&data);
-        Self::whole(HostMemory::from_vec(data), layout)
+        Self::over_whole(shared(data), layout)
+    }
+}
+
+/// One dimension, as long as the vector; read-only while others share it. A vector that nobody else has is taken as a `Vec` is.
+impl<T: Element> From<Arc<Vec<T>>> for Tensor {
+    fn from(data: Arc<Vec<T>>) -> Self {
+        match Arc::try_unwrap(data) {
+            Ok(data) => Self::from(data),
+            Err(data) => {
+                let layout = Layout::of_slice(&data);
+                Self::over_whole(shared(data), layout)
+            }
+        }
     }
 }
 
@@ -100,10 +132,25 @@ impl<T: Element> From<&[T]> for Tensor {
     }
 }
 
-/// Lends the bytes of a shared slice.
-struct AsBytes<T>(Arc<[T]>);
+/// Elements that others share. No code of the program runs when they go.
+fn shared<E>(elements: Arc<E>) -> Storage
+where
+    E: ?Sized,
+    AsBytes<E>: AsRef<[u8]> + Send + Sync + 'static,
+{
+    Storage::new(Box::new(HostMemory::from_owner(AsBytes(elements))), None, None)
+}
 
-impl<T: Element> AsRef<[u8]> for AsBytes<T> {
+/// Lends the bytes of shared elements.
+struct AsBytes<E: ?Sized>(Arc<E>);
+
+impl<T: Element> AsRef<[u8]> for AsBytes<[T]> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+impl<T: Element> AsRef<[u8]> for AsBytes<Vec<T>> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }

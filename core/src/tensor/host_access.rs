@@ -19,11 +19,8 @@ impl Tensor {
     /// [`Error::WrongDType`]; [`Error::NotContiguous`]; [`Error::InvalidBits`] if a bool is neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
-        let bytes = self.as_bytes()?;
-        if bytes.is_empty() {
-            return Ok(&[]);
-        }
-        bytemuck::checked::try_cast_slice(bytes).map_err(|error| cast_error::<T>(error, bytes.as_ptr()))
+        self.check_contiguous()?;
+        self.as_span()
     }
 
     /// The elements, in place, to be changed.
@@ -161,7 +158,16 @@ impl Tensor {
         Ok(vec)
     }
 
-    fn check_dtype<T: Element>(&self) -> Result<()> {
+    /// All that lies between the first element and the end of the last one, for who has looked at the type.
+    pub(crate) fn as_span<T: Element>(&self) -> Result<&[T]> {
+        let bytes = self.storage()?.host_bytes(self.offset(), self.layout.span())?;
+        if bytes.is_empty() {
+            return Ok(&[]);
+        }
+        bytemuck::checked::try_cast_slice(bytes).map_err(|error| cast_error::<T>(error, bytes.as_ptr()))
+    }
+
+    pub(crate) fn check_dtype<T: Element>(&self) -> Result<()> {
         if self.dtype() == T::DTYPE {
             return Ok(());
         }

@@ -27,6 +27,20 @@ impl Tensor {
         self.take_vec().map_err(|error| Refused::new(error, self))
     }
 
+    /// The same, or a copy of the elements in row-major order where the tensor is not alone, or not all of a vector.
+    pub(crate) fn into_vec_or_copy<T: Element>(self) -> Result<Vec<T>, Refused<Self>> {
+        let refused = match self.into_vec() {
+            Ok(elements) => return Ok(elements),
+            Err(refused) => refused,
+        };
+        match refused.into_parts() {
+            (Error::NotVector { .. } | Error::NotWritable { .. }, tensor) => {
+                tensor.to_vec().map_err(|error| Refused::new(error, tensor))
+            }
+            (error, tensor) => Err(Refused::new(error, tensor)),
+        }
+    }
+
     fn take_vec<T: Element>(&mut self) -> Result<Vec<T>> {
         if self.dtype() != T::DTYPE {
             return Err(Error::WrongDType { actual: self.dtype(), asked: T::DTYPE });

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::backend::runs::Runs;
 use crate::dtype::DType;
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::tensor::strides::Strides;
 
@@ -75,9 +76,15 @@ impl Layout {
     }
 
     /// One dimension, as long as a slice that exists.
-    pub(crate) fn of_slice<T: crate::element::Element>(slice: &[T]) -> Self {
-        let shape = SmallVec::from_slice(&[slice.len()]);
-        Self { dtype: T::DTYPE, shape, strides: None, bytes: size_of_val(slice) }
+    pub(crate) fn of_slice<T: Element>(slice: &[T]) -> Self {
+        Self::of_elements(slice, &[slice.len()])
+    }
+
+    /// Elements that exist, as many as the shape has.
+    pub(crate) fn of_elements<T: Element>(elements: &[T], shape: &[usize]) -> Self {
+        debug_assert!(shape.iter().product::<usize>() == elements.len());
+        let shape = SmallVec::from_slice(shape);
+        Self { dtype: T::DTYPE, shape, strides: None, bytes: size_of_val(elements) }
     }
 
     /// The element type.
@@ -183,6 +190,11 @@ impl Layout {
         Error::NotVector { shape: self.shape.to_vec(), strides: self.strides().to_vec(), why }
     }
 
+    /// The error of a tensor that should have `asked` dimensions.
+    pub(crate) fn wrong_rank(&self, asked: usize) -> Error {
+        Error::WrongRank { shape: self.shape.to_vec(), asked }
+    }
+
     /// The error of memory of `actual` bytes for this layout.
     pub(crate) fn shape_mismatch(&self, actual: usize) -> Error {
         Error::ShapeMismatch {
@@ -234,7 +246,8 @@ fn is_row_major(shape: &[usize], strides: &[usize]) -> bool {
     dims.all(|((size, stride), expected)| *size == 1 || *stride == expected)
 }
 
-fn size_overflow(dtype: DType, shape: &[usize]) -> Error {
+/// The error of a size that somebody cannot count.
+pub(crate) fn size_overflow(dtype: DType, shape: &[usize]) -> Error {
     Error::SizeOverflow { shape: shape.to_vec(), dtype }
 }
 

@@ -104,8 +104,17 @@ impl Storage {
         filled_by: Arc<Completion>,
         chunk: &Chunk,
     ) -> Self {
-        let gaps = if chunk.order.len() > 1 { Gaps::Padding } else { Gaps::Kept };
-        Self::with(buffer, device, Some(filled_by), gaps, Lent::No)
+        Self::with(buffer, device, Some(filled_by), gaps_of(chunk), Lent::No)
+    }
+
+    /// The same in memory of somebody else, who lets it be written.
+    pub(crate) fn planned_in_lent(
+        buffer: impl Into<Allocated>,
+        device: Option<Device>,
+        filled_by: Arc<Completion>,
+        chunk: &Chunk,
+    ) -> Self {
+        Self::with(buffer, device, Some(filled_by), gaps_of(chunk), Lent::ToWrite)
     }
 
     /// The same for memory whose gaps belong to somebody or not.
@@ -561,6 +570,10 @@ impl Storage {
             drop(over);
         }
     }
+}
+
+fn gaps_of(chunk: &Chunk) -> Gaps {
+    if chunk.order.len() > 1 { Gaps::Padding } else { Gaps::Kept }
 }
 
 pub(crate) fn poisoned(error: Error) -> Error {

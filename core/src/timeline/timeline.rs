@@ -13,8 +13,8 @@ use crate::timeline::trace_events;
 /// `chrome://tracing`. Clones are one.
 ///
 /// What it shows of a thread is what the thread did itself. What it shows of a stream is how long the host knew that a copy was
-/// on its way there: from its first submission, or the end of the copy before it, until somebody saw that it was done. A device may have
-/// been faster, if nobody looked.
+/// on its way there: from its first submission, or the end of the copy before it, until it was seen that it was done: by whoever waits
+/// or polls, or else by a thread that looks often at first and, the longer nothing ends, less often.
 ///
 /// It takes about 50 bytes for each phase of each piece of a copy, and keeps them until it is dropped. A copy without one looks at no
 /// clock for it.

@@ -3,7 +3,6 @@
 use smallvec::smallvec;
 
 use crate::device::block_size::MOST_INLINE_BYTES;
-use crate::device::memory_budgets::has_room_later;
 use crate::error::Result;
 use crate::job::callers_memory::Preallocated;
 use crate::job::job::Job;
@@ -29,8 +28,8 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
         return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
     }
     let host_results = if effort == Effort::Quick { HostResults::IdleOnly } else { HostResults::Grow };
-    let destinations = match job.allocate(host_results) {
-        Err(refused) if has_room_later(&refused) => return Err(NO_ROOM_YET),
+    let destinations = match job.allocate(host_results, |bytes| job.target.reserve(bytes)) {
+        Err(refused) if job.target.may_have_room_later(&refused) => return Err(NO_ROOM_YET),
         allocated => allocated?.ok_or(NotInline::NeedsWorker("no pinned result is idle", WAIT))?,
     };
     if !order_behind_uses(job, &destinations.uses, false)? {

@@ -38,7 +38,7 @@ pub(crate) fn record(job: &Job) -> Result<()> {
     let [path] = &*job.paths else { return Err(refused(NOT_WITHIN)) };
     check(job, path).map_err(refused)?;
     let span = span!("record", device = path.queue.device().to_string(), stream = path.queue.number());
-    let Some(destinations) = job.allocate(HostResults::Grow)? else {
+    let Some(destinations) = job.allocate(HostResults::Grow, |bytes| job.target.reserve(bytes))? else {
         return Err(Error::NotReady);
     };
     if destinations.chunks.iter().any(|to| to.storage.is_lent()) {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::device::device::Device;
 use crate::device::host_node;
-use crate::device::memory_budgets::has_room_later;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::job::chunk_memory::Destinations;
@@ -88,16 +87,23 @@ impl JobGroup {
                 Err(error) => job.completion.fail(error),
             }
         }
-        let has_room = Cell::new(true);
-        self.each(|job| match job.allocate(HostResults::Grow) {
-            Err(refused) if has_room_later(&refused) => {
+        let (has_room, is_ordered) = (Cell::new(true), Cell::new(true));
+        self.each(|job| match job.allocate(HostResults::Grow, |bytes| job.target.reserve(bytes)) {
+            Err(refused) if job.target.may_have_room_later(&refused) => {
                 has_room.set(false);
+                Ok(())
+            }
+            Ok(Some(destinations)) if !order::order_behind_uses(job, &destinations.uses, false)? => {
+                is_ordered.set(false);
                 Ok(())
             }
             allocated => allocated.map(drop),
         })?;
         if !has_room.get() {
             return Err(NO_ROOM_YET);
+        }
+        if !is_ordered.get() {
+            return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
         }
         self.share_queues();
         if let Some(lead) = self.lead() {
@@ -135,6 +141,7 @@ impl JobGroup {
             }
             Ok(())
         })?;
+        self.jobs.iter().for_each(|job| job.completion.note_has_memory());
         self.share_queues();
         Ok(())
     }
@@ -211,17 +218,10 @@ impl JobGroup {
     }
 }
 
-/// Allocates what the copy fills, behind streams that use dropped memory if there is no room in the budget before: for as long as the
-/// copy is wanted.
+/// Allocates what the copy fills. If the budget has no room for it, waits for what is in flight, for as long as the copy is wanted.
 fn allocate_patiently(job: &Job) -> Result<Option<&Destinations>> {
-    loop {
-        match job.allocate(HostResults::Grow) {
-            Err(refused) if !job.completion.is_submitted() && !job.completion.is_abandoned() => {
-                job.target.wait_for_room(refused)?;
-            }
-            allocated => return allocated,
-        }
-    }
+    let is_wanted = || !job.completion.is_submitted() && !job.completion.is_abandoned();
+    job.allocate(HostResults::Grow, |bytes| job.target.reserve_patiently(bytes, is_wanted))
 }
 
 /// The completions of the copies of a group. They are told the end after the group was dropped, because it owns the sources.
@@ -241,14 +241,8 @@ pub(crate) fn conclude(completions: &Completions, error: Option<Error>) {
 /// What `work` returns; an error if it panics.
 pub(crate) fn caught<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     foreign::caught_or(work).unwrap_or_else(|panic| {
-        let error = panicked(&*panic);
+        let error = Error::panicked(&*panic);
         foreign::forget_payload(panic);
         Err(error)
     })
-}
-
-pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-    Error::Panicked { message: message.unwrap_or_default() }
 }

@@ -23,10 +23,10 @@ pub(crate) const WAIT: &str = "wait for other copies, or allow background work (
 pub(crate) const WAIT_FOR_BLOCKS: &str = "wait for other copies, raise the budget (Device::set_staging_budget), or allow background work \
                                           (CopyOptions::background)";
 
-/// Why a copy waits that its device has no room for as long as streams use memory that was dropped.
+/// Why a copy waits that its device has no room for while others are in flight.
 pub(crate) const NO_ROOM_YET: NotInline = NotInline::NeedsWorker(
-    "the budget for memory of the device is used up, by dropped tensors that streams still use too",
-    "wait for these streams, raise the budget (Device::set_memory_budget), or allow background work (CopyOptions::background)",
+    "the budget for memory of the device is used up, by what is in flight too",
+    "wait for that (Device::synchronize), raise the budget (Device::set_memory_budget), or allow background work (CopyOptions::background)",
 );
 
 /// What helps where ordinary memory is copied from or to.

@@ -180,6 +180,29 @@ impl<T: TensorTree + ?Sized> TensorTree for Box<T> {
     }
 }
 
+/// A structure that others may share. What is visited becomes this owner's own: where somebody else holds the structure, it is cloned
+/// ([`Arc::make_mut`]), and the others keep the tensors that it has. Clones of a tensor lie in the same memory, so that a copy finds them
+/// equal and copies that memory once; but two owners of one structure have two structures afterwards, equal ones.
+impl<T: TensorTree + Clone> TensorTree for Arc<T> {
+    const MAY_HOLD_TENSORS: bool = T::MAY_HOLD_TENSORS;
+
+    #[inline]
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        if !Self::MAY_HOLD_TENSORS {
+            return Ok(());
+        }
+        visitor.recursive(|visitor| Self::make_mut(self).visit(visitor))
+    }
+
+    fn pair(&mut self, into: &mut Self, pairs: &mut Pairs<'_>) -> Result<(), Stop> {
+        pairs.nested(|pairs| Self::make_mut(self).pair(Self::make_mut(into), pairs))
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        paths.nested(|paths| (**self).show(paths))
+    }
+}
+
 impl<T: TensorTree, E: TensorTree> TensorTree for Result<T, E> {
     const MAY_HOLD_TENSORS: bool = T::MAY_HOLD_TENSORS || E::MAY_HOLD_TENSORS;
 

@@ -1,6 +1,9 @@
 //! Finds tensors in any structure.
 
+pub(crate) mod array_containers;
+pub(crate) mod array_leaves;
 pub(crate) mod containers;
+pub(crate) mod into_tensors;
 pub(crate) mod outline;
 pub(crate) mod pair;
 pub(crate) mod paths;

@@ -42,7 +42,9 @@ pub const MAX_DEPTH: usize = 1024;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `TensorTree`",
     label = "transship cannot look for tensors in `{Self}`",
-    note = "derive it with `#[derive(TensorTree)]`, or mark a field that holds no tensor with `#[tensor_tree(skip)]`"
+    note = "derive it with `#[derive(TensorTree)]`, or mark a field that holds no tensor with `#[tensor_tree(skip)]`",
+    note = "a structure of arrays that derives `IntoTensors` is copied as the tensors that it becomes: `.into_tensors()`; a field of it is \
+            marked with `#[tensor_tree(tensors)]`"
 )]
 pub trait TensorTree {
     /// `false` where values of this type can never hold a tensor: containers of them are not even looked into.

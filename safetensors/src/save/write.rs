@@ -148,3 +148,22 @@ impl Run<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// catches: 480-files-one-after-the-other
+    #[test]
+    fn files_are_written_side_by_side() {
+        let window = |file, offset| {
+            let mut window = Window::default();
+            (window.file, window.offset) = (file, offset);
+            window
+        };
+        let windows = |file: usize, count: u64| (0..count).map(|offset| window(file, offset)).collect();
+        let work = in_turn(vec![windows(0, 3), windows(1, 1), windows(2, 2)]);
+        let places: Vec<_> = work.iter().map(|window| (window.file, window.offset)).collect();
+        assert_eq!(places, [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2)]);
+    }
+}

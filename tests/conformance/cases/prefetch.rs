@@ -5,7 +5,7 @@ use futures::executor::block_on;
 use libtest_mimic::Failed;
 use transship::{DType, Prefetch, PrefetchOptions, PrefetchStream, StreamPriority, Tensor, start_copy};
 
-use crate::backends::Need::Streams;
+use crate::backends::Need::{OwnMemory, Streams};
 use crate::bed::Bed;
 use crate::data::{Contents, assert_same};
 use crate::suite::{Case, case};
@@ -14,7 +14,9 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case!(batches_arrive_in_order),
         case!(streamed_batches_arrive_in_order),
+        case!(batches_arrive_on_each_device),
         case!(batches_are_used_on_a_stream_at_once).needs(Streams),
+        case!(batches_in_flight_leave_room_within_the_budget).needs(Streams).needs(OwnMemory),
         case!(batches_arrive_in_memory_that_was_used_before),
     ]
 }
@@ -60,6 +62,20 @@ fn streamed_batches_arrive_in_order(bed: &Bed) -> Result<(), Failed> {
     Ok(())
 }
 
+fn batches_arrive_on_each_device(bed: &Bed) -> Result<(), Failed> {
+    let (batches, expected): (Vec<_>, Vec<_>) = batches(bed).into_iter().unzip();
+    let devices = [bed.device.clone(), bed.host.clone(), bed.device.clone()];
+    let items: Vec<_> = batches.into_iter().prefetch_to_all(&devices, options(bed)).collect();
+    assert_eq!(items.len(), STEPS);
+    for (copies, expected) in items.into_iter().zip(&expected) {
+        for (batch, device) in copies?.into_iter().zip(&devices) {
+            assert!(batch.iter().all(|tensor| tensor.device_id().is_ok_and(|id| id == device.id())));
+            assert_same(expected, &Contents::of_all(&mut bed.down(batch)?));
+        }
+    }
+    Ok(())
+}
+
 fn batches_are_used_on_a_stream_at_once(bed: &Bed) -> Result<(), Failed> {
     let (batches, expected): (Vec<_>, Vec<_>) = batches(bed).into_iter().unzip();
     let consumer = bed.device.create_stream(StreamPriority::Normal)?;
@@ -67,6 +83,23 @@ fn batches_are_used_on_a_stream_at_once(bed: &Bed) -> Result<(), Failed> {
     for (batch, expected) in items.zip(&expected) {
         let handle = start_copy(batch?, &bed.host, bed.options().stream(&consumer))?;
         assert_same(expected, &Contents::of_all(&mut handle.wait()?));
+    }
+    Ok(())
+}
+
+/// Each is dropped as soon as the stream has it.
+fn batches_in_flight_leave_room_within_the_budget(bed: &Bed) -> Result<(), Failed> {
+    let device = bed.private()?;
+    let bytes = 64 << 10;
+    device.set_memory_budget(8 * bytes)?;
+    let consumer = device.create_stream(StreamPriority::Normal)?;
+    let source = (0..200_u8).map(|step| Tensor::from(vec![step; bytes]));
+    let items = source.prefetch(&device, options(bed)).hand_over(&consumer);
+    for (step, item) in items.enumerate() {
+        let item = item?;
+        if step % 20 == 19 {
+            assert_eq!(bed.down(item)?.to_vec::<u8>()?, vec![step as u8; bytes]);
+        }
     }
     Ok(())
 }

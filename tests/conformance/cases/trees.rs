@@ -1,10 +1,11 @@
 //! Containers, derived types, values, and how deeply they may be nested.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use libtest_mimic::Failed;
-use transship::{DType, Error, Tensor, TensorTree, Value, start_copy};
+use transship::{DType, Error, IntoTensors, Tensor, TensorTree, Value, start_copy};
 
 use crate::bed::Bed;
 use crate::suite::{Case, case};
@@ -15,6 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(derived_struct),
         case!(derived_enum),
         case!(derived_generic),
+        case!(shared_structure),
+        case!(structure_of_arrays),
         case!(value_with_other_leaves),
         case!(three_hundred_levels),
         case!(ten_thousand_levels_are_refused),
@@ -103,6 +106,44 @@ fn derived_generic(bed: &Bed) -> Result<(), Failed> {
     let trip = bed.round_trip(sent, bed.options())?;
     assert_eq!(trip.up.leaves, 6);
     assert_eq!((trip.value.label, trip.value.parts[2].label), ("all", "three"));
+    Ok(())
+}
+
+/// Two owners in one structure, and one that keeps what it has.
+fn shared_structure(bed: &Bed) -> Result<(), Failed> {
+    let shared = Arc::new(vec![bed.bytes(7), bed.tensor(DType::F32, &[5])]);
+    let [number, bytes] = [shared[1].to_bytes()?, shared[0].to_bytes()?];
+    let trip = bed.round_trip([Arc::clone(&shared), Arc::clone(&shared)], bed.options())?;
+    assert_eq!(trip.up.leaves, 4);
+    assert!(trip.value[0][1].shares_memory_with(&trip.value[1][1]) || bed.device.is_host());
+    assert_eq!((shared[1].to_bytes()?, shared[0].to_bytes()?), (number, bytes));
+    assert!(shared[0].device_id()?.is_host());
+    Ok(())
+}
+
+#[derive(IntoTensors, Clone, Debug, PartialEq)]
+#[tensor_tree(tensors = DeviceLabels, derive(Debug))]
+struct Labels {
+    #[tensor_tree(tensors)]
+    boxes: Vec<[f32; 4]>,
+    #[tensor_tree(tensors)]
+    masks: Vec<Vec<bool>>,
+    #[tensor_tree(tensors)]
+    weights: Arc<[f64]>,
+    jpeg: Vec<u8>,
+}
+
+fn structure_of_arrays(bed: &Bed) -> Result<(), Failed> {
+    let labels = Labels {
+        boxes: vec![[0.0, 0.5, 1.0, 1.5]; 9],
+        masks: vec![vec![true; 11], vec![], vec![false, true]],
+        weights: Arc::from([0.25; 3]),
+        jpeg: vec![0xFF, 0xD8],
+    };
+    let trip =
+        bed.round_trip(vec![labels.clone().into_tensors(), labels.clone().into_tensors()], bed.options())?;
+    assert_eq!(trip.up.leaves, 10);
+    assert_eq!(Vec::<Labels>::from_tensors(trip.value)?, [labels.clone(), labels]);
     Ok(())
 }
 

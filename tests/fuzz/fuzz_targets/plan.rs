@@ -4,6 +4,8 @@
 #[path = "../../../core/tests/support/valid_plan.rs"]
 mod valid_plan;
 
+use std::num::NonZero;
+
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use transship_core::Alignment;
@@ -37,6 +39,7 @@ impl<'a> Arbitrary<'a> for Case {
         let options = PlanOptions {
             pack: bytes.arbitrary()?,
             alignment: alignment(bytes)?,
+            multiple: NonZero::new(size(bytes)?).unwrap_or(NonZero::<usize>::MIN),
             granularity: alignment(bytes)?,
             largest_chunk: size(bytes)?,
             largest_packed: size(bytes)?,
@@ -67,6 +70,7 @@ fn leaf(bytes: &mut Unstructured<'_>) -> Result<Leaf> {
             Place::From(bytes.int_in_range(0..=SOURCES - 1)?)
         },
         range: if bytes.arbitrary()? { Some(key(bytes)?) } else { None },
+        widened_log2: if bytes.ratio(1, 4)? { bytes.arbitrary()? } else { 0 },
     })
 }
 

@@ -52,8 +52,17 @@ impl LateHandle {
 
     /// Stops one stream until [`release`](Self::release). A stream of another driver is left alone.
     pub fn stall_stream(&self, stream: &dyn BackendStream) {
+        self.set_stalled(stream, true);
+    }
+
+    /// Lets one stream go on. A stream of another driver is left alone.
+    pub fn release_stream(&self, stream: &dyn BackendStream) {
+        self.set_stalled(stream, false);
+    }
+
+    fn set_stalled(&self, stream: &dyn BackendStream, stalled: bool) {
         if let Some(stream) = LateStream::of(stream, &self.0) {
-            self.0.change(|state| state.streams[stream.index].stalled = true);
+            self.0.change(|state| state.streams[stream.index].stalled = stalled);
         }
     }
 

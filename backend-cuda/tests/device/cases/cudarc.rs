@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::DevicePtr;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use transship_core::backend::{MemoryKind, RawMemory};
-use transship_core::{CopyOptions, DType, Error, Tensor, start_copy, start_copy_into};
+use transship_core::{Cast, CopyOptions, DType, Error, Tensor, start_copy, start_copy_into};
 use transship_cuda::{cu_stream, stream_from_cudarc, stream_from_raw, tensor_from_cuda_slice};
 
 use super::streams;
@@ -79,7 +79,7 @@ pub(crate) fn a_capture_of_cudarcs_stream_gives_memory_back() -> Outcome {
         tensor.record_stream(&stream)?;
         theirs.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
         drop(tensor);
-        drop(theirs.end_capture(CUgraphInstantiate_flags(0))?);
+        drop(theirs.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?);
         stream.synchronize()?;
         held.push(device.counters().device_bytes);
     }
@@ -89,7 +89,8 @@ pub(crate) fn a_capture_of_cudarcs_stream_gives_memory_back() -> Outcome {
 }
 
 /// It is out of the driver's default pool, which nobody has opened to the other device: copies of the driver reach it, and kernels
-/// do not. Mutants: kernels read what the program has allocated on another device, or scatter it.
+/// do not. What has gaps, or is cast, its own device reads, and writes to the other one. Mutants: kernels read what the program has
+/// allocated on another device, or scatter it, one by one or by a table.
 pub(crate) fn memory_of_cudarc_goes_to_another_device() -> Outcome {
     let (from, to) = (bed::device(0), bed::device(1));
     let stream = cudarc_context(&from).new_stream()?;
@@ -104,6 +105,22 @@ pub(crate) fn memory_of_cudarc_goes_to_another_device() -> Outcome {
     let columns = Tensor::from(bytes.clone()).reshape(&[200, 100])?.narrow(1, 10, 30)?;
     assert!(found[..12].iter().all(|small| *small == bytes[..500]));
     assert_eq!(found[12], columns.to_bytes()?);
+
+    let widened = CopyOptions::default().cast(Cast::new(DType::U8, DType::F32));
+    let there = start_copy(matrix.narrow(1, 10, 30)?, &to, widened)?.wait()?;
+    let expected = columns.to_vec::<u8>()?.into_iter().map(f32::from).collect::<Vec<_>>();
+    assert_eq!(bed::down(there).to_vec::<f32>()?, expected);
+    // So many that a table would pay.
+    let many = (0..12).map(|first| matrix.narrow(1, first, 30)).collect::<Result<Vec<_>, _>>()?;
+    let found = bed::bytes(bed::down(bed::up(many, &to)));
+    let all = Tensor::from(bytes.clone()).reshape(&[200, 100])?;
+    for (first, found) in found.iter().enumerate() {
+        assert_eq!(*found, all.narrow(1, first, 30)?.to_bytes()?, "{first}");
+    }
+    // Columns into columns: a launch for each row.
+    let held = bed::up(Tensor::from(vec![0_u8; 10_000]).reshape(&[200, 50])?, &to).narrow(1, 5, 30)?;
+    let filled = start_copy_into(matrix.narrow(1, 10, 30)?, held, CopyOptions::default())?.wait()?;
+    assert_eq!(bed::bytes(bed::down(filled)), [columns.to_bytes()?]);
 
     let small = tensor_from_cuda_slice(&from, stream.clone_htod(&bytes[..500])?, &[50, 10])?;
     let held = bed::up(Tensor::from(vec![0_u8; 1000]).reshape(&[50, 20])?, &to).narrow(1, 5, 10)?;
@@ -126,6 +143,14 @@ pub(crate) fn memory_of_cudarc_is_filled_from_another_device() -> Outcome {
     // SAFETY: nobody else uses the slice, which the tensor holds.
     let held = unsafe { Tensor::from_raw_mut(memory, Box::new(slice), &[ROWS, 30], DType::F32, &to)? };
     let filled = start_copy_into(there.narrow(1, 10, 30)?, held, CopyOptions::default())?.wait()?;
-    assert_eq!(bed::bytes(bed::down(filled)), [matrix.narrow(1, 10, 30)?.to_bytes()?]);
+    assert_eq!(bed::bytes(bed::down(filled.clone())), [matrix.narrow(1, 10, 30)?.to_bytes()?]);
+
+    // Neither device's kernels may reach what the program has allocated on both.
+    let theirs = cudarc_context(&from).new_stream()?;
+    let columns =
+        tensor_from_cuda_slice(&from, theirs.clone_htod(&bed::numbers(ROWS * 100, 3))?, &[ROWS, 100])?;
+    let refused = start_copy_into(columns.narrow(1, 10, 30)?, filled, CopyOptions::default()).err();
+    let refused = refused.ok_or("memory that no kernel reaches was copied")?;
+    assert!(refused.error().to_string().contains("(CopyPolicy::Always)"), "{}", refused.error());
     Ok(())
 }

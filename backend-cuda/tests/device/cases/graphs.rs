@@ -119,7 +119,9 @@ impl Bench {
         self.theirs.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         // SAFETY: both have so many floats, and the case keeps them until the last launch is done.
         unsafe { self.kernel.launch_at(&self.theirs, device_ptr(from)?, device_ptr(to)?, COUNT) };
-        let graph = self.theirs.end_capture(CUgraphInstantiate_flags(0))?;
+        let graph = self
+            .theirs
+            .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?;
         Ok(graph.ok_or("nothing was captured")?)
     }
 }

@@ -1,13 +1,17 @@
 //! Buffers of the program as tensors.
 
 use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use transship_core::{CopyOptions, DType, Device, Error, StreamPriority, Tensor, start_copy_into};
-use transship_wgpu::WgpuBuffer;
+use transship_core::{
+    Alignment, CopyOptions, DType, Device, DeviceId, Error, StreamPriority, Tensor, start_copy_into,
+};
+use transship_wgpu::{BufferSource, OwnedBuffer, WgpuBuffer};
 use wgpu::BufferUsages;
 
 use super::Outcome;
-use crate::bed::{Program, floats, numbers};
+use crate::bed::{Program, eventually, floats, numbers, up};
 
 pub(crate) fn a_buffer_becomes_a_tensor() -> Outcome {
     let program = Program::new();
@@ -49,6 +53,91 @@ pub(crate) fn a_buffer_is_copied_into() -> Outcome {
     let refused = refused.ok_or("a buffer without COPY_DST was written")?;
     let why = format!("{:?}", refused.error());
     assert!(why.contains("lent read-only"), "{why}");
+    Ok(())
+}
+
+/// An allocator that gives out one part of one buffer after the other, and counts those that are kept.
+struct Pages {
+    buffer: wgpu::Buffer,
+    end: AtomicUsize,
+    kept: Arc<()>,
+}
+
+// SAFETY: parts are multiples of 256 apart and never given out again; owners are counters.
+unsafe impl BufferSource for Pages {
+    fn alignment(&self) -> Alignment {
+        Alignment::new(256).unwrap()
+    }
+
+    fn largest(&self) -> usize {
+        4096
+    }
+
+    fn allocate(&self, bytes: usize, device: DeviceId) -> transship_core::Result<OwnedBuffer> {
+        let offset = self.end.fetch_add(bytes.next_multiple_of(256), Ordering::Relaxed);
+        if offset + bytes > self.buffer.size() as usize {
+            let (kind, requested) = ("device", bytes);
+            return Err(Error::OutOfMemory { device, kind, requested, free: 0, total: 0 });
+        }
+        Ok(OwnedBuffer { buffer: self.buffer.clone(), offset, owner: Box::new(self.kept.clone()) })
+    }
+}
+
+pub(crate) fn tensors_lie_in_memory_of_another_allocator() -> Outcome {
+    let program = Program::new();
+    let buffer = program.buffer(8192, BufferUsages::COPY_SRC | BufferUsages::COPY_DST);
+    let kept = Arc::new(());
+    let pages = Pages { buffer: buffer.clone(), end: AtomicUsize::new(512), kept: kept.clone() };
+    let (device, queue) = (program.device.clone(), program.queue.clone());
+    // SAFETY: it is not destroyed.
+    let target = unsafe { transship_wgpu::from_device_with(device, queue, Box::new(pages)) }?;
+    assert_eq!(target.limits().bindable_alignment.bytes(), 256);
+
+    let there = up(vec![Tensor::from(numbers(10, 1)), Tensor::from(numbers(20, 2))], &target);
+    let memory: &dyn Any = there[0].buffer()?;
+    assert!(
+        memory.downcast_ref().and_then(WgpuBuffer::owner).is_some_and(<dyn Any + Send + Sync>::is::<Arc<()>>)
+    );
+    for (tensor, seed) in there.iter().zip(1..) {
+        let view = transship_wgpu::wgpu_view(tensor)?;
+        assert!(view.buffer == buffer && view.offset >= 512 && view.offset.is_multiple_of(4));
+        let start = view.offset as usize / 4;
+        assert_eq!(program.read(&buffer)[start..][..10 * seed], numbers(10 * seed, seed));
+    }
+    assert_eq!(target.counters().device_bytes, there[0].retained_bytes() as u64);
+    assert_eq!(Arc::strong_count(&kept), 3, "one for the allocator, one for the block");
+    drop(there);
+    assert!(eventually(|| Arc::strong_count(&kept) == 2), "the owner is still there");
+
+    let refused = Tensor::empty(&[2000], DType::F32, &target);
+    assert!(matches!(refused, Err(Error::TooLarge { limit: 4096, .. })), "{refused:?}");
+    let held: Vec<_> = (0..7).map_while(|_| Tensor::empty(&[1000], DType::F32, &target).ok()).collect();
+    assert_eq!(held.len(), 1, "512, 256 and 4096 of 8192 bytes are given out");
+    Ok(())
+}
+
+pub(crate) fn a_lent_part_is_read_and_kept() -> Outcome {
+    let program = Program::new();
+    let buffer = program.buffer(4096, BufferUsages::COPY_SRC | BufferUsages::COPY_DST);
+    let bytes: Vec<u8> = numbers(1024, 3).iter().flat_map(|number| number.to_le_bytes()).collect();
+    program.queue.write_buffer(&buffer, 0, &bytes);
+    let kept = Arc::new(());
+    let lend = |offset, count: usize| {
+        let owned = OwnedBuffer { buffer: buffer.clone(), offset, owner: Box::new(kept.clone()) };
+        transship_wgpu::lend_buffer(&program.target, owned, &[count], DType::F32)
+    };
+    let refused =
+        start_copy_into(Tensor::from(numbers(100, 4)), lend(256, 100)?, CopyOptions::default()).err();
+    let why = format!("{:?}", refused.ok_or("a lent part was written")?.error());
+    assert!(why.contains("lent read-only"), "{why}");
+    let part = lend(256, 100)?;
+    assert!(Arc::strong_count(&kept) >= 2);
+    assert_eq!(floats(part), numbers(1024, 3)[64..164]);
+    assert!(eventually(|| Arc::strong_count(&kept) == 1), "the owner is still there");
+
+    assert!(matches!(lend(2, 1), Err(Error::Misaligned { .. })));
+    assert!(matches!(lend(4000, 100), Err(Error::OutOfRange { .. })));
+    assert!(eventually(|| Arc::strong_count(&kept) == 1), "an owner of what was refused is still there");
     Ok(())
 }
 

@@ -202,6 +202,11 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
             || self.peers.reaches(&self.allocator, &other.allocator, other.gather.as_ref())
     }
 
+    fn is_written_by(&self, source: &dyn Backend) -> bool {
+        Self::of(source)
+            .is_some_and(|source| self.reaches(source) && self.peers.is_written_by(&source.allocator))
+    }
+
     fn reads_staging_of(&self, other: &dyn Backend) -> bool {
         Self::of(other).is_some()
     }

@@ -7,6 +7,7 @@ use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::buffer::OrderedBuffer;
 use crate::backend::stream_ordered::context::Context;
 use crate::backend::stream_ordered::gather_kernel::Gather;
+use crate::backend::stream_ordered::places::unsupported;
 use crate::backend::{CopyOp, GatherTo};
 use crate::cast::Cast;
 use crate::error::Result;
@@ -46,22 +47,47 @@ impl<A: Api> Peers<A> {
         is_reached
     }
 
-    /// The kernels of the device that `op` reads, if that is another one than `own` and they had better write to memory of `own`. What
-    /// gets wider on the way had better be read over the link.
-    pub(crate) fn writer(&self, own: &Context<A>, op: &CopyOp<'_>) -> Option<Arc<Gather<A>>> {
-        let CopyOp::Gather { from, elements, to: GatherTo::Device(to, _), .. } = *op else { return None };
-        let (from, to) = (OrderedBuffer::<A>::of(from)?, OrderedBuffer::<A>::of(to)?);
-        let widens = elements.cast.as_ref().is_some_and(Cast::widens);
-        if from.context().is_same(own) || widens || !to.is_open_to_peers() {
-            return None;
+    /// Whether kernels of the device of `other` write to memory of the device that these are the peers of.
+    pub(crate) fn is_written_by(&self, other: &DeviceAllocator<A>) -> bool {
+        self.writer_of(other).is_some()
+    }
+
+    /// The kernels of the device that `op` reads, if they are to write to memory of `own`, another device; `None` if kernels of `own` read
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if neither may: the program has allocated what is read there.
+    pub(crate) fn writer(&self, own: &Context<A>, op: &CopyOp<'_>) -> Result<Option<Arc<Gather<A>>>> {
+        let CopyOp::Gather { from, elements, to, .. } = *op else { return Ok(None) };
+        let Some(from) = OrderedBuffer::<A>::of(from).filter(|from| !from.context().is_same(own)) else {
+            return Ok(None);
+        };
+        let is_written = match to {
+            GatherTo::Device(to, _) => {
+                OrderedBuffer::<A>::of(to).is_some_and(OrderedBuffer::is_open_to_peers)
+            }
+            GatherTo::Host(_) => false,
+        };
+        let may_be_read = from.is_open_to_peers();
+        // What gets wider on the way had better be read over the link.
+        let had_better_be_read = may_be_read && elements.cast.as_ref().is_some_and(Cast::widens);
+        match self.writer_of(from.allocator()).filter(|_| is_written && !had_better_be_read) {
+            None if !may_be_read => {
+                Err(unsupported(own, "read what the program has allocated on another device"))
+            }
+            writer => Ok(writer),
         }
-        self.0.lock().iter().find(|peer| peer.is(from.allocator()))?.writer.as_ref()?.upgrade()
+    }
+
+    fn writer_of(&self, other: &DeviceAllocator<A>) -> Option<Arc<Gather<A>>> {
+        self.0.lock().iter().find(|peer| peer.is(other))?.writer.as_ref()?.upgrade()
     }
 }
 
 impl<A: Api> Peer<A> {
-    fn is(&self, other: &Arc<DeviceAllocator<A>>) -> bool {
-        std::ptr::eq(self.allocator.as_ptr(), &raw const **other)
+    fn is(&self, other: &DeviceAllocator<A>) -> bool {
+        std::ptr::eq(self.allocator.as_ptr(), other)
     }
 }
 

@@ -167,7 +167,7 @@ unsafe fn submit_all<A: Api>(
         unsafe {
             match op {
                 CopyOp::Gather { .. } | CopyOp::Scatter { .. } | CopyOp::UploadCast { .. } => {
-                    if let Some(writer) = peers.writer(context, op) {
+                    if let Some(writer) = peers.writer(context, op)? {
                         pushed.push((writer, op));
                         continue;
                     }

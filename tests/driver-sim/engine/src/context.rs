@@ -1,8 +1,9 @@
 //! Contexts: which one is current for a thread, and what ends with one.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::ManuallyDrop;
+use std::thread::ThreadId;
 
 use crate::failure::Failure;
 use crate::memory::Block;
@@ -19,6 +20,15 @@ pub(crate) struct Context {
     /// Contexts whose memory it may use.
     pub(crate) peers: BTreeSet<u64>,
     pub(crate) default_stream: u64,
+    /// The default streams of threads that work on their own.
+    pub(crate) per_thread: HashMap<ThreadId, u64>,
+}
+
+impl Context {
+    /// Whether the driver has made the stream, and ends it.
+    pub(crate) fn is_default(&self, stream: u64) -> bool {
+        self.default_stream == stream || self.per_thread.values().any(|of_thread| *of_thread == stream)
+    }
 }
 
 thread_local! {
@@ -236,7 +246,10 @@ impl Sim {
         let number = self.new_handle(Kind::Context);
         let default_stream = self.add_stream(number, device, true, 0);
         let peers = BTreeSet::new();
-        self.contexts.insert(number, Context { device, retained, lost: None, peers, default_stream });
+        self.contexts.insert(
+            number,
+            Context { device, retained, lost: None, peers, default_stream, per_thread: HashMap::new() },
+        );
         number
     }
 
@@ -247,9 +260,10 @@ impl Sim {
             let _ = self.drain(stream);
         }
         let lost = self.contexts.get(&context).is_some_and(|context| context.lost.is_some());
-        let default_stream = self.contexts.get(&context).map(|context| context.default_stream);
-        if let Some(stream) = default_stream {
-            self.streams.remove(&stream);
+        for stream in self.streams_of(context) {
+            if self.contexts.get(&context).is_some_and(|context| context.is_default(stream)) {
+                self.streams.remove(&stream);
+            }
         }
         if !lost {
             self.note_left_behind(context);

@@ -83,10 +83,11 @@ impl Sim {
 
     /// Of [`left_in`](Self::left_in) streams, events, modules and graphs.
     pub(crate) fn handles_in(&self, context: u64) -> Vec<String> {
-        let default = self.contexts.get(&context).map(|context| context.default_stream);
+        let is_default =
+            |stream| self.contexts.get(&context).is_some_and(|context| context.is_default(stream));
         // Handles grow: what belongs to a context was made after it.
         let streams = self.streams.range(since(context, Kind::Stream)..).filter(|(number, stream)| {
-            stream.context == context && !stream.destroyed && Some(**number) != default
+            stream.context == context && !stream.destroyed && !is_default(**number)
         });
         let events = self.events.range(since(context, Kind::Event)..).map(|(_, event)| event);
         let events = events.filter(|event| event.context == context);

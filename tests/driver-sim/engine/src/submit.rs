@@ -2,15 +2,16 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::thread;
 use std::time::Instant;
 
-use crate::context;
+use crate::context::{self, Context};
 use crate::failure::Failure;
 use crate::sim::{Kind, Sim};
 use crate::stream::{HostFunction, Op, Point, Stream, Work};
 
-/// The handle of the legacy default stream, beside 0.
-const LEGACY: u64 = 1;
+/// The handle of the default stream that each thread has of its own; those below are the legacy default stream.
+const PER_THREAD: u64 = 2;
 
 /// The least and the greatest priority of streams: a lower number is more urgent.
 pub const PRIORITIES: (i32, i32) = (0, -5);
@@ -30,7 +31,7 @@ impl Sim {
         if let Some(lost) = context.lost {
             return Err(lost);
         }
-        if context.default_stream == stream {
+        if context.is_default(stream) {
             return Err(Failure::InvalidHandle);
         }
         let gone = self.stream(stream)?;
@@ -164,12 +165,27 @@ impl Sim {
         Ok(others.map(|(number, other)| Point { stream: *number, number: other.tail }).collect())
     }
 
+    /// The default stream of this thread.
+    fn per_thread(&mut self, context: u64) -> Result<u64, Failure> {
+        let thread = thread::current().id();
+        let Context { device, ref per_thread, .. } = *self.context(context)?;
+        if let Some(known) = per_thread.get(&thread) {
+            return Ok(*known);
+        }
+        let stream = self.add_stream(context, device, true, 0);
+        self.context(context)?.per_thread.insert(thread, stream);
+        Ok(stream)
+    }
+
     /// The stream behind a handle of the program's.
     fn resolve(&mut self, handle: u64) -> Result<u64, Failure> {
-        if handle > LEGACY {
+        if handle > PER_THREAD {
             return self.stream(handle).map(|_| handle);
         }
         let context = context::current().ok_or(Failure::InvalidContext)?;
+        if handle == PER_THREAD {
+            return self.per_thread(context);
+        }
         Ok(self.context(context)?.default_stream)
     }
 }

@@ -24,6 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(nothing_can_be_copied, Ends::Well),
         case!(a_question_is_answered_in_time, Ends::Well, "DRIVER_SIM_LATEST_US" = "60000000"),
         case!(the_default_stream_orders_blocking_ones, Ends::Well),
+        case!(each_thread_has_a_default_stream, Ends::Well),
         case!(a_graph_runs_what_was_captured, Ends::Well),
         case!(a_gather_copies_what_its_table_says, Ends::Well),
         case!(an_unsafe_call_breaks_a_capture, Ends::Well),
@@ -55,6 +56,25 @@ fn a_copy_up_and_down() {
     must("free", |sim| sim.free(there));
     from.free();
     to.free();
+    bench.close();
+}
+
+fn each_thread_has_a_default_stream() {
+    const PER_THREAD: u64 = 2;
+    static GATE: AtomicBool = AtomicBool::new(false);
+    let bench = Bench::new();
+    bench.hold(PER_THREAD, &GATE);
+    let other = std::thread::spawn({
+        let context = bench.context;
+        move || {
+            must("push", |sim| sim.push_context(context));
+            // It would wait for ever.
+            must("synchronize", |sim| sim.synchronize_stream(PER_THREAD));
+        }
+    });
+    other.join().unwrap();
+    GATE.store(true, Ordering::SeqCst);
+    bench.synchronize(PER_THREAD);
     bench.close();
 }
 

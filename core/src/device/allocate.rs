@@ -1,0 +1,112 @@
+//! Allocating memory of a device within its budget.
+
+use crate::backend::Buffer;
+use crate::device::device::Device;
+use crate::device::room_to_come::RoomToCome;
+use crate::error::{Error, Result};
+use crate::in_flight::memory_budget::{Allocated, Exceeded, Reservation};
+use crate::in_flight::submission_queue::SubmissionQueue;
+
+impl Device {
+    /// Allocates memory of the device in stream order of `queue`, within its budget: at least `bytes` bytes, in whole granules.
+    pub(crate) fn allocate(&self, bytes: usize, queue: &SubmissionQueue) -> Result<Allocated> {
+        self.allocate_of(&mut self.reserve(self.granules(bytes)?)?, bytes, queue)
+    }
+
+    /// The same, of bytes that are reserved. If there is no memory left, idle memory is given back to the driver first, and that once.
+    pub(crate) fn allocate_of(
+        &self,
+        reserved: &mut Reservation,
+        bytes: usize,
+        queue: &SubmissionQueue,
+    ) -> Result<Allocated> {
+        self.allocate_by(reserved, bytes, |bytes| self.backend().allocate(bytes, &**queue.stream()))
+    }
+
+    /// The same, of memory that the host writes first, where there is some.
+    pub(crate) fn allocate_open_of(
+        &self,
+        reserved: &mut Reservation,
+        bytes: usize,
+        queue: &SubmissionQueue,
+    ) -> Result<Allocated> {
+        self.allocate_by(reserved, bytes, |bytes| self.backend().allocate_open(bytes, &**queue.stream()))
+    }
+
+    /// The size of a buffer that has room for `bytes` bytes.
+    pub(crate) fn granules(&self, bytes: usize) -> Result<usize> {
+        let (device, kind, limit) = (self.id(), "device", self.limits().largest_buffer);
+        let rounded = self.limits().copy_granularity.round_up(bytes).filter(|rounded| *rounded <= limit);
+        rounded.ok_or(Error::TooLarge { device, kind, requested: bytes, limit })
+    }
+
+    /// Counts `bytes` bytes as used by tensors. Never waits.
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<Reservation> {
+        let reserve = || self.budget().reserve(bytes);
+        // What copies have used may be free, and nobody has asked yet. A queue that fails says so to its own copies.
+        let reserved = reserve().or_else(|_| {
+            let _ = self.staging().settle_queues();
+            reserve()
+        });
+        reserved.map_err(|exceeded| self.over_budget(bytes, exceeded))
+    }
+
+    /// The same. If there is no room, waits while the copy `is_wanted` for what is in flight or freed behind streams by now, and gets
+    /// room as soon as enough of that has come back: before those who ask later, and behind those who wait already.
+    pub(crate) fn reserve_patiently(
+        &self,
+        bytes: usize,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Reservation> {
+        let refused = match self.reserve(bytes) {
+            Err(refused) if self.may_have_room_later(&refused) => refused,
+            reserved => return reserved,
+        };
+        let line = self.budget().stand_in_line(bytes);
+        let mut coming = RoomToCome::of(self);
+        loop {
+            if let Some(room) = line.room() {
+                return Ok(room);
+            }
+            if !is_wanted() {
+                return Err(refused);
+            }
+            if !coming.wait(self.budget()) {
+                // What came last may have made room.
+                return line.room().ok_or_else(|| self.over_budget(bytes, self.budget().exceeded()));
+            }
+        }
+    }
+
+    /// Whether what was refused may be within the budget when what is in flight has come to its end. That may have happened since.
+    pub(crate) fn may_have_room_later(&self, refused: &Error) -> bool {
+        match refused {
+            Error::OverBudget { requested, .. } => {
+                let is_expected = RoomToCome::of(self).is_expected(self.budget());
+                let now = self.budget().exceeded();
+                (is_expected && *requested <= now.budget) || now.fits(*requested, now.used)
+            }
+            _ => false,
+        }
+    }
+
+    fn allocate_by(
+        &self,
+        reserved: &mut Reservation,
+        bytes: usize,
+        allocate: impl Fn(usize) -> Result<Box<dyn Buffer>>,
+    ) -> Result<Allocated> {
+        let rounded = self.granules(bytes)?;
+        let reserved = reserved.split(rounded);
+        let buffer = match allocate(rounded) {
+            Err(Error::OutOfMemory { .. }) if self.backend().trim() > 0 => allocate(rounded),
+            other => other,
+        }?;
+        Ok(Allocated::new(buffer, reserved))
+    }
+
+    fn over_budget(&self, requested: usize, exceeded: Exceeded) -> Error {
+        let Exceeded { budget, used, leaving } = exceeded;
+        Error::OverBudget { device: self.id(), requested, used, leaving, budget }
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong.
+
+use transship::DType;
+
+/// `Result` with the [`Error`] of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, and what to do next.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A device of burn that is not wgpu's.
+    #[error("{device} is none of burn's wgpu devices; use the one that was shared")]
+    NotWgpu {
+        /// The device, as burn prints it.
+        device: String,
+    },
+    /// A tensor that is not in memory of the shared device.
+    #[error(
+        "the tensor is on {actual}, in memory that burn does not have; copy it to {expected} first (start_copy)"
+    )]
+    NotShared {
+        /// Where the tensor is.
+        actual: transship::DeviceId,
+        /// The shared device.
+        expected: transship::DeviceId,
+    },
+    /// A tensor of burn on another device.
+    #[error("the tensor is on burn's {actual}, and not on {expected}; move it with to_device first")]
+    OtherDevice {
+        /// Where the tensor is.
+        actual: String,
+        /// The shared device.
+        expected: String,
+    },
+    /// Elements that burn's tensors of this kind, or the device, do not have.
+    #[error(
+        "elements of {dtype} are no {kind} tensor on this device; convert them on the host, to {instead} for instance"
+    )]
+    NoSuchElements {
+        /// Their type.
+        dtype: DType,
+        /// `Float`, `Int` or `Bool`.
+        kind: &'static str,
+        /// A type that every device has.
+        instead: DType,
+    },
+    /// Elements of burn's that transship does not have.
+    #[error("tensors of {dtype} are not copied; dequantize them first")]
+    NotCopied {
+        /// Their type, as burn prints it.
+        dtype: String,
+    },
+    /// The tensor has another number of dimensions.
+    #[error(
+        "the tensor has {actual} dimensions and not {expected}; ask for a Tensor<{actual}>, or reshape it"
+    )]
+    WrongRank {
+        /// What was asked for.
+        expected: usize,
+        /// What it has.
+        actual: usize,
+    },
+    /// A view that no kernel can bind.
+    #[error(
+        "the tensor starts at byte {offset} of its memory, which is no multiple of {alignment}; copy it with CopyOptions::bindable(true), \
+         or a view to a tensor of its own"
+    )]
+    Misaligned {
+        /// Where it starts, in bytes.
+        offset: u64,
+        /// What the device demands, in bytes.
+        alignment: u64,
+    },
+    /// Tensors of burn that take part in automatic differentiation.
+    #[error(
+        "burn does not show the memory of the tensor: {reason}; detach it, or leave the autodiff device (Tensor::inner)"
+    )]
+    NotShown {
+        /// What burn says.
+        reason: String,
+    },
+    /// burn's wgpu runtime did not start.
+    #[error(transparent)]
+    Init(#[from] burn_tensor::wgpu::WgpuInitError),
+    /// What cubecl says.
+    #[error("cubecl: {0}")]
+    Cubecl(String),
+    /// What transship says.
+    #[error(transparent)]
+    Transship(#[from] transship::Error),
+}

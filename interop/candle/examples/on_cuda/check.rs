@@ -1,0 +1,182 @@
+//! Each check compares values that candle computes on the device with those that it computes on the CPU.
+
+use std::collections::BTreeMap;
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use transship_candle::start_copy;
+
+/// Rounds of each check about order: a wrong one shows as soon as memory is used again.
+const ROUNDS: usize = 50;
+
+/// What launches no kernel.
+pub(crate) fn copies(device: &Device) -> Result<()> {
+    round_trip(device)?;
+    packed_results_share_an_allocation(device)?;
+    writes_come_behind_the_copy(device)?;
+    large_tensors(device)?;
+    handles_are_dropped(device)
+}
+
+/// What candle's kernels fill, and read.
+pub(crate) fn with_kernels(device: &Device) -> Result<()> {
+    views_of_the_device(device)?;
+    results_are_used_at_once(device)?;
+    sources_come_behind_what_fills_them(device)
+}
+
+/// Everything that a structure may hold, up and down.
+fn round_trip(device: &Device) -> Result<()> {
+    let base = Tensor::arange(0_f32, 24.0, &Device::Cpu)?.reshape((4, 6))?;
+    let types = [
+        DType::U8,
+        DType::U32,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::BF16,
+        DType::F16,
+        DType::F32,
+        DType::F64,
+        DType::F8E4M3,
+    ];
+    let mut tree = BTreeMap::new();
+    for dtype in types {
+        let typed = base.to_dtype(dtype)?;
+        let views = vec![
+            typed.clone(),
+            typed.t()?,
+            typed.narrow(1, 1, 3)?,
+            typed.narrow(0, 1, 1)?.broadcast_as((4, 6))?,
+            typed,
+        ];
+        tree.insert(dtype.as_str(), views);
+    }
+    let expected: Vec<_> = tree.values().flatten().map(Tensor::contiguous).collect::<Result<_>>()?;
+    let there = start_copy((tree, Tensor::new(7_i64, &Device::Cpu)?), device)?.wait()?;
+    let back = start_copy(there, &Device::Cpu)?.wait()?;
+    for (copy, expected) in back.0.values().flatten().zip(&expected) {
+        equal("a round trip", copy, expected)?;
+    }
+    equal("a scalar", &back.1, &Tensor::new(7_i64, &Device::Cpu)?)
+}
+
+/// candle makes them contiguous.
+fn views_of_the_device(device: &Device) -> Result<()> {
+    let view = |device: &Device| Tensor::arange(0_f32, 12.0, device)?.reshape((3, 4))?.t()?.narrow(0, 1, 2);
+    let down = start_copy(vec![view(device)?, view(device)?.t()?], &Device::Cpu)?.wait()?;
+    equal("a view of the device", &down[0], &view(&Device::Cpu)?)?;
+    equal("another view of the device", &down[1], &view(&Device::Cpu)?.t()?)
+}
+
+fn packed_results_share_an_allocation(device: &Device) -> Result<()> {
+    let tree: Vec<_> =
+        (1..40).map(|size| Tensor::ones(size, DType::F32, &Device::Cpu)).collect::<Result<_>>()?;
+    let there = start_copy(tree, device)?.wait()?;
+    let starts: Vec<_> = there.iter().map(|tensor| tensor.layout().start_offset()).collect();
+    let last = starts.iter().max().copied().unwrap_or(0);
+    let all: usize = (1..40).sum();
+    if last + 39 < all - 39 {
+        candle_core::bail!("39 tensors do not lie in one allocation: {starts:?}")
+    }
+    Ok(())
+}
+
+/// Kernels that are launched behind the copy find it done, while the memory of earlier results is used again.
+fn results_are_used_at_once(device: &Device) -> Result<()> {
+    for round in 0..ROUNDS {
+        let tree: Vec<_> = (0..20)
+            .map(|number| constant(round + number, 1 << (number % 20), &Device::Cpu))
+            .collect::<Result<_>>()?;
+        let there = start_copy(tree, device)?.wait()?;
+        for (number, tensor) in there.iter().enumerate() {
+            let sum = tensor.mean_all()?.to_scalar::<f32>()?;
+            if sum != (round + number) as f32 {
+                candle_core::bail!("tensor {number} of round {round} has the mean {sum}")
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A copy down that starts behind slow kernels reads what they leave, and the sources may go at once.
+fn sources_come_behind_what_fills_them(device: &Device) -> Result<()> {
+    let matrix = (Tensor::eye(1024, DType::F32, device)? * 2.0)?;
+    for round in 0..ROUNDS {
+        let mut product = constant(round, 1 << 20, device)?.reshape((1024, 1024))?;
+        for _ in 0..8 {
+            product = product.matmul(&matrix)?;
+        }
+        let handle = start_copy(vec![product.clone(), product.narrow(0, 0, 3)?], &Device::Cpu)?;
+        drop(product);
+        // What it lay in may be used again.
+        let _others = constant(999, 1 << 20, device)?;
+        let down = handle.wait()?;
+        let expected = round as f32 * 256.0;
+        for tensor in &down {
+            equal("a product", tensor, &Tensor::full(expected, tensor.dims(), &Device::Cpu)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// What candle writes after the call comes behind the copy.
+fn writes_come_behind_the_copy(device: &Device) -> Result<()> {
+    for round in 0..ROUNDS {
+        let weight = Var::from_tensor(&constant(round, 4096, device)?)?;
+        let handle = start_copy(vec![weight.as_tensor().clone()], &Device::Cpu)?;
+        weight.set(&constant(777, 4096, device)?)?;
+        equal("a snapshot", &handle.wait()?[0], &constant(round, 4096, &Device::Cpu)?)?;
+    }
+    Ok(())
+}
+
+/// Workers carry them out.
+fn large_tensors(device: &Device) -> Result<()> {
+    let source = Tensor::arange(0_u32, 16 << 20, &Device::Cpu)?;
+    let there = start_copy(vec![source.clone(), constant(3, 99, &Device::Cpu)?], device)?.wait()?;
+    let down = start_copy(there, &Device::Cpu)?.wait()?;
+    if down[0].to_vec1::<u32>()? != source.to_vec1::<u32>()? {
+        candle_core::bail!("64 MiB came back with other values")
+    }
+    equal("a small tensor beside it", &down[1], &constant(3, 99, &Device::Cpu)?)
+}
+
+fn handles_are_dropped(device: &Device) -> Result<()> {
+    for round in 0..ROUNDS {
+        let source = constant(round, 1 << 16, &Device::Cpu)?;
+        drop(start_copy(vec![source.clone()], device)?);
+        drop(start_copy(vec![constant(round, 1 << 16, device)?], &Device::Cpu)?);
+        let there = start_copy(vec![source.clone()], device)?.wait()?;
+        equal("a copy behind dropped ones", &there[0].to_device(&Device::Cpu)?, &source)?;
+    }
+    Ok(())
+}
+
+/// Two devices of candle's on one GPU, whose streams differ.
+pub(crate) fn between(from: &Device, to: &Device) -> Result<()> {
+    for round in 0..ROUNDS {
+        let source = constant(round, 1 << 16, from)?;
+        let there = start_copy(vec![source], to)?.wait()?;
+        equal(
+            "a copy within the GPU",
+            &there[0].to_device(&Device::Cpu)?,
+            &constant(round, 1 << 16, &Device::Cpu)?,
+        )?;
+    }
+    Ok(())
+}
+
+fn constant(value: usize, elements: usize, device: &Device) -> Result<Tensor> {
+    Tensor::full(value as f32, elements, &Device::Cpu)?.to_device(device)
+}
+
+fn equal(what: &str, actual: &Tensor, expected: &Tensor) -> Result<()> {
+    let plain = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+    if actual.dims() != expected.dims()
+        || actual.dtype() != expected.dtype()
+        || plain(actual)? != plain(expected)?
+    {
+        candle_core::bail!("{what} is {actual}, not {expected}")
+    }
+    Ok(())
+}

@@ -1,0 +1,325 @@
+//! The calls of programs.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::thread;
+use std::time::Duration;
+
+use candle_core::{Device, Tensor, TensorId};
+use transship::CopyOptions;
+
+use crate::device::{Order, Target};
+use crate::element::{in_candle, of_candle};
+use crate::error::{CopyError, Error, Result};
+use crate::landing::{Arriving, Landing};
+use crate::source::{self, Elements};
+use crate::tree::{TensorTree, for_each_tensor, path_to};
+
+/// Between two looks at a copy that workers submit.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Starts to copy every tensor of `tree` to `device`, and returns when they are read; the device may still be at it.
+///
+/// The structure comes out of the handle with its tensors on `device`: those of up to 512 KiB as views of one allocation for each type, larger
+/// ones in one of their own.
+///
+/// - Tensors that are on `device` already stay as they are, as with [`Tensor::to_device`].
+/// - The same view of the same storage is copied once, and its copies are one tensor.
+/// - Tensors arrive contiguous, whatever their strides were, and without a graph: the copy of a variable is no variable, and no gradient flows
+///   through it.
+/// - What is copied is what was there when this was called: it waits until the sources on the CPU are read, and until what reads a device is
+///   submitted. Small tensors take microseconds; a large copy, which workers carry out, takes as long as they need for that. Sources may be
+///   written to afterwards.
+///
+/// With CUDA the copy runs on candle's stream, behind all that candle has submitted there; nothing waits on the host. Where that is the
+/// per-thread default stream, as with [`Device::new_cuda`], the host waits: here for what the thread has submitted so far, and in
+/// [`CopyHandle::wait`] for the copy; a copy from such a device is waited for here.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use candle_core::{Device, Tensor};
+///
+/// let batch = HashMap::from([("ids", Tensor::new(&[1_u32, 2, 3], &Device::Cpu)?)]);
+/// let device = Device::cuda_if_available(0)?;
+/// let batch = transship_candle::start_copy(batch, &device)?.wait()?;
+/// assert!(batch["ids"].device().same_device(&device));
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Types and devices that are not copied, memory that cannot be had, and what candle, transship and the driver say. The structure comes
+/// back with each, as it was.
+pub fn start_copy<S: TensorTree>(mut tree: S, device: &Device) -> Result<CopyHandle<S>, CopyError<S>> {
+    match started(&mut tree, || Target::new(device), |tensor| tensor.device().same_device(device)) {
+        Ok(copy) => Ok(CopyHandle { tree, copy }),
+        Err((error, Some(tensor))) => {
+            Err(CopyError { error: error.at(path_to(&tree, &tensor)), value: tree })
+        }
+        Err((error, None)) => Err(CopyError { error, value: tree }),
+    }
+}
+
+/// Starts to copy tensors of transship, out of its loader of files for instance, to tensors of candle on `device`; in the order given,
+/// with their names.
+///
+/// `bool` becomes `u8`, as candle's comparisons give it. What is on the host is copied as well. As [`start_copy`] otherwise.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use candle_core::{Device, Tensor};
+///
+/// let mask = transship::Tensor::from_vec(vec![true, false], &[2])?;
+/// let copied = transship_candle::start_import([("mask", mask)], &Device::Cpu)?.wait()?;
+/// let tensors: HashMap<&str, Tensor> = copied.into_iter().collect();
+/// assert_eq!(tensors["mask"].to_vec1::<u8>()?, [1, 0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Error::NotInCandle`] for `int8`, `uint16`, `uint64`, `float8_e5m2` and complex numbers, with the name; as [`start_copy`] otherwise. The tensors
+/// come back with each.
+pub fn start_import<K: fmt::Display>(
+    tensors: impl IntoIterator<Item = (K, transship::Tensor)>,
+    device: &Device,
+) -> Result<ImportHandle<K>, CopyError<Vec<(K, transship::Tensor)>>> {
+    let (names, sources): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
+    match import(&names, sources.clone(), device) {
+        Ok(running) => Ok(ImportHandle { names, running }),
+        Err(error) => Err(CopyError { error, value: names.into_iter().zip(sources).collect() }),
+    }
+}
+
+fn import<K: fmt::Display>(names: &[K], sources: Vec<transship::Tensor>, device: &Device) -> Result<Running> {
+    let unknown = sources.iter().zip(names).find(|(tensor, _)| in_candle(tensor.dtype()).is_none());
+    if let Some((tensor, name)) = unknown {
+        return Err(Error::NotInCandle { path: name.to_string(), dtype: tensor.dtype() });
+    }
+    let target = Target::new(device)?;
+    let stream = target.stream.clone();
+    Running::new(sources, target, stream)
+}
+
+/// A copy in progress, which gives the structure back with its tensors on the device asked for.
+///
+/// Dropping or forgetting it neither blocks nor frees anything that is in use: the copy owns that.
+#[must_use = "the structure comes out of the handle"]
+pub struct CopyHandle<S> {
+    tree: S,
+    /// `None` if there was nothing to copy.
+    copy: Option<Copying>,
+}
+
+struct Copying {
+    running: Running,
+    /// Which tensor of the copy is to replace one of the structure.
+    places: HashMap<TensorId, usize>,
+}
+
+impl<S: TensorTree> CopyHandle<S> {
+    /// The structure, with its tensors to be used on their device as any others of candle's.
+    ///
+    /// Waits for copies to the CPU, and for those to CUDA where candle works on the per-thread default stream
+    /// ([`Device::new_cuda`]). Where it has a stream of its own ([`Device::new_cuda_with_stream`]) this waits until the copy is
+    /// submitted there, and never for the device.
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail, and [`Error::TreeChanged`]. The structure comes back with its sources; after the second with some of them replaced.
+    pub fn wait(self) -> Result<S, CopyError<S>> {
+        let Self { mut tree, copy } = self;
+        let Some(Copying { running, places }) = copy else { return Ok(tree) };
+        match running.finish().and_then(|copies| put(&mut tree, &places, &copies)) {
+            Ok(()) => Ok(tree),
+            Err(error) => Err(CopyError { error, value: tree }),
+        }
+    }
+}
+
+impl<S> CopyHandle<S> {
+    /// Whether the copy is done. Asks the device; never blocks.
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.copy.as_ref().map_or(Ok(true), |copying| copying.running.is_ready())
+    }
+}
+
+impl<S> fmt::Debug for CopyHandle<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensors = self.copy.as_ref().map_or(0, |copying| copying.places.len());
+        write!(f, "CopyHandle({tensors} tensors of candle)")
+    }
+}
+
+/// A copy of tensors of transship's in progress. Dropping it is as with [`CopyHandle`].
+#[must_use = "the tensors come out of the handle"]
+pub struct ImportHandle<K> {
+    names: Vec<K>,
+    running: Running,
+}
+
+impl<K> ImportHandle<K> {
+    /// The tensors with their names, to be used on their device as any others of candle's. Waits as [`CopyHandle::wait`].
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail. The sources are gone then.
+    pub fn wait(self) -> Result<Vec<(K, Tensor)>> {
+        Ok(self.names.into_iter().zip(self.running.finish()?).collect())
+    }
+
+    /// As [`CopyHandle::is_ready`].
+    ///
+    /// # Errors
+    ///
+    /// What made the copy fail.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.running.is_ready()
+    }
+}
+
+impl<K> fmt::Debug for ImportHandle<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ImportHandle({} tensors of candle)", self.names.len())
+    }
+}
+
+/// Tensors of transship on their way into memory of candle's.
+struct Running {
+    /// `None` once it is done.
+    filling: Option<transship::CopyHandle<Vec<transship::Tensor>>>,
+    landing: Landing,
+    target: Target,
+}
+
+impl Running {
+    /// Allocates and starts, on `stream` if there is one.
+    fn new(
+        sources: Vec<transship::Tensor>,
+        target: Target,
+        stream: Option<transship::Stream>,
+    ) -> Result<Self> {
+        let arriving =
+            |tensor: &transship::Tensor| Arriving { dtype: tensor.dtype(), shape: tensor.shape().to_vec() };
+        let landing = Landing::new(sources.iter().map(arriving).collect(), &target)?;
+        let into = landing.lend(&target)?;
+        let options = stream.iter().fold(CopyOptions::default(), CopyOptions::stream);
+        let filling = transship::start_copy_into(sources, into, options).map_err(transship::Error::from)?;
+        Ok(Self { filling: Some(filling), landing, target })
+    }
+
+    fn is_ready(&self) -> Result<bool> {
+        Ok(self.filling.as_ref().map_or(Ok(true), transship::CopyHandle::is_ready)?)
+    }
+
+    /// Waits on the host. Drops the sources on this thread.
+    fn wait(&mut self) -> Result<()> {
+        if let Some(filling) = self.filling.take() {
+            drop(filling.wait().map_err(transship::Error::from)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until all is submitted: host memory was read by then, and what reads a device is in the stream that candle's writes are
+    /// submitted to.
+    fn wait_until_read(&self) -> Result<()> {
+        let Some(filling) = &self.filling else { return Ok(()) };
+        while filling.report().submitted_after.is_none() && !filling.is_ready()? {
+            thread::sleep(NAP);
+        }
+        Ok(())
+    }
+
+    /// The tensors, in candle's order.
+    fn finish(mut self) -> Result<Vec<Tensor>> {
+        match (self.filling.take(), &self.target.stream) {
+            (Some(filling), Some(stream)) => drop(filling.wait_on(stream).map_err(transship::Error::from)?),
+            (Some(filling), None) => drop(filling.wait().map_err(transship::Error::from)?),
+            (None, _) => {}
+        }
+        self.landing.into_tensors()
+    }
+}
+
+/// Starts the copy of what is not on the target; with an error, the tensor that it is about, where it is about one.
+fn started<S: TensorTree>(
+    tree: &mut S,
+    target: impl FnOnce() -> Result<Target>,
+    stays: impl Fn(&Tensor) -> bool,
+) -> Result<Option<Copying>, (Error, Option<Tensor>)> {
+    let none = |error| (error, None);
+    let (tensors, places) = collect(tree, stays).map_err(none)?;
+    if tensors.is_empty() {
+        return Ok(None);
+    }
+    let target = target().map_err(none)?;
+    let of = |(index, error): (usize, Error)| (error, tensors.get(index).cloned());
+    check(&tensors).map_err(of)?;
+    let sources = tensors.iter().map(readable).collect::<Result<Vec<_>>>().map_err(none)?;
+    let Order { stream, waits_here } = target.behind(&sources).map_err(none)?;
+    let (lent, locks) = source::lend(source::lock_all(&sources)).map_err(of)?;
+    let mut running = Running::new(lent, target, stream).map_err(none)?;
+    // Whoever writes to a source waits for its lock, this thread too: nothing may be locked when it has the handle.
+    if waits_here { running.wait() } else { running.wait_until_read() }.map_err(none)?;
+    locks.unlock();
+    let copying = Copying { running, places };
+    Ok(Some(copying))
+}
+
+/// The tensors to copy, each once, and which of them each tensor of the tree is.
+fn collect<S: TensorTree>(
+    tree: &mut S,
+    stays: impl Fn(&Tensor) -> bool,
+) -> Result<(Vec<Tensor>, HashMap<TensorId, usize>)> {
+    let (mut tensors, mut places, mut known) = (Vec::new(), HashMap::new(), HashMap::new());
+    for_each_tensor(tree, |tensor| {
+        if stays(tensor) {
+            return Ok(());
+        }
+        let number = match known.entry(Elements::of(tensor)) {
+            Entry::Occupied(number) => *number.get(),
+            Entry::Vacant(vacant) => {
+                tensors.push(tensor.clone());
+                *vacant.insert(tensors.len() - 1)
+            }
+        };
+        places.insert(tensor.id(), number);
+        Ok(())
+    })?;
+    Ok((tensors, places))
+}
+
+fn check(tensors: &[Tensor]) -> Result<(), (usize, Error)> {
+    let unknown = tensors.iter().position(|tensor| of_candle(tensor.dtype()).is_none());
+    unknown.map_or(Ok(()), |index| {
+        let dtype = tensors.get(index).map_or(candle_core::DType::U8, Tensor::dtype);
+        Err((index, Error::NotCopied { path: String::new(), dtype }))
+    })
+}
+
+/// What is strided on a device is made contiguous there, by candle's kernel. On the host it is gathered on the way.
+fn readable(tensor: &Tensor) -> Result<Tensor> {
+    if tensor.device().is_cpu() { Ok(tensor.clone()) } else { Ok(tensor.contiguous()?) }
+}
+
+/// Puts the copies where their sources are.
+fn put<S: TensorTree>(tree: &mut S, places: &HashMap<TensorId, usize>, copies: &[Tensor]) -> Result<()> {
+    let mut left: HashMap<_, _> = places.iter().collect();
+    for_each_tensor(tree, |tensor| {
+        let Some(copy) = places.get(&tensor.id()).and_then(|number| copies.get(*number)) else {
+            return Ok(());
+        };
+        left.remove(&tensor.id());
+        *tensor = copy.clone();
+        Ok(())
+    })?;
+    if left.is_empty() { Ok(()) } else { Err(Error::TreeChanged) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! The target of a copy, and what orders the copy with candle's work.
+
+use candle_core::{Device, Tensor};
+use transship::Stream;
+
+use crate::error::{Error, Result};
+
+/// What a copy goes to.
+pub(crate) struct Target {
+    /// As candle knows it.
+    pub(crate) candle: Device,
+    /// As transship does.
+    pub(crate) device: transship::Device,
+    /// The stream that candle works on there, if it is the same one on each thread.
+    pub(crate) stream: Option<Stream>,
+}
+
+/// How a copy comes behind the work that fills its sources.
+pub(crate) struct Order {
+    /// The stream to copy on; one of transship's if there is none.
+    pub(crate) stream: Option<Stream>,
+    /// Whether this thread waits for the copy: candle's writes would not come behind it, or the sources may only be let go of here.
+    pub(crate) waits_here: bool,
+}
+
+impl Target {
+    pub(crate) fn new(candle: &Device) -> Result<Self> {
+        let (device, stream) = match candle {
+            Device::Cpu => (transship::Device::host(), None),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(cuda) => {
+                let device = crate::cuda::open(cuda)?;
+                let stream = crate::cuda::own_stream(cuda, &device)?;
+                (device, stream)
+            }
+            other => {
+                let device = format!("{:?}", other.location());
+                return Err(Error::UnsupportedDevice { path: String::new(), device });
+            }
+        };
+        Ok(Self { candle: candle.clone(), device, stream })
+    }
+
+    /// Puts the copy of `sources` behind what fills them.
+    pub(crate) fn behind(&self, sources: &[Tensor]) -> Result<Order> {
+        #[cfg(feature = "cuda")]
+        return crate::cuda::behind(sources, self);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = sources;
+            Ok(Order { stream: self.stream.clone(), waits_here: false })
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Memory that candle allocates and a copy fills.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::op::BackpropOp;
+use candle_core::{Device, Storage, Tensor, WithDType};
+use transship::{DType, MemoryKind, RawMemory};
+
+use crate::device::Target;
+use crate::element::{in_candle, with_element};
+use crate::error::{Error, Result};
+use crate::plan::{self, Chunk, Spot, Wanted};
+
+/// Up to so many bytes a tensor shares an allocation with others: as `CopyOptions::max_packed_bytes` has it by default.
+const LARGEST_PACKED: usize = 512 << 10;
+
+/// A tensor to arrive.
+pub(crate) struct Arriving {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+}
+
+/// The memory for the tensors of a copy, in the order in which they were asked for.
+pub(crate) struct Landing {
+    chunks: Vec<SharedChunk>,
+    tensors: Vec<(Arriving, Spot)>,
+}
+
+/// Memory of candle's: a `Vec`, or a slice of cudarc's.
+pub(crate) trait Memory: Send {
+    fn raw(&mut self) -> RawMemory;
+
+    /// The memory as candle's storage. It is filled, or work that candle's stream was given before fills it.
+    fn into_storage(self: Box<Self>) -> Storage;
+}
+
+/// The copy has a share, which keeps the memory while it is written. It is taken out when the copy is over.
+type SharedChunk = Arc<Mutex<Option<Box<dyn Memory>>>>;
+
+impl Landing {
+    /// Allocates on the target, through candle.
+    pub(crate) fn new(tensors: Vec<Arriving>, target: &Target) -> Result<Self> {
+        let wanted =
+            |tensor: &Arriving| Wanted { dtype: tensor.dtype, elements: tensor.shape.iter().product() };
+        let wanted: Vec<_> = tensors.iter().map(wanted).collect();
+        let (chunks, spots) = plan::place(&wanted, LARGEST_PACKED);
+        let share = |memory| Arc::new(Mutex::new(Some(memory)));
+        let chunks = chunks.iter().map(|chunk| allocate(chunk, &target.candle).map(share));
+        let chunks = chunks.collect::<Result<_>>()?;
+        #[cfg(feature = "cuda")]
+        crate::cuda::settle_allocations(target)?;
+        Ok(Self { chunks, tensors: tensors.into_iter().zip(spots).collect() })
+    }
+
+    /// Tensors of transship over it, to copy into.
+    pub(crate) fn lend(&self, target: &Target) -> Result<Vec<transship::Tensor>> {
+        let mut chunks: Vec<Option<transship::Tensor>> = vec![None; self.chunks.len()];
+        let lend = |(tensor, spot): &(Arriving, Spot)| {
+            let empty = || Error::from(transship::Error::Taken);
+            let chunk = chunks.get_mut(spot.chunk).ok_or_else(empty)?;
+            if chunk.is_none() {
+                *chunk = Some(self.lend_chunk(spot.chunk, tensor.dtype, target)?);
+            }
+            let chunk = chunk.as_ref().ok_or_else(empty)?;
+            let elements = tensor.shape.iter().product();
+            Ok(chunk.narrow(0, spot.first, elements)?.reshape(&tensor.shape)?)
+        };
+        self.tensors.iter().map(lend).collect()
+    }
+
+    fn lend_chunk(&self, number: usize, dtype: DType, target: &Target) -> Result<transship::Tensor> {
+        let chunk = self.chunks.get(number).ok_or(transship::Error::Taken)?;
+        let raw = chunk.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(|memory| memory.raw());
+        let raw = raw.ok_or(transship::Error::Taken)?;
+        let elements = raw.bytes / dtype.size();
+        // SAFETY: the memory is valid and initialised, and nobody sees it before `into_tensors`, which is called when the copy is over.
+        // The share of it keeps it that long, whatever becomes of the handle.
+        let tensor = unsafe {
+            transship::Tensor::from_raw_mut(raw, Box::new(chunk.clone()), &[elements], dtype, &target.device)
+        };
+        Ok(tensor?)
+    }
+
+    /// The tensors, now that they are filled, or will be by what candle's stream was given before.
+    ///
+    /// Those of a chunk are views of one storage, made without a copy.
+    pub(crate) fn into_tensors(self) -> Result<Vec<Tensor>> {
+        let chunks: Vec<_> = self.chunks.into_iter().map(into_tensor).collect::<Result<_>>()?;
+        let view = |(tensor, spot): (Arriving, Spot)| {
+            let chunk = chunks.get(spot.chunk).ok_or(transship::Error::Taken)?;
+            let elements = tensor.shape.iter().product();
+            Ok(chunk.narrow(0, spot.first, elements)?.reshape(tensor.shape)?)
+        };
+        self.tensors.into_iter().map(view).collect()
+    }
+}
+
+/// All of a chunk, in one dimension.
+fn into_tensor(chunk: SharedChunk) -> Result<Tensor> {
+    let mut memory =
+        chunk.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(transship::Error::Taken)?;
+    let bytes = memory.raw().bytes;
+    let storage = memory.into_storage();
+    let elements = bytes / storage.dtype().size_in_bytes();
+    Ok(Tensor::from_storage(storage, elements, BackpropOp::none(), false))
+}
+
+fn allocate(chunk: &Chunk, device: &Device) -> Result<Box<dyn Memory>> {
+    let unknown = || Error::NotInCandle { path: String::new(), dtype: chunk.dtype };
+    let dtype = in_candle(chunk.dtype).ok_or_else(unknown)?;
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => {
+            with_element!(dtype, T => crate::cuda::allocate::<T>(chunk.elements, device), else Err(unknown()))
+        }
+        _ => {
+            with_element!(dtype, T => Ok(Box::new(vec![<T as WithDType>::from_f64(0.0); chunk.elements])), else Err(unknown()))
+        }
+    }
+}
+
+impl<T: WithDType> Memory for Vec<T> {
+    fn raw(&mut self) -> RawMemory {
+        let address = self.as_mut_ptr().expose_provenance() as u64;
+        RawMemory::new(address, size_of_val(&self[..]), MemoryKind::Pageable)
+    }
+
+    fn into_storage(self: Box<Self>) -> Storage {
+        Storage::Cpu(T::to_cpu_storage_owned(*self))
+    }
+}

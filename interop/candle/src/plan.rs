@@ -1,0 +1,109 @@
+//! Which tensors share an allocation, and where in it they lie. Arithmetic only.
+
+use std::cmp::Reverse;
+
+use transship::DType;
+
+/// A tensor to be placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) dtype: DType,
+    pub(crate) elements: usize,
+}
+
+/// One allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) dtype: DType,
+    pub(crate) elements: usize,
+}
+
+/// Where a tensor lies: in which chunk, from which of its elements on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) chunk: usize,
+    pub(crate) first: usize,
+}
+
+/// Vectorised loads, and the matrix products of cuBLAS, like tensors that begin at multiples of so many bytes.
+const LIKED_ALIGNMENT: usize = 256;
+
+/// Places tensors of at most `largest_packed` bytes in one chunk for each type, and each larger one in its own. Those of no elements lie
+/// at the start of a chunk.
+///
+/// No byte lies between two of a chunk: neighbours are one copy. Instead those whose size is a multiple of a larger power of two come
+/// first, up to 256 bytes, so that each begins at a multiple of that of its own size.
+pub(crate) fn place(wanted: &[Wanted], largest_packed: usize) -> (Vec<Chunk>, Vec<Spot>) {
+    let mut spots = vec![Spot::default(); wanted.len()];
+    let mut chunks = Vec::new();
+    for dtype in DType::ALL.iter().copied() {
+        let of_type = || wanted.iter().enumerate().filter(move |(_, tensor)| tensor.dtype == dtype);
+        let is_small = |tensor: &Wanted| tensor.elements.saturating_mul(dtype.size()) <= largest_packed;
+        let mut packed: Vec<_> = of_type().filter(|(_, tensor)| is_small(tensor)).collect();
+        packed.sort_by_key(|(_, tensor)| Reverse(alignment_of(tensor)));
+        let mut end = 0;
+        for (index, tensor) in &packed {
+            set(&mut spots, *index, Spot { chunk: chunks.len(), first: end });
+            end += tensor.elements;
+        }
+        if !packed.is_empty() {
+            chunks.push(Chunk { dtype, elements: end });
+        }
+        for (index, tensor) in of_type().filter(|(_, tensor)| !is_small(tensor)) {
+            set(&mut spots, index, Spot { chunk: chunks.len(), first: 0 });
+            chunks.push(Chunk { dtype, elements: tensor.elements });
+        }
+    }
+    (chunks, spots)
+}
+
+/// What the size of a tensor is a multiple of, in bytes: a power of two.
+fn alignment_of(tensor: &Wanted) -> usize {
+    let bytes = tensor.elements.saturating_mul(tensor.dtype.size());
+    if bytes == 0 { LIKED_ALIGNMENT } else { (1 << bytes.trailing_zeros()).min(LIKED_ALIGNMENT) }
+}
+
+fn set(spots: &mut [Spot], index: usize, spot: Spot) {
+    if let Some(place) = spots.get_mut(index) {
+        *place = spot;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(sizes: &[(DType, usize)]) -> Vec<Wanted> {
+        sizes.iter().map(|&(dtype, elements)| Wanted { dtype, elements }).collect()
+    }
+
+    #[test]
+    fn small_tensors_of_a_type_share_a_chunk_without_a_gap() {
+        let wanted =
+            of(&[(DType::F32, 3), (DType::U8, 5), (DType::F32, 64), (DType::F32, 0), (DType::F32, 2)]);
+        let (chunks, spots) = place(&wanted, 256);
+        let chunk = |dtype, elements| Chunk { dtype, elements };
+        assert_eq!(chunks, [chunk(DType::U8, 5), chunk(DType::F32, 69)]);
+        let firsts: Vec<_> = spots.iter().map(|spot| (spot.chunk, spot.first)).collect();
+        // 256 bytes first, then 8, then 12, which are a multiple of 4 only.
+        assert_eq!(firsts, [(1, 66), (0, 0), (1, 0), (1, 64), (1, 64)]);
+    }
+
+    #[test]
+    fn large_tensors_have_their_own() {
+        let (chunks, spots) = place(&of(&[(DType::F32, 65), (DType::F32, 64), (DType::F32, 66)]), 256);
+        assert_eq!(chunks.iter().map(|chunk| chunk.elements).collect::<Vec<_>>(), [64, 65, 66]);
+        assert_eq!(spots.iter().map(|spot| spot.chunk).collect::<Vec<_>>(), [1, 0, 2]);
+    }
+
+    /// Deliberate bug: tensors lie in the order of the structure.
+    #[test]
+    fn each_begins_at_a_multiple_of_what_its_size_is_one_of() {
+        let wanted: Vec<_> =
+            (0..200).map(|number| Wanted { dtype: DType::BF16, elements: number * 7 % 97 }).collect();
+        let (_, spots) = place(&wanted, usize::MAX);
+        for (tensor, spot) in wanted.iter().zip(&spots) {
+            assert_eq!(spot.first * 2 % alignment_of(tensor), 0, "{tensor:?} at {spot:?}");
+        }
+    }
+}
