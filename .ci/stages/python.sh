@@ -12,14 +12,16 @@ stage_python() {
     step cargo fmt --manifest-path "$manifest" --check
     step cargo clippy --locked --manifest-path "$manifest" -- -D warnings
     step python3 -m venv "$fresh"
-    local tools has_pytorch=yes
+    local tools driver has_pytorch=yes
     tools=$(python_tools "$pytorch") || { has_pytorch=; tools=$(python_tools) || fail "neither PyTorch nor numpy can be installed"; }
     step "$tools/bin/maturin" build --locked --quiet --profile dev --interpreter "$fresh/bin/python" --manifest-path "$manifest" --out "$wheels"
     step "$fresh/bin/python" -m pip install --quiet --no-index --no-deps "$wheels"/*.whl
     "$tools/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$fresh/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
     (
         unset CARGO_TARGET_DIR
-        step "${simulated[@]}" "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_devices.py
+        for driver in cuda hip; do
+            TRANSSHIP_TEST_DRIVER=$driver step "${simulated[@]}" "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_devices.py
+        done
     )
     if [[ -z $has_pytorch ]]; then
         not_run "without PyTorch only python/tests/test_devices.py"

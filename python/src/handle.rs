@@ -46,7 +46,8 @@ impl Handle {
     ) -> Self {
         let Started { chunks, running, plan, launch } = started;
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
-        let copies = Copies::new(running);
+        let keeps_tensors = slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
+        let copies = Copies::new(running, keeps_tensors);
         Self { skeleton, slots, chunks, copies, made: PyOnceLock::new(), phases, target, convert }
     }
 }

@@ -15,13 +15,15 @@ use crate::transfer::Running;
 pub struct Copies {
     state: Mutex<State>,
     changed: Condvar,
+    /// Whether what was filled is asked for. What is not is let go of once the copies are done: PyTorch's memory is kept by its tensors.
+    keeps_tensors: bool,
 }
 
 enum State {
     Running(Vec<Copy>),
     /// A thread waits for them, and has them meanwhile. These want to know of what comes of that.
     Waited(Vec<Waker>),
-    /// The tensors that were filled, in the order of the copies and their items.
+    /// The tensors that were filled, in the order of the copies and their items, if they are kept.
     Done(Vec<Vec<Tensor>>),
     Failed(Error),
 }
@@ -32,9 +34,9 @@ enum Copy {
 }
 
 impl Copies {
-    pub fn new(running: Vec<Running>) -> Self {
+    pub fn new(running: Vec<Running>, keeps_tensors: bool) -> Self {
         let running = running.into_iter().map(|copy| Copy::Running(Box::new(copy))).collect();
-        Self { state: Mutex::new(State::Running(running)), changed: Condvar::new() }
+        Self { state: Mutex::new(State::Running(running)), changed: Condvar::new(), keeps_tensors }
     }
 
     /// Whether they are done, or have failed.
@@ -149,7 +151,11 @@ impl Copies {
         let (state, answer) = match waited {
             Err(error) => (State::Failed(error.clone()), Err(error)),
             Ok(copies) if copies.iter().all(|copy| matches!(copy, Copy::Done(_))) => {
-                (State::Done(copies.into_iter().filter_map(Copy::done).collect()), Ok(true))
+                let mut tensors: Vec<_> = copies.into_iter().filter_map(Copy::done).collect();
+                if !self.keeps_tensors {
+                    tensors.clear();
+                }
+                (State::Done(tensors), Ok(true))
             }
             Ok(copies) => (State::Running(copies), Ok(false)),
         };

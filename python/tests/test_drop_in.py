@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import random
 import sys
+import time
 import weakref
 
 import numpy as np
@@ -271,6 +272,21 @@ def test_inputs_are_let_go_of_once_the_copy_is_done():
     gc.collect()
     # The handle holds results, and not what they were copied from.
     assert [one() for one in gone] == [None, None]
+
+
+# Deliberate bug: `carry_on` in `progress.rs` keeps all tensors.
+def test_results_belong_to_whoever_has_them():
+    handle = copy_all([torch.ones(1 << 20), torch.ones(1 << 20)])
+    result = handle.get()
+    deadline = time.monotonic() + 10
+    # The one of the list, that of the handle, and that of the call.
+    while sys.getrefcount(result[0]) > 4 and time.monotonic() < deadline:
+        handle.ready()
+    count = sys.getrefcount(result[0])
+    assert count <= 4
+    gone = weakref.ref(result[0])
+    del handle, result
+    assert gone() is None
 
 
 def test_references_do_not_grow():
