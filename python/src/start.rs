@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use transship::{MemoryKind, Stream};
 
@@ -86,6 +87,7 @@ pub fn start(
 struct Planned {
     /// For each leaf its memory, and the offset there.
     places: Vec<To>,
+    sizes: Vec<Size>,
     /// Chunks, and then memory of single leaves: an object of PyTorch's each.
     memory: Vec<Allocated>,
     chunks: usize,
@@ -107,9 +109,13 @@ impl Planned {
         slots: &[Slot],
     ) -> PyResult<Self> {
         let pinned = request.is_pinned(from);
-        let sizes: Vec<Size> = leaves.iter().filter_map(|number| slots[*number].size()).collect();
-        let plan = plan::pack(&sizes, request.packing);
-        let mut planned = Self { places: Vec::new(), memory: Vec::new(), chunks: plan.chunks.len() };
+        let sizes = leaves.iter().filter_map(|number| slots[*number].size(py, torch).transpose());
+        let sizes = sizes.collect::<PyResult<Vec<Size>>>()?;
+        let plan = match from {
+            Place::Host => plan::pack(&sizes, request.packing),
+            _ => plan::pack_side_by_side(&sizes, request.packing),
+        };
+        let mut planned = Self { places: Vec::new(), sizes, memory: Vec::new(), chunks: plan.chunks.len() };
         let torch = if request.own_memory { None } else { Some(torch_of(torch)?) };
         for bytes in plan.chunks {
             let object = torch.map(|torch| torch.allocate(py, bytes, request.target, pinned)).transpose()?;
@@ -142,11 +148,11 @@ impl Planned {
         slots: &[Slot],
     ) -> PyResult<Launched> {
         let (mut items, mut sources) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
-        for (number, to) in leaves.iter().zip(&self.places) {
+        for ((number, to), size) in leaves.iter().zip(&self.places).zip(&self.sizes) {
             let Slot::Leaf(object, leaf) = &slots[*number] else { continue };
             let kind =
                 if from == Place::Host { kind_of(torch, object.bind(py), leaf)? } else { MemoryKind::Device };
-            items.push(Item { leaf, kind, to: *to });
+            items.push(Item { leaf, size: *size, kind, to: *to });
             sources.push(object.clone_ref(py));
         }
         let kind = match request.target {
@@ -274,10 +280,21 @@ impl Slot {
         }
     }
 
-    fn size(&self) -> Option<Size> {
-        let Self::Leaf(_, leaf) = self else { return None };
+    /// `None` for what is no leaf to be copied.
+    fn size(&self, py: Python<'_>, torch: Option<&Torch>) -> PyResult<Option<Size>> {
+        let Self::Leaf(object, leaf) = self else { return Ok(None) };
+        let element = leaf.type_of_elements().bytes();
+        let may_lie_beside = leaf.place != Place::Host && leaf.bytes <= LARGEST_PACKED;
+        let object = object.bind(py);
+        let allocation = match torch.filter(|torch| may_lie_beside && torch.is_tensor(object)) {
+            Some(_) => {
+                let offset: u64 = object.call_method0(intern!(py, "storage_offset"))?.extract()?;
+                offset.checked_mul(element as u64).and_then(|offset| leaf.address.checked_sub(offset))
+            }
+            None => None,
+        };
         let is_contiguous = leaf.order == Order::Contiguous;
-        Some(Size { bytes: leaf.bytes, element: leaf.type_of_elements().bytes(), is_contiguous })
+        Ok(Some(Size { bytes: leaf.bytes, element, is_contiguous, address: leaf.address, allocation }))
     }
 
     /// Of a leaf without elements nothing is copied.

@@ -10,6 +10,7 @@ use transship::{
 use crate::gather::Blocks;
 use crate::leaf::{Leaf, Order};
 use crate::place::Place;
+use crate::plan::Size;
 use crate::released::Held;
 
 /// How the library shall copy.
@@ -23,6 +24,7 @@ pub struct How {
 /// A leaf, and where its copy goes.
 pub struct Item<'a> {
     pub leaf: &'a Leaf,
+    pub size: Size,
     /// Of the leaf: page-locked memory needs no staging.
     pub kind: MemoryKind,
     pub to: To,
@@ -94,14 +96,16 @@ impl Group<'_> {
             sources.push(block);
             targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
         }
-        for (item, is_gathered) in self.items.iter().zip(is_gathered) {
-            if is_gathered {
-                results.push((of_memory[item.to.memory], item.to.offset));
-            } else {
-                results.push((sources.len(), 0));
-                sources.push(item.source(&owner, self.from)?);
-                targets.push(item.target(memory.get(item.to.memory).ok_or(Error::Taken)?)?);
-            }
+        let (ranges, of_ranges) = ranges(&self.items, &is_gathered);
+        for (item, range) in self.items.iter().zip(of_ranges) {
+            results.push(match range {
+                Some((number, offset)) => (sources.len() + number, offset),
+                None => (of_memory[item.to.memory], item.to.offset),
+            });
+        }
+        for range in ranges {
+            sources.push(range.source(&owner, self.from)?);
+            targets.push(range.target(memory.get(range.first.to.memory).ok_or(Error::Taken)?)?);
         }
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
@@ -158,24 +162,60 @@ impl Memory {
     }
 }
 
+/// Leaves that lie side by side in one allocation, and whose copies do so as well: they are copied at once, with what is between them.
+struct Range<'a> {
+    first: &'a Item<'a>,
+    bytes: usize,
+}
+
+/// The ranges that items which are not gathered make, and for each of these items the number of its range and the offset there, in bytes.
+fn ranges<'a>(items: &'a [Item<'a>], is_gathered: &[bool]) -> (Vec<Range<'a>>, Vec<Option<(usize, usize)>>) {
+    let (mut ranges, mut of_items) = (Vec::<Range<'a>>::new(), vec![None; items.len()]);
+    let mut numbers: Vec<usize> = (0..items.len()).filter(|number| !is_gathered[*number]).collect();
+    numbers.sort_by_key(|number| (items[*number].to.memory, items[*number].to.offset));
+    let mut before: Option<&Item<'_>> = None;
+    for number in numbers {
+        let item = &items[number];
+        match ranges.last_mut().filter(|_| before.is_some_and(|before| item.is_beside(before))) {
+            Some(range) => range.bytes = item.to.offset - range.first.to.offset + item.leaf.bytes,
+            None => ranges.push(Range { first: item, bytes: item.leaf.bytes }),
+        }
+        let range = ranges.len() - 1;
+        of_items[number] = Some((range, item.to.offset - ranges[range].first.to.offset));
+        before = Some(item);
+    }
+    (ranges, of_items)
+}
+
 impl Item<'_> {
+    /// Whether it lies behind `before`, and its copy as far behind the copy of that.
+    fn is_beside(&self, before: &Self) -> bool {
+        let is_plain = self.leaf.order != Order::Strided && before.leaf.order != Order::Strided;
+        let distance = self.size.distance_from(&before.size);
+        let is_same =
+            distance.is_some_and(|distance| before.to.offset.checked_add(distance) == Some(self.to.offset));
+        is_plain && self.to.memory == before.to.memory && is_same
+    }
+}
+
+impl Range<'_> {
     fn source(&self, owner: &SharedOwner, from: Place) -> Result<Tensor> {
-        let kind = if from == Place::Host { self.kind } else { MemoryKind::Device };
-        let layout = match self.leaf.order {
-            Order::Contiguous | Order::Dense => Layout::contiguous(DType::U8, &[self.leaf.bytes])?,
-            Order::Strided => {
-                Layout::strided(carrier(self.leaf), &sizes(self.leaf.shape()), &sizes(self.leaf.strides()))?
-            }
+        let leaf = self.first.leaf;
+        let kind = if from == Place::Host { self.first.kind } else { MemoryKind::Device };
+        let layout = match leaf.order {
+            Order::Contiguous | Order::Dense => Layout::contiguous(DType::U8, &[self.bytes])?,
+            Order::Strided => Layout::strided(carrier(leaf), &sizes(leaf.shape()), &sizes(leaf.strides()))?,
         };
-        let memory = RawMemory::new(self.leaf.address, layout.span(), kind);
-        // SAFETY: the owner keeps the object that this memory is of. That others may write it meanwhile is said in the documentation, and is
-        // the same for every library that takes tensors of Python: it is read through raw pointers.
+        let memory = RawMemory::new(leaf.address, layout.span(), kind);
+        // SAFETY: the owner keeps the objects that this memory is of; what is between two of them is of the same allocation. That others may
+        // write it meanwhile is said in the documentation, and is the same for every library that takes tensors of Python: it is read
+        // through raw pointers.
         unsafe { owner.tensor(memory, layout) }
     }
 
     fn target(&self, memory: &Tensor) -> Result<Tensor> {
-        match self.leaf.order {
-            Order::Contiguous | Order::Dense => memory.narrow(0, self.to.offset, self.leaf.bytes),
+        match self.first.leaf.order {
+            Order::Contiguous | Order::Dense => memory.narrow(0, self.first.to.offset, self.bytes),
             Order::Strided => Ok(memory.clone()),
         }
     }

@@ -127,6 +127,24 @@ def test_what_is_there_already_is_kept():
     assert result[0] is here
 
 
+# Deliberate bug: `distance_from` in `plan.rs` leaves the allocation out; `place_beside` the alignment; `is_beside` in `transfer.rs` the offsets.
+def test_leaves_that_lie_side_by_side():
+    packed = start_copy([torch.arange(n, dtype=dtype) for n in (1, 3, 50) for dtype in (torch.uint8, torch.float32, torch.float64)], GPU).get()
+    block = torch.arange(4096, dtype=torch.float32, device=GPU)
+    parts = [block[a:b] for a, b in ((0, 5), (5, 9), (9, 9), (7, 20), (200, 203), (1000, 1400), (0, 5), (20, 21))]
+    others = [torch.full((n,), float(n), device=GPU) for n in (1, 2, 3)]
+    data = [*packed, *parts, *others, block[10:40:2], torch.ones(3)]
+    for target in ["cpu", "cuda:1"][: torch.cuda.device_count()]:
+        for options in ({}, {"max_packed_chunk_bytes": 100}, {"min_packed_alignment_bytes": 64}, {"pack_cpu_tensors": False}):
+            copied = start_copy(data, target, **options).get()
+            for one, original in zip(copied, data):
+                on(target)(one, original)
+    copied = start_copy(parts, "cpu").get()
+    copied[0].fill_(-1)
+    assert_same(copied[6], parts[6])
+    assert_same(copied[3], parts[3])
+
+
 def test_results_down_are_pinned():
     up = [torch.randn(5, device=GPU), torch.randn(1 << 20, device=GPU)]
     assert all(tensor.is_pinned() for tensor in start_copy(up, "cpu").get())
@@ -276,8 +294,7 @@ def test_threads():
 def test_the_interpreter_ends_with_copies_in_flight():
     program = textwrap.dedent("""
         import torch
-        import transship
-from transship.multi_tensor_copier import start_copy
+        from transship.multi_tensor_copier import start_copy
         stream = torch.cuda.Stream()
         start_copy([torch.ones(3), torch.ones(4)], "cuda:0").get()
         with torch.cuda.stream(stream):
@@ -324,6 +341,7 @@ def test_a_stream_waits_and_not_the_host():
         sums = result[0].sum(), result[1].sum()
     assert not copies.query()
     del result, handle
+    compute.synchronize()
     assert [float(one) for one in sums] == [3.0 * (1 << 18), 20.0]
 
 
