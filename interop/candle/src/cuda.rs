@@ -3,7 +3,7 @@
 //! A copy runs on the stream that candle works on. It has to come behind candle's allocation there, and what candle does with the
 //! result behind the copy; another stream would have to wait for this one twice and gain nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
@@ -19,10 +19,26 @@ use crate::landing::Memory;
 /// The handle of the per-thread default stream: another stream on each thread.
 const PER_THREAD: usize = 2;
 
+/// Devices that were copied to or from.
+static OPEN: Mutex<Vec<transship::Device>> = Mutex::new(Vec::new());
+
+/// Lets go of the devices that were opened. Those that are in use stay.
+pub(crate) fn close() {
+    let devices = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(devices);
+}
+
 pub(crate) fn open(device: &CudaDevice) -> Result<transship::Device> {
     let ordinal = device.cuda_stream().context().ordinal();
-    let id = format!("cuda:{ordinal}").parse().map_err(transship::Error::from)?;
-    Ok(transship::Device::open(id)?)
+    let devices = || OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = devices().iter().find(|known| known.id().ordinal() == ordinal).cloned();
+    if let Some(device) = known {
+        return Ok(device);
+    }
+    let id = transship::DeviceId::new("cuda", ordinal).map_err(transship::Error::from)?;
+    let device = transship::Device::open(id)?;
+    devices().push(device.clone());
+    Ok(device)
 }
 
 /// The stream that candle works on, unless that is another one on each thread.

@@ -13,6 +13,7 @@ mod source;
 mod tree;
 
 pub use copy::{CopyHandle, start_copy, start_import};
+pub use device::close_devices;
 pub use error::{CopyError, Error, Result};
 pub use transship::Step;
 pub use transship_derive::TensorTree;

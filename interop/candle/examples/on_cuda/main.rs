@@ -9,7 +9,12 @@ mod compare;
 use candle_core::Device;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let part = std::env::args().nth(1);
+    let done = run(std::env::args().nth(1).as_deref());
+    transship_candle::close_devices();
+    done
+}
+
+fn run(part: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
     let devices =
         [("new_cuda", Device::new_cuda(0)?), ("new_cuda_with_stream", Device::new_cuda_with_stream(0)?)];
     for (name, device) in &devices {
@@ -20,14 +25,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     check::between(per_thread, own)?;
     check::between(own, per_thread)?;
     println!("between the two: copies are right");
-    if part.as_deref() == Some("copies") {
+    if part == Some("copies") {
         return Ok(());
     }
     for (name, device) in &devices {
         check::with_kernels(device)?;
         println!("{name}: kernels are right");
     }
-    if part.as_deref() == Some("check") {
+    if part == Some("check") {
         return Ok(());
     }
     for (name, device) in &devices {
