@@ -77,13 +77,20 @@ impl Handle {
         self.skeleton.build(py, leaves)
     }
 
-    /// Whether the copy is done. If not, a byte is written to the socket of number `socket` when it is worth to ask again.
+    /// Whether the copy is done. If not, a byte is written to the socket of number `socket` when it is worth to ask again. Before the
+    /// socket is closed, `leave` is called.
     #[cfg(unix)]
     fn poll(&self, py: Python<'_>, socket: i32) -> PyResult<bool> {
         let waker = crate::socket::waker(socket)?;
-        let is_done = py.detach(|| self.copies.poll(&waker));
+        let is_done = py.detach(|| self.copies.poll(socket, waker));
         released::drain(py);
         is_done.map_err(|error| errors::of(py, &error))
+    }
+
+    /// Nothing is written to the socket of this number any more, but what is on its way.
+    #[cfg(unix)]
+    fn leave(&self, py: Python<'_>, socket: i32) {
+        py.detach(|| self.copies.leave(socket));
     }
 
     /// Lets a stream of the target wait for the results, and not the host; `stream` is PyTorch's, if it is one, and `handle` the driver's.

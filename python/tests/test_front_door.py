@@ -238,6 +238,52 @@ def test_awaiting():
     assert [result[0].numel() for result in asyncio.run(main())] == [1, 100, 1 << 20]
 
 
+def large():
+    """A copy that is not done at once."""
+    return transship.start_copy([torch.ones(1 << 22) for _ in range(4)], "cpu", copy=True)
+
+
+# Deliberate bug: `wake_all` in `progress.rs` wakes the last one only.
+def test_many_tasks_await_one_handle():
+    async def main():
+        handle = large()
+        return await asyncio.wait_for(asyncio.gather(*[awaited(handle) for _ in range(5)]), 30)
+
+    results = asyncio.run(main())
+    assert all(result[3] is results[0][3] for result in results)
+
+
+def test_loops_of_several_threads_await_one_handle():
+    handle, results = large(), []
+
+    def loop():
+        results.append(asyncio.run(asyncio.wait_for(awaited(handle), 30)))
+
+    threads = [threading.Thread(target=loop) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4 and all(result[3] is results[0][3] for result in results)
+
+
+# Deliberate bug: `leave` in `progress.rs` removes all wakers.
+def test_a_task_that_is_cancelled_takes_no_other_with_it():
+    async def main():
+        handle = large()
+        tasks = [asyncio.ensure_future(awaited(handle)) for _ in range(3)]
+        await asyncio.sleep(0)
+        # They have begun to wait, and have asked.
+        tasks[1].cancel()
+        tasks.append(asyncio.ensure_future(awaited(handle)))
+        await asyncio.sleep(0)
+        tasks[3].cancel()
+        return await asyncio.wait_for(asyncio.gather(tasks[0], tasks[2]), 30)
+
+    first, last = asyncio.run(main())
+    assert first[3] is last[3]
+
+
 def test_streams_are_for_devices():
     with pytest.raises(ValueError):
         transship.start_copy([torch.ones(1)], "cpu", copy=True).wait_on(0)

@@ -14,7 +14,7 @@ _FRAMEWORKS = {"numpy": "numpy", "torch": "torch.utils.dlpack", "jax": "jax.dlpa
 
 
 class Handle:
-    """A copy that was started. Any number of threads may use it; dropping it gives up what is not submitted yet."""
+    """A copy that was started. Any number of threads and tasks may use and await it; dropping it gives up what is not submitted yet."""
 
     __slots__ = ("_h", "__weakref__")
 
@@ -74,8 +74,11 @@ class Handle:
             watched, woken = socket.socketpair()
             with watched, woken:
                 watched.setblocking(False)
-                while not self._h.poll(woken.fileno()):
-                    await loop.sock_recv(watched, 16)
+                try:
+                    while not self._h.poll(woken.fileno()):
+                        await loop.sock_recv(watched, 16)
+                finally:
+                    self._h.leave(woken.fileno())
         return self._h.get()
 
 
