@@ -84,7 +84,9 @@ pub fn slot<'py>(
         Some(_) => torch.read(&tensor)?,
         None => None,
     };
-    let Some(leaf) = leaf else { return Ok(Slot::There(torch.copy_by_torch(&tensor, device)?.unbind())) };
+    let Some(leaf) = leaf else {
+        return Ok(Slot::There(torch.copy_by_torch(&tensor, device, always)?.unbind()));
+    };
     if Some(leaf.place) == target && !always {
         return Ok(Slot::There(tensor.unbind()));
     }

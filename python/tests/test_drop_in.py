@@ -199,9 +199,11 @@ def test_subclasses_that_intercept_are_left_to_pytorch():
         def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
             raise AssertionError(f"{function} is called")
 
-    # Its `to` gives the tensor itself, which is on the host already.
     tensor = torch.Tensor._make_subclass(Wrapped, torch.ones(3))
-    assert copy_all([tensor]).get()[0] is tensor
+    with pytest.raises(AssertionError, match="_to_copy.* is called"):
+        copy_all([tensor])
+    # Its `to` gives the tensor itself, which is on the host already.
+    assert start_copy([tensor], "cpu").get()[0] is tensor
 
 
 def test_get_builds_anew_with_the_same_tensors():

@@ -115,6 +115,38 @@ def test_memory_of_either(memory):
 
 
 # Deliberate bug: `new` in `leaf.rs` leaves strides that say nothing as they are.
+def elements(tensor):
+    """What a tensor has in memory."""
+    tensor = tensor.detach()
+    if tensor.layout == torch.sparse_coo:
+        return tensor._values()
+    return tensor if tensor.layout == torch.strided else tensor.values()
+
+
+# Deliberate bug: `copy_by_torch` leaves `copy` out; it leaves `no_grad` out.
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3, dtype=torch.complex64).conj(),
+        (torch.ones(3, dtype=torch.complex64, requires_grad=True) * 1).conj(),
+        torch.ones(3, dtype=torch.complex64).conj().imag,
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse().requires_grad_(),
+        torch.eye(3).to_sparse_csr(),
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    ],
+    ids=["conjugated", "conjugated with a gradient", "negated", "sparse", "sparse with a gradient", "csr", "quantised", "nested"],
+)
+def test_what_pytorch_copies_is_copied_where_it_is(tensor):
+    result = copied([tensor])[0]
+    assert result is not tensor and not result.requires_grad
+    assert result.layout == tensor.layout and result.dtype == tensor.dtype
+    held, original = elements(result), elements(tensor)
+    assert torch.equal(held, original) and held.data_ptr() != original.data_ptr()
+    assert transship.start_copy([tensor], "cpu").get()[0] is tensor
+
+
 def test_arrays_in_and_out():
     arrays = [np.arange(3)[1:2][::-1], np.arange(6.0).reshape(2, 3), np.arange(4)[::-1], np.arange(12).reshape(3, 4)[:, ::2], np.array(5, np.int8), np.zeros((0, 2))]
     read_only = np.arange(3)
