@@ -159,6 +159,17 @@ def test_some_tensors_of_several_files_as_arrays(weights):
     np.testing.assert_array_equal(loaded["layer.weight"], tensors["layer.weight"].numpy())
 
 
+# Deliberate bug: `load_safetensors` in `_files.py` returns what there is of the names; it takes a `str` for a list of them.
+def test_names_that_are_none(weights):
+    path, _ = weights
+    with pytest.raises(ValueError, match="'stepz', 'wieght'"):
+        transship.load_safetensors(path, "cpu", names=["wieght", "steps", "stepz"])
+    with pytest.raises(TypeError, match="names='steps'"):
+        transship.load_safetensors(path, "cpu", names="steps")
+    assert list(transship.load_safetensors(bytes(path), "cpu", names={"steps"})) == ["steps"]
+    assert transship.load_safetensors(path, "cpu", names=[]) == {}
+
+
 def test_files_that_are_none(tmp_path):
     (tmp_path / "none.safetensors").write_bytes(b"none")
     for name in ("none.safetensors", "missing.safetensors"):
