@@ -99,6 +99,43 @@ def test_a_handle_does_not_keep_what_containers_held():
     assert handle.get()[0].tensor.tolist() == [1, 1, 1]
 
 
+# Deliberate bug: `traverse` in `tree.rs` leaves out `same`, or `keys`; `__traverse__` in `handle.rs` visits nothing.
+@pytest.mark.parametrize("keeps_result", [False, True])
+def test_cycles_through_a_handle_are_freed(keeps_result):
+    class Holder:
+        pass
+
+    def cycle():
+        holder, key = Holder(), Holder()
+        key.holder = holder
+        held = [holder, torch.ones(100_000), {key: Pair(torch.ones(3), holder)}]
+        holder.handle = transship.start_copy(held, "cpu", copy=True)
+        if keeps_result:
+            holder.result = holder.handle.get()
+        return [weakref.ref(item) for item in (holder, holder.handle, held[1], holder.handle.get()[1])]
+
+    gone = cycle()
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 4
+
+
+def test_the_collector_takes_nothing_from_copies_in_flight():
+    class Holder:
+        pass
+
+    for number in range(20):
+        holder = Holder()
+        holder.handle = transship.start_copy([holder, torch.full((1 << 18,), float(number))], "cpu", copy=True)
+        kept = holder.handle
+        del holder
+        gc.collect()
+        assert kept.get()[1].sum() == number * (1 << 18)
+        unasked = Holder()
+        unasked.handle = transship.start_copy([unasked, torch.ones(1 << 18)], "cpu", copy=True)
+        del unasked
+    gc.collect()
+
+
 def test_get_builds_anew():
     handle = transship.start_copy([Sample(torch.ones(1), "a")], "cpu", copy=True)
     first, second = handle.get(), handle.get()
