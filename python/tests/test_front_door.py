@@ -67,6 +67,40 @@ def test_containers_come_back_as_what_they_are():
         assert_same(leaf, tensor)
 
 
+class Couple(tuple):
+    def __new__(cls, first, second):
+        return super().__new__(cls, (first, second))
+
+
+class OfWords(Mapping):
+    def __init__(self, **held):
+        self._held = held
+
+    __getitem__, __iter__, __len__ = Frozen.__getitem__, Frozen.__iter__, Frozen.__len__
+
+
+# Deliberate bug: `_tuple` in `_containers.py` calls the class; it leaves the attributes out.
+def test_tuples_of_any_class():
+    couple = Couple(torch.ones(2), "text")
+    couple.note = "kept"
+    result = copied([couple, torch.Size([1, 2]), torch.max(torch.ones(2, 2), 0)])
+    assert [type(item) for item in result] == [Couple, torch.Size, torch.return_types.max]
+    assert result[0].note == "kept" and result[0][1] == "text" and result[1] == (1, 2)
+    assert result[0][0] is not couple[0] and result[2].values.tolist() == [1, 1]
+    assert_same(result[0][0], couple[0])
+
+
+# Deliberate bug: `_mapping` in `_containers.py` passes the error on as it is.
+def test_mappings_that_cannot_be_made_are_named():
+    with pytest.raises(TypeError, match="OfWords .*register_container"):
+        copied({"a": OfWords(tensor=torch.ones(1))})
+
+
+def test_functions_that_are_none():
+    with pytest.raises(TypeError, match="flatten, and not 1"):
+        transship.register_container(Couple, 1, lambda context, held: held)
+
+
 def test_what_is_no_container_goes_through():
     others = [{1, 2}, "text", b"bytes", 3, None, types.SimpleNamespace(tensor=torch.ones(1)), range(3), Sample]
     assert all(one is other for one, other in zip(transship.start_copy(others, "cpu").get(), others))
@@ -252,6 +286,24 @@ def test_options_that_are_none(options):
         transship.start_copy([], "cpu", **options)
     with pytest.raises(ValueError):
         transship.start_copy([], "cuda:0", like="numpy")
+
+
+# Deliberate bug: `number_of` in `_copy.py` lets every number through.
+@pytest.mark.parametrize("option", ["alignment", "max_chunk_bytes"])
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_numbers_of_bytes_that_are_none(option, number):
+    with pytest.raises(ValueError, match=f"{option}={number}"):
+        transship.start_copy([torch.ones(1)], "cpu", **{option: number})
+
+
+# Deliberate bug: `name_of` in `_copy.py` gives numbers as they are.
+def test_a_number_is_a_device_of_cuda():
+    with pytest.raises(transship.Error, match="cuda"):
+        transship.start_copy([np.ones(1)], 77, memory="transship")
+    with pytest.raises(transship.Error, match="cuda"):
+        transship.load_safetensors([], 77)
+    with pytest.raises(ValueError, match="device=-1"):
+        transship.start_copy([np.ones(1)], -1)
 
 
 def test_devices_that_are_not_there():

@@ -101,7 +101,7 @@ def start_copy(
         tree: a structure of any depth. Lists, tuples, dicts, named tuples, dataclasses, mappings, classes derived from these, and what
             ``register_container`` was told come back as what they are. Tensors of PyTorch, arrays of numpy and whatever else has
             ``__dlpack__`` are copied. All else goes through, the same object, and so does a tensor that is on the device already.
-        device: such as ``"cuda:0"`` or ``"cpu"``, or a ``torch.device``.
+        device: such as ``"cuda:0"`` or ``"cpu"``, a ``torch.device``, or the number of a device of CUDA.
         memory: ``"torch"``: results lie in memory of PyTorch's allocators, on its current stream; the default once the program has
             imported PyTorch. Its allocator may block. ``"transship"``: in memory of this library.
         like: what tensors come back as: ``"torch"``, ``"numpy"`` (on the host), ``"jax"``, ``"cupy"``, or ``"dlpack"`` for
@@ -121,8 +121,9 @@ def start_copy(
         TypeError: a tensor that cannot be copied.
         ValueError: an option that is none.
     """
-    name = device if isinstance(device, str) else str(device)
+    name = name_of(device)
     memory, like = chosen(memory, like, name)
+    alignment, max_chunk_bytes = number_of("alignment", alignment), number_of("max_chunk_bytes", max_chunk_bytes)
     handle = _transship.start_copy(
         tree,
         full_name(name),
@@ -153,6 +154,21 @@ def chosen(memory: str | None, like: str | None, device: str) -> tuple[str, str]
     if memory is None:
         memory = "torch" if like == "torch" else "transship"
     return memory, like
+
+
+def name_of(device: Any) -> str:
+    """The name of a device, which may be given as a number, as PyTorch has it."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        if device < 0:
+            raise ValueError(f"device={device}; a device of CUDA is a number of at least 0, or 'cuda:0'")
+        return f"cuda:{device}"
+    return device if isinstance(device, str) else str(device)
+
+
+def number_of(name: str, number: int) -> int:
+    if not 0 <= number <= sys.maxsize:
+        raise ValueError(f"{name}={number}; it is a number of bytes from 0 to {sys.maxsize}")
+    return number
 
 
 def full_name(device: str) -> str:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._copy import chosen, full_name, start_copy
+from ._copy import chosen, full_name, name_of, start_copy
 
 
 class Prefetched:
@@ -19,7 +19,7 @@ class Prefetched:
         if depth < 1:
             raise ValueError(f"depth={depth}; it is at least 1")
         self._loader = loader
-        self._device = full_name(device if isinstance(device, str) else str(device))
+        self._device = full_name(name_of(device))
         self._depth = depth
         self._options = options
         self._stream: Any = None

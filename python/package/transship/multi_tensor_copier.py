@@ -74,8 +74,12 @@ def start_copy(
         device,
         use_pinned_staging=use_pinned_staging,
         pack_cpu_tensors=pack_cpu_tensors,
-        min_packed_alignment_bytes=min_packed_alignment_bytes,
-        max_packed_chunk_bytes=max_packed_chunk_bytes,
+        min_packed_alignment_bytes=_clamped(min_packed_alignment_bytes),
+        max_packed_chunk_bytes=_clamped(max_packed_chunk_bytes),
         use_background_thread=use_background_thread,
     )
     return AsyncCopyHandle(handle)
+
+
+def _clamped(number: int) -> int:
+    return max(1, min(number, 2**63 - 1))
