@@ -228,6 +228,35 @@ def test_arrays_in_and_out():
     assert all(isinstance(result, torch.Tensor) for result in copied(arrays))
 
 
+# Deliberate bug: `settled` in `ours.rs` leaves out what is there already; `convert` in `_copy.py` leaves `detach` out.
+def test_what_is_there_already_comes_back_as_asked_for():
+    tensor, array = torch.arange(3.0), np.arange(3.0)
+    tree = [tensor, array, torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.complex64).conj()]
+    arrays = transship.start_copy(tree, "cpu", like="numpy").get()
+    assert all(type(one) is np.ndarray for one in arrays) and arrays[1] is array
+    arrays[0][0] = 5
+    assert tensor[0] == 5
+    tensors = transship.start_copy(tree, "cpu", like="torch").get()
+    assert all(type(one) is torch.Tensor for one in tensors) and tensors[0] is tensor
+    assert tensors[1].data_ptr() == array.ctypes.data
+    assert type(transship.start_copy(torch.eye(2).conj(), "cpu", copy=True, like="numpy").get()) is np.ndarray
+    assert all(one is other for one, other in zip(transship.start_copy(tree, "cpu", like="dlpack").get(), tree))
+    with pytest.raises(TypeError, match="like='numpy'") as raised:
+        transship.start_copy({"a": torch.eye(2).to_sparse()}, "cpu", like="numpy")
+    if sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == ["in the structure to be copied, at ['a']"]
+
+
+# Deliberate bug: `is_masked` in `ours.rs` is never true.
+def test_masked_arrays_do_not_lose_their_masks():
+    masked = np.ma.array([1.0, 999.0], mask=[False, True])
+    assert transship.start_copy([masked], "cpu").get()[0] is masked
+    assert transship.start_copy([masked], "cpu", like="numpy").get()[0] is masked
+    for options in ({"copy": True}, {"copy": True, "like": "numpy"}, {"like": "torch"}):
+        with pytest.raises(TypeError, match="mask"):
+            transship.start_copy([masked], "cpu", **options)
+
+
 def test_any_tensor_of_dlpack():
     class Foreign:
         """Of another library, of before version 1.0."""

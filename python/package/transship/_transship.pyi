@@ -64,6 +64,7 @@ def start_copy(
     *,
     own_memory: bool,
     convert: Callable[[Tensor], Any] | None,
+    present: Callable[[Any], Any] | None,
     packing: bool,
     alignment: int,
     max_chunk_bytes: int,
