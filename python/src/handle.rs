@@ -26,7 +26,7 @@ const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 #[pyclass(frozen, module = "transship")]
 pub struct Handle {
     /// `None` once the garbage collector has taken it. Locked with the GIL only, and for no longer than a clone takes.
-    held: Mutex<Option<Arc<Held>>>,
+    content: Mutex<Option<Arc<Content>>>,
     copies: Copies,
     phases: [(&'static str, Duration); 3],
     target: Option<Place>,
@@ -34,7 +34,7 @@ pub struct Handle {
 
 /// All objects of Python that a handle keeps: each reference is visited by the garbage collector. Copies in flight have references of their
 /// own, which it does not see, so that it takes nothing from them.
-struct Held {
+struct Content {
     skeleton: Skeleton,
     slots: Vec<Slot>,
     chunks: Vec<Py<PyAny>>,
@@ -57,13 +57,14 @@ impl Handle {
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
         let keeps_tensors = slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
         let copies = Copies::new(running, keeps_tensors);
-        let held = Held { skeleton, slots, chunks, made: OnceLock::new(), convert };
-        Self { held: Mutex::new(Some(Arc::new(held))), copies, phases, target }
+        let content = Content { skeleton, slots, chunks, made: OnceLock::new(), convert };
+        Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target }
     }
 
-    fn held(&self) -> PyResult<Arc<Held>> {
-        let held = self.held.lock().clone();
-        held.ok_or_else(|| PyRuntimeError::new_err("the garbage collector has taken what this handle held"))
+    fn content(&self) -> PyResult<Arc<Content>> {
+        let content = self.content.lock().clone();
+        content
+            .ok_or_else(|| PyRuntimeError::new_err("the garbage collector has taken what this handle held"))
     }
 }
 
@@ -87,10 +88,10 @@ impl Handle {
             None => None,
             Some(seconds) => Some(Instant::now() + seconds_of(seconds)?),
         };
-        let held = self.held()?;
-        let leaves = self.leaves(py, &held, deadline)?;
+        let content = self.content()?;
+        let leaves = self.leaves(py, &content, deadline)?;
         released::drain(py);
-        held.skeleton.build(py, leaves)
+        content.skeleton.build(py, leaves)
     }
 
     /// Whether the copy is done. If not, a byte is written to the socket of number `socket` when it is worth to ask again. Before the
@@ -150,22 +151,22 @@ impl Handle {
         Some(self.copies.reports()?.iter().map(|report| format!("{report:?}")).collect())
     }
 
-    /// While a thread uses what is held it is not visited: it looks as if somebody else had it, and stays.
+    /// While a thread uses the content it is not visited: it looks as if somebody else had it, and stays.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.held.try_lock().as_deref() {
-            Some(Some(held)) if Arc::strong_count(held) == 1 => held.traverse(&visit),
+        match self.content.try_lock().as_deref() {
+            Some(Some(content)) if Arc::strong_count(content) == 1 => content.traverse(&visit),
             _ => Ok(()),
         }
     }
 
     fn __clear__(&self) {
         // Let go of without the lock: finalizers may ask this handle.
-        let held = self.held.try_lock().and_then(|mut held| held.take());
-        drop(held);
+        let content = self.content.try_lock().and_then(|mut content| content.take());
+        drop(content);
     }
 }
 
-impl Held {
+impl Content {
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.skeleton.traverse(visit)?;
         self.slots.iter().try_for_each(|slot| slot.traverse(visit))?;
@@ -179,30 +180,30 @@ impl Handle {
     fn leaves<'a>(
         &self,
         py: Python<'_>,
-        held: &'a Held,
+        content: &'a Content,
         deadline: Option<Instant>,
     ) -> PyResult<&'a [Py<PyAny>]> {
-        let needs_results = held.slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
+        let needs_results = content.slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
         if needs_results {
             self.wait(py, deadline)?;
         }
-        if held.made.get().is_none() {
-            let made = self.make(py, held)?;
+        if content.made.get().is_none() {
+            let made = self.make(py, content)?;
             // Two threads may have made them: the first one's are the result.
-            drop(held.made.set(made));
+            drop(content.made.set(made));
         }
         self.wait(py, deadline)?;
-        held.made.get().map(Vec::as_slice).ok_or_else(no_result)
+        content.made.get().map(Vec::as_slice).ok_or_else(no_result)
     }
 
     /// Lets memory of PyTorch not be used again before this stream has come by.
     fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (torch, held) = (Torch::import(py)?, self.held()?);
-        let whole = held.slots.iter().filter_map(|slot| match slot {
+        let (torch, content) = (Torch::import(py)?, self.content()?);
+        let whole = content.slots.iter().filter_map(|slot| match slot {
             Slot::There(object) => Some(object),
             _ => None,
         });
-        for object in held.chunks.iter().chain(whole).map(|object| object.bind(py)) {
+        for object in content.chunks.iter().chain(whole).map(|object| object.bind(py)) {
             if torch.is_tensor(object) && object.getattr("is_cuda")?.is_truthy()? {
                 object.call_method1("record_stream", (stream,))?;
             }
@@ -210,14 +211,14 @@ impl Handle {
         Ok(())
     }
 
-    fn make(&self, py: Python<'_>, held: &Held) -> PyResult<Vec<Py<PyAny>>> {
-        let mut parts: Vec<Vec<(usize, Part<'_>)>> = held.chunks.iter().map(|_| Vec::new()).collect();
-        let mut made: Vec<Option<Py<PyAny>>> = Vec::with_capacity(held.slots.len());
-        for (number, slot) in held.slots.iter().enumerate() {
+    fn make(&self, py: Python<'_>, content: &Content) -> PyResult<Vec<Py<PyAny>>> {
+        let mut parts: Vec<Vec<(usize, Part<'_>)>> = content.chunks.iter().map(|_| Vec::new()).collect();
+        let mut made: Vec<Option<Py<PyAny>>> = Vec::with_capacity(content.slots.len());
+        for (number, slot) in content.slots.iter().enumerate() {
             made.push(match slot {
                 Slot::There(object) | Slot::Leaf(object, _) => Some(object.clone_ref(py)),
                 Slot::Own { copy, tensor, offset, leaf } => {
-                    Some(self.own(py, held, (*copy, *tensor), *offset, leaf)?)
+                    Some(self.own(py, content, (*copy, *tensor), *offset, leaf)?)
                 }
                 Slot::Part { chunk, offset, leaf } => {
                     parts[*chunk].push((number, Part { leaf, offset: *offset }));
@@ -225,7 +226,7 @@ impl Handle {
                 }
             });
         }
-        for (chunk, parts) in held.chunks.iter().zip(parts) {
+        for (chunk, parts) in content.chunks.iter().zip(parts) {
             let mut numbers = parts.iter().map(|(number, _)| *number);
             Torch::import(py)?.parts_of(chunk.bind(py), parts.iter().map(|(_, part)| *part), |tensor| {
                 if let Some(number) = numbers.next() {
@@ -240,7 +241,7 @@ impl Handle {
     fn own(
         &self,
         py: Python<'_>,
-        held: &Held,
+        content: &Content,
         (copy, number): (usize, usize),
         offset: usize,
         leaf: &Leaf,
@@ -253,7 +254,7 @@ impl Handle {
         let tensor = memory.and_then(|memory| Tensor::new(leaf, place, memory));
         let tensor = tensor.map_err(|error| errors::of(py, &error))?;
         let tensor = Py::new(py, tensor)?.into_any();
-        match &held.convert {
+        match &content.convert {
             Some(convert) => convert.call1(py, (tensor,)),
             None => Ok(tensor),
         }

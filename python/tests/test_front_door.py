@@ -153,6 +153,16 @@ def test_cycles_through_a_handle_are_freed(keeps_result):
     assert [reference() for reference in gone] == [None] * 4
 
 
+def test_an_input_that_leads_to_its_own_handle_is_freed_after_get():
+    tensor = torch.ones(3)
+    tensor.handle = transship.start_copy([tensor], "cpu", copy=True)
+    tensor.handle.get()
+    gone = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert gone() is None
+
+
 def test_the_collector_takes_nothing_from_copies_in_flight():
     class Holder:
         pass
