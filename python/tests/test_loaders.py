@@ -81,6 +81,35 @@ def test_an_exception_of_a_copy_comes_in_its_place():
         next(batches)
 
 
+# Deliberate bug: `_hand_over` in `_prefetch.py` keeps `first`; `__iter__` does.
+def test_an_exception_of_the_loader_keeps_nothing():
+    class Loader:
+        def __init__(self):
+            self.left = 2
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.left -= 1
+            if self.left < 0:
+                raise ValueError("ended")
+            return torch.ones(3)
+
+    loader = Loader()
+    gone = weakref.ref(loader)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="ended") as raised:
+            for _ in transship.prefetch(loader, "cpu", copy=True):
+                pass
+        del loader, raised
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_nothing_is_kept_after_a_break():
     gone = []
     for index, batch in enumerate(prefetch(Source(10))):

@@ -46,8 +46,11 @@ class Prefetched:
                 first = pending.popleft()
                 if is_open:
                     is_open = self._start_next(source, pending)
-                batch = self._hand_over(first)
-                del first
+                try:
+                    batch = self._hand_over(first)
+                finally:
+                    # An error whose own frames have it would keep itself, the loader and its batches.
+                    del first
                 self._stats["batches"] += 1
                 begin = time.perf_counter()
                 yield batch
@@ -78,7 +81,10 @@ class Prefetched:
 
     def _hand_over(self, first: Any) -> Any:
         if isinstance(first, Exception):
-            raise first
+            try:
+                raise first
+            finally:
+                del first
         begin = time.perf_counter()
         try:
             if self._stream is None:
