@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::leaf::Order;
+use crate::leaf::{Leaf, Order};
 use crate::place::Place;
 use crate::start::Slot;
 use crate::torch::Torch;
@@ -84,19 +84,28 @@ pub fn slot<'py>(
         Some(_) => torch.read(&tensor)?,
         None => None,
     };
-    let Some(leaf) = leaf else { return Ok(Slot::There(torch.copy_by_torch(&tensor, device)?.unbind())) };
+    let Some(leaf) = leaf else {
+        return Ok(Slot::There(torch.copy_by_torch(&tensor, device, always)?.unbind()));
+    };
     if Some(leaf.place) == target && !always {
         return Ok(Slot::There(tensor.unbind()));
     }
-    // Elements that lie across the boundaries of their size, or in more dimensions than kernels have, are put in order by PyTorch.
-    let size = leaf.type_of_elements().bytes() as u64;
-    if leaf.order == Order::Strided && (leaf.address % size != 0 || leaf.rank() > 8) {
+    if leaf.order == Order::Strided && is_for_pytorch_to_gather(&leaf, target) {
         let tensor = tensor.call_method0("detach")?.call_method0("contiguous")?;
         let leaf =
             torch.read(&tensor)?.ok_or_else(|| PyTypeError::new_err("a tensor without plain memory"))?;
         return Ok(Slot::Leaf(tensor.unbind(), leaf));
     }
     Ok(Slot::Leaf(tensor.unbind(), leaf))
+}
+
+/// Whether PyTorch puts the elements in order first: those that lie across the boundaries of their size, that have more dimensions than
+/// kernels have, or that go to another device: the library gathers into memory of the host, and of the device that they are on.
+fn is_for_pytorch_to_gather(leaf: &Leaf, target: Option<Place>) -> bool {
+    let size = leaf.type_of_elements().bytes() as u64;
+    let changes_device = leaf.place != Place::Host
+        && target.is_some_and(|target| target != Place::Host && target != leaf.place);
+    !leaf.address.is_multiple_of(size) || leaf.rank() > 8 || changes_device
 }
 
 /// Arrays of types that PyTorch does not have are a `TypeError`, whatever it says of them.

@@ -1,11 +1,13 @@
 //! The handle of a copy, as Python sees it.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::errors;
 use crate::leaf::Leaf;
@@ -23,14 +25,21 @@ const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 /// A copy that was started.
 #[pyclass(frozen, module = "transship")]
 pub struct Handle {
+    /// `None` once the garbage collector has taken it. Locked with the GIL only, and for no longer than a clone takes.
+    content: Mutex<Option<Arc<Content>>>,
+    copies: Copies,
+    phases: [(&'static str, Duration); 3],
+    target: Option<Place>,
+}
+
+/// All objects of Python that a handle keeps: each reference is visited by the garbage collector. Copies in flight have references of their
+/// own, which it does not see, so that it takes nothing from them.
+struct Content {
     skeleton: Skeleton,
     slots: Vec<Slot>,
     chunks: Vec<Py<PyAny>>,
-    copies: Copies,
     /// The leaves of the result.
-    made: PyOnceLock<Vec<Py<PyAny>>>,
-    phases: [(&'static str, Duration); 3],
-    target: Option<Place>,
+    made: OnceLock<Vec<Py<PyAny>>>,
     /// Makes what the caller asked for out of a tensor in memory of the library.
     convert: Option<Py<PyAny>>,
 }
@@ -48,7 +57,14 @@ impl Handle {
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
         let keeps_tensors = slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
         let copies = Copies::new(running, keeps_tensors);
-        Self { skeleton, slots, chunks, copies, made: PyOnceLock::new(), phases, target, convert }
+        let content = Content { skeleton, slots, chunks, made: OnceLock::new(), convert };
+        Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target }
+    }
+
+    fn content(&self) -> PyResult<Arc<Content>> {
+        let content = self.content.lock().clone();
+        content
+            .ok_or_else(|| PyRuntimeError::new_err("the garbage collector has taken what this handle held"))
     }
 }
 
@@ -72,18 +88,26 @@ impl Handle {
             None => None,
             Some(seconds) => Some(Instant::now() + seconds_of(seconds)?),
         };
-        let leaves = self.leaves(py, deadline)?;
+        let content = self.content()?;
+        let leaves = self.leaves(py, &content, deadline)?;
         released::drain(py);
-        self.skeleton.build(py, leaves)
+        content.skeleton.build(py, leaves)
     }
 
-    /// Whether the copy is done. If not, a byte is written to the socket of number `socket` when it is worth to ask again.
+    /// Whether the copy is done. If not, a byte is written to the socket of number `socket` when it is worth to ask again. Before the
+    /// socket is closed, `leave` is called.
     #[cfg(unix)]
     fn poll(&self, py: Python<'_>, socket: i32) -> PyResult<bool> {
         let waker = crate::socket::waker(socket)?;
-        let is_done = py.detach(|| self.copies.poll(&waker));
+        let is_done = py.detach(|| self.copies.poll(socket, waker));
         released::drain(py);
         is_done.map_err(|error| errors::of(py, &error))
+    }
+
+    /// Nothing is written to the socket of this number any more, but what is on its way.
+    #[cfg(unix)]
+    fn leave(&self, py: Python<'_>, socket: i32) {
+        py.detach(|| self.copies.leave(socket));
     }
 
     /// Lets a stream of the target wait for the results, and not the host; `stream` is PyTorch's, if it is one, and `handle` the driver's.
@@ -126,28 +150,60 @@ impl Handle {
     fn report(&self) -> Option<Vec<String>> {
         Some(self.copies.reports()?.iter().map(|report| format!("{report:?}")).collect())
     }
+
+    /// While a thread uses the content it is not visited: it looks as if somebody else had it, and stays.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.content.try_lock().as_deref() {
+            Some(Some(content)) if Arc::strong_count(content) == 1 => content.traverse(&visit),
+            _ => Ok(()),
+        }
+    }
+
+    fn __clear__(&self) {
+        // Let go of without the lock: finalizers may ask this handle.
+        let content = self.content.try_lock().and_then(|mut content| content.take());
+        drop(content);
+    }
+}
+
+impl Content {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.skeleton.traverse(visit)?;
+        self.slots.iter().try_for_each(|slot| slot.traverse(visit))?;
+        let made = self.made.get().into_iter().flatten();
+        self.chunks.iter().chain(made).chain(&self.convert).try_for_each(|object| visit.call(object))
+    }
 }
 
 impl Handle {
     /// The leaves of the result, once the copy is done. Tensors of PyTorch are made while the device copies.
-    fn leaves(&self, py: Python<'_>, deadline: Option<Instant>) -> PyResult<&Vec<Py<PyAny>>> {
-        let needs_results = self.slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
+    fn leaves<'a>(
+        &self,
+        py: Python<'_>,
+        content: &'a Content,
+        deadline: Option<Instant>,
+    ) -> PyResult<&'a [Py<PyAny>]> {
+        let needs_results = content.slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
         if needs_results {
             self.wait(py, deadline)?;
         }
-        let leaves = self.made.get_or_try_init(py, || self.make(py))?;
+        if content.made.get().is_none() {
+            let made = self.make(py, content)?;
+            // Two threads may have made them: the first one's are the result.
+            drop(content.made.set(made));
+        }
         self.wait(py, deadline)?;
-        Ok(leaves)
+        content.made.get().map(Vec::as_slice).ok_or_else(no_result)
     }
 
     /// Lets memory of PyTorch not be used again before this stream has come by.
     fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
-        let torch = Torch::import(py)?;
-        let whole = self.slots.iter().filter_map(|slot| match slot {
+        let (torch, content) = (Torch::import(py)?, self.content()?);
+        let whole = content.slots.iter().filter_map(|slot| match slot {
             Slot::There(object) => Some(object),
             _ => None,
         });
-        for object in self.chunks.iter().chain(whole).map(|object| object.bind(py)) {
+        for object in content.chunks.iter().chain(whole).map(|object| object.bind(py)) {
             if torch.is_tensor(object) && object.getattr("is_cuda")?.is_truthy()? {
                 object.call_method1("record_stream", (stream,))?;
             }
@@ -155,14 +211,14 @@ impl Handle {
         Ok(())
     }
 
-    fn make(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
-        let mut parts: Vec<Vec<(usize, Part<'_>)>> = self.chunks.iter().map(|_| Vec::new()).collect();
-        let mut made: Vec<Option<Py<PyAny>>> = Vec::with_capacity(self.slots.len());
-        for (number, slot) in self.slots.iter().enumerate() {
+    fn make(&self, py: Python<'_>, content: &Content) -> PyResult<Vec<Py<PyAny>>> {
+        let mut parts: Vec<Vec<(usize, Part<'_>)>> = content.chunks.iter().map(|_| Vec::new()).collect();
+        let mut made: Vec<Option<Py<PyAny>>> = Vec::with_capacity(content.slots.len());
+        for (number, slot) in content.slots.iter().enumerate() {
             made.push(match slot {
                 Slot::There(object) | Slot::Leaf(object, _) => Some(object.clone_ref(py)),
                 Slot::Own { copy, tensor, offset, leaf } => {
-                    Some(self.own(py, (*copy, *tensor), *offset, leaf)?)
+                    Some(self.own(py, content, (*copy, *tensor), *offset, leaf)?)
                 }
                 Slot::Part { chunk, offset, leaf } => {
                     parts[*chunk].push((number, Part { leaf, offset: *offset }));
@@ -170,7 +226,7 @@ impl Handle {
                 }
             });
         }
-        for (chunk, parts) in self.chunks.iter().zip(parts) {
+        for (chunk, parts) in content.chunks.iter().zip(parts) {
             let mut numbers = parts.iter().map(|(number, _)| *number);
             Torch::import(py)?.parts_of(chunk.bind(py), parts.iter().map(|(_, part)| *part), |tensor| {
                 if let Some(number) = numbers.next() {
@@ -185,6 +241,7 @@ impl Handle {
     fn own(
         &self,
         py: Python<'_>,
+        content: &Content,
         (copy, number): (usize, usize),
         offset: usize,
         leaf: &Leaf,
@@ -197,7 +254,7 @@ impl Handle {
         let tensor = memory.and_then(|memory| Tensor::new(leaf, place, memory));
         let tensor = tensor.map_err(|error| errors::of(py, &error))?;
         let tensor = Py::new(py, tensor)?.into_any();
-        match &self.convert {
+        match &content.convert {
             Some(convert) => convert.call1(py, (tensor,)),
             None => Ok(tensor),
         }

@@ -108,15 +108,18 @@ mod _transship {
         Ok(Handle::new((skeleton, slots), started, read, target, None))
     }
 
-    /// `transship.start_copy`. `convert` makes results out of tensors in memory of the library; without it that is PyTorch's.
+    /// `transship.start_copy`. `convert` makes results out of tensors in memory of the library; without it that is PyTorch's. `present` makes
+    /// them out of what is on the target already; without it that goes through.
     #[pyfunction]
     #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
-    #[pyo3(signature = (tree, device, *, own_memory, convert, packing, alignment, max_chunk_bytes, pinned, background, always))]
+    #[pyo3(signature = (tree, device, *, own_memory, convert, present, packing, alignment, max_chunk_bytes, pinned,
+        background, always))]
     fn start_copy(
         tree: &Bound<'_, PyAny>,
         device: &str,
         own_memory: bool,
         convert: Option<Py<PyAny>>,
+        present: Option<Bound<'_, PyAny>>,
         packing: bool,
         alignment: usize,
         max_chunk_bytes: usize,
@@ -129,7 +132,7 @@ mod _transship {
         let target = place_of(py, device)?;
         let torch = if own_memory { Torch::loaded(py)? } else { Some(Torch::import(py)?) };
         let begin = Instant::now();
-        let mut rules = Ours::new(py, torch, target, always)?;
+        let mut rules = Ours::new(py, torch, target, always, present)?;
         let skeleton = Skeleton::of(tree, &mut rules)?;
         let read = begin.elapsed();
         let mut slots = rules.slots;

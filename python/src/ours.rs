@@ -25,6 +25,8 @@ pub struct Ours<'py> {
     always: bool,
     /// Says how objects of a class are taken apart.
     find: Bound<'py, PyAny>,
+    /// Makes what the caller asked for out of what is there already, if he did.
+    present: Option<Bound<'py, PyAny>>,
     kinds: HashMap<*mut PyTypeObject, (Bound<'py, PyType>, Kind<'py>)>,
     pub slots: Vec<Slot>,
 }
@@ -37,16 +39,24 @@ enum Kind<'py> {
     Torch,
     Own,
     Dlpack,
+    /// An array of numpy's with a mask, which is no part of a tensor.
+    Masked,
     /// What takes it apart.
     Container(Bound<'py, PyAny>),
     Same,
 }
 
 impl<'py> Ours<'py> {
-    pub fn new(py: Python<'py>, torch: Option<&'py Torch>, target: Place, always: bool) -> PyResult<Self> {
+    pub fn new(
+        py: Python<'py>,
+        torch: Option<&'py Torch>,
+        target: Place,
+        always: bool,
+        present: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
         let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
         let find = py.import("transship._containers")?.getattr("find")?;
-        Ok(Self { torch, device, target, always, find, kinds: HashMap::new(), slots: Vec::new() })
+        Ok(Self { torch, device, target, always, find, present, kinds: HashMap::new(), slots: Vec::new() })
     }
 
     fn kind(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Kind<'py>> {
@@ -79,7 +89,25 @@ impl<'py> Ours<'py> {
         if !container.is_none() {
             return Ok(Kind::Container(container));
         }
-        Ok(if object.get_type().hasattr("__dlpack__")? { Kind::Dlpack } else { Kind::Same })
+        Ok(match object.get_type().hasattr("__dlpack__")? {
+            true if is_masked(object)? => Kind::Masked,
+            true => Kind::Dlpack,
+            false => Kind::Same,
+        })
+    }
+
+    /// What becomes of a leaf, with what is there already as the caller asked for it.
+    fn settled(&self, object: &Bound<'py, PyAny>, kind: &Kind<'py>) -> PyResult<Option<Slot>> {
+        let slot = match (self.slot(object, kind)?, &self.present) {
+            (Some(Slot::There(there)), Some(present)) => Some(Slot::There(present.call1((there,))?.unbind())),
+            (slot, _) => slot,
+        };
+        let is_kept = matches!(&slot, Some(Slot::There(there)) if there.is(object));
+        if matches!(kind, Kind::Masked) && !is_kept {
+            let text = "a masked array: a copy would have no mask; copy its `data` and its `mask`, or what `filled` gives";
+            return Err(PyTypeError::new_err(text));
+        }
+        Ok(slot)
     }
 
     fn slot(&self, object: &Bound<'py, PyAny>, kind: &Kind<'py>) -> PyResult<Option<Slot>> {
@@ -91,7 +119,7 @@ impl<'py> Ours<'py> {
                 let leaf = object.cast::<Tensor>()?.get().leaf().clone();
                 Ok(Some(self.slot_of(object, object, leaf)))
             }
-            (Kind::Dlpack, _, _) => {
+            (Kind::Dlpack | Kind::Masked, _, _) => {
                 let (capsule, leaf) = dlpack::read(object)?;
                 Ok(Some(self.slot_of(object, &capsule, leaf)))
             }
@@ -115,7 +143,7 @@ impl<'py> Ours<'py> {
 impl<'py> Rules<'py> for Ours<'py> {
     fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
         let kind = self.kind(object)?;
-        let slot = self.slot(object, &kind)?;
+        let slot = self.settled(object, &kind)?;
         let is_leaf = slot.is_some();
         self.slots.extend(slot);
         Ok(is_leaf)
@@ -134,7 +162,15 @@ impl<'py> Rules<'py> for Ours<'py> {
                 })?;
                 Some(Opened::Other(held, rebuild))
             }
-            Kind::Torch | Kind::Own | Kind::Dlpack | Kind::Same => None,
+            Kind::Torch | Kind::Own | Kind::Dlpack | Kind::Masked | Kind::Same => None,
         })
+    }
+}
+
+fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let modules = object.py().import("sys")?.getattr("modules")?;
+    match modules.get_item("numpy.ma") {
+        Ok(masked) => object.is_instance(&masked.getattr("MaskedArray")?),
+        Err(_) => Ok(false),
     }
 }

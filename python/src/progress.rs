@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -15,13 +16,18 @@ use crate::transfer::Running;
 pub struct Copies {
     state: Mutex<State>,
     changed: Condvar,
+    awaiting: Arc<Awaiting>,
     /// Whether what was filled is asked for. What is not is let go of once the copies are done: PyTorch's memory is kept by its tensors.
     keeps_tensors: bool,
 }
 
+/// A copy has room for one waker. This one stands for those of everybody who awaits it.
+#[derive(Default)]
+struct Awaiting(Mutex<Vec<(i32, Waker)>>);
+
 enum State {
     Running(Vec<Copy>),
-    /// A thread waits for them, and has them meanwhile. These want to know of what comes of that.
+    /// A thread waits for them, or asks for them, and has them meanwhile. These want to know of what comes of that.
     Waited(Vec<Waker>),
     /// The tensors that were filled, in the order of the copies and their items, if they are kept.
     Done(Vec<Vec<Tensor>>),
@@ -36,7 +42,8 @@ enum Copy {
 impl Copies {
     pub fn new(running: Vec<Running>, keeps_tensors: bool) -> Self {
         let running = running.into_iter().map(|copy| Copy::Running(Box::new(copy))).collect();
-        Self { state: Mutex::new(State::Running(running)), changed: Condvar::new(), keeps_tensors }
+        let state = Mutex::new(State::Running(running));
+        Self { state, changed: Condvar::new(), awaiting: Arc::default(), keeps_tensors }
     }
 
     /// Whether they are done, or have failed.
@@ -65,27 +72,43 @@ impl Copies {
                     let copies = mem::take(copies);
                     *state = State::Waited(Vec::new());
                     drop(state);
-                    return self.carry_on(copies, |copy| copy.wait(deadline));
+                    let answer = self.carry_on(copies, |copy| copy.wait(deadline));
+                    // Whoever awaits them asks again, and leaves his waker again: a wait need not keep it.
+                    self.awaiting.wake_all();
+                    return answer;
                 }
             }
         }
     }
 
     /// As [`wait`](Self::wait), without blocking. `false`: `waker` is woken when it is worth to ask again. It runs on a thread of the library.
-    pub fn poll(&self, waker: &Waker) -> Result<bool> {
+    /// Each who awaits them has a number, and is woken, until he [leaves](Self::leave).
+    pub fn poll(&self, number: i32, waker: Waker) -> Result<bool> {
         let mut state = self.state.lock();
         let copies = match &mut *state {
             State::Done(_) => return Ok(true),
             State::Failed(error) => return Err(error.clone()),
             State::Waited(wakers) => {
-                wakers.push(waker.clone());
+                wakers.push(waker);
                 return Ok(false);
             }
             State::Running(copies) => mem::take(copies),
         };
         *state = State::Waited(Vec::new());
         drop(state);
-        self.carry_on(copies, |copy| copy.poll(waker))
+        // Before the copies are asked: they may be done, and wake, at once.
+        self.awaiting.add(number, waker);
+        let all = Waker::from(self.awaiting.clone());
+        let answer = self.carry_on(copies, |copy| copy.poll(&all));
+        if !matches!(answer, Ok(false)) {
+            self.awaiting.wake_all();
+        }
+        answer
+    }
+
+    /// Whoever has this number does not await them any more. The others do.
+    pub fn leave(&self, number: i32) {
+        self.awaiting.remove(number);
     }
 
     /// Hands the results over to a stream, which waits for them; the host does not. They are done for it from then on.
@@ -99,7 +122,9 @@ impl Copies {
                 let copies = mem::take(copies);
                 *state = State::Waited(Vec::new());
                 drop(state);
-                self.carry_on(copies, |copy| copy.wait_on(stream))
+                let answer = self.carry_on(copies, |copy| copy.wait_on(stream));
+                self.awaiting.wake_all();
+                answer
             }
         }
     }
@@ -111,6 +136,7 @@ impl Copies {
             State::Running(copies) => {
                 drop(state);
                 copies.into_iter().for_each(Copy::cancel);
+                self.awaiting.wake_all();
                 true
             }
             other => {
@@ -165,6 +191,39 @@ impl Copies {
             wakers.iter().for_each(Waker::wake_by_ref);
         }
         answer
+    }
+}
+
+impl Awaiting {
+    fn add(&self, number: i32, waker: Waker) {
+        let mut wakers = self.0.lock();
+        let before = wakers.iter().position(|(other, _)| *other == number);
+        let before = before.map(|place| wakers.swap_remove(place));
+        wakers.push((number, waker));
+        drop((wakers, before));
+    }
+
+    fn remove(&self, number: i32) {
+        let mut wakers = self.0.lock();
+        let place = wakers.iter().position(|(other, _)| *other == number);
+        let removed = place.map(|place| wakers.swap_remove(place));
+        drop((wakers, removed));
+    }
+
+    fn wake_all(&self) {
+        // Taken out first: no waker runs under the lock.
+        let wakers = mem::take(&mut *self.0.lock());
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+impl Wake for Awaiting {
+    fn wake(self: Arc<Self>) {
+        self.wake_all();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_all();
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
 use transship::{MemoryKind, Stream};
 
 use crate::errors;
@@ -273,6 +274,14 @@ fn places(slots: &[Slot]) -> Vec<Place> {
 }
 
 impl Slot {
+    /// Shows the garbage collector its object.
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self {
+            Self::There(object) | Self::Leaf(object, _) => visit.call(object),
+            Self::Part { .. } | Self::Own { .. } => Ok(()),
+        }
+    }
+
     fn place(&self) -> Option<Place> {
         match self {
             Self::Leaf(_, leaf) => Some(leaf.place),

@@ -5,6 +5,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 
 /// A structure without its leaves. Containers come before what they hold.
 #[derive(Default)]
@@ -72,6 +73,11 @@ impl Skeleton {
         let mut builder =
             Builder { skeleton: self, leaves: leaves.iter(), step: 0, key: 0, same: 0, rebuild: 0 };
         builder.next(py)
+    }
+
+    /// Shows the garbage collector all objects.
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.keys.iter().chain(&self.same).chain(&self.rebuild).try_for_each(|object| visit.call(object))
     }
 
     /// Says in a note where the leaf is (Python 3.11 and newer).

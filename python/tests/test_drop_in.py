@@ -100,6 +100,13 @@ def test_any_alignment(alignment):
         assert result.storage_offset() * size % expected == 0
 
 
+# Deliberate bug: `_clamped` in `multi_tensor_copier.py` returns the number as it is.
+@pytest.mark.parametrize("number", [-(2**70), 2**63, 2**70])
+def test_numbers_of_any_size(number):
+    handle = start_copy([torch.ones(2)], "cpu", min_packed_alignment_bytes=number, max_packed_chunk_bytes=number)
+    assert handle.get()[0].tolist() == [1, 1]
+
+
 # Deliberate bug: `LARGEST_PACKED` in `plan.rs` is 512 KiB.
 def test_what_is_packed_shares_a_storage():
     small = [torch.ones(n) for n in (1, 2, 65536)]
@@ -199,9 +206,11 @@ def test_subclasses_that_intercept_are_left_to_pytorch():
         def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
             raise AssertionError(f"{function} is called")
 
-    # Its `to` gives the tensor itself, which is on the host already.
     tensor = torch.Tensor._make_subclass(Wrapped, torch.ones(3))
-    assert copy_all([tensor]).get()[0] is tensor
+    with pytest.raises(AssertionError, match="_to_copy.* is called"):
+        copy_all([tensor])
+    # Its `to` gives the tensor itself, which is on the host already.
+    assert start_copy([tensor], "cpu").get()[0] is tensor
 
 
 def test_get_builds_anew_with_the_same_tensors():

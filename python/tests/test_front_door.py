@@ -67,6 +67,40 @@ def test_containers_come_back_as_what_they_are():
         assert_same(leaf, tensor)
 
 
+class Couple(tuple):
+    def __new__(cls, first, second):
+        return super().__new__(cls, (first, second))
+
+
+class OfWords(Mapping):
+    def __init__(self, **held):
+        self._held = held
+
+    __getitem__, __iter__, __len__ = Frozen.__getitem__, Frozen.__iter__, Frozen.__len__
+
+
+# Deliberate bug: `_tuple` in `_containers.py` calls the class; it leaves the attributes out.
+def test_tuples_of_any_class():
+    couple = Couple(torch.ones(2), "text")
+    couple.note = "kept"
+    result = copied([couple, torch.Size([1, 2]), torch.max(torch.ones(2, 2), 0)])
+    assert [type(item) for item in result] == [Couple, torch.Size, torch.return_types.max]
+    assert result[0].note == "kept" and result[0][1] == "text" and result[1] == (1, 2)
+    assert result[0][0] is not couple[0] and result[2].values.tolist() == [1, 1]
+    assert_same(result[0][0], couple[0])
+
+
+# Deliberate bug: `_mapping` in `_containers.py` passes the error on as it is.
+def test_mappings_that_cannot_be_made_are_named():
+    with pytest.raises(TypeError, match="OfWords .*register_container"):
+        copied({"a": OfWords(tensor=torch.ones(1))})
+
+
+def test_functions_that_are_none():
+    with pytest.raises(TypeError, match="flatten, and not 1"):
+        transship.register_container(Couple, 1, lambda context, held: held)
+
+
 def test_what_is_no_container_goes_through():
     others = [{1, 2}, "text", b"bytes", 3, None, types.SimpleNamespace(tensor=torch.ones(1)), range(3), Sample]
     assert all(one is other for one, other in zip(transship.start_copy(others, "cpu").get(), others))
@@ -99,6 +133,53 @@ def test_a_handle_does_not_keep_what_containers_held():
     assert handle.get()[0].tensor.tolist() == [1, 1, 1]
 
 
+# Deliberate bug: `traverse` in `tree.rs` leaves out `same`, or `keys`; `__traverse__` in `handle.rs` visits nothing.
+@pytest.mark.parametrize("keeps_result", [False, True])
+def test_cycles_through_a_handle_are_freed(keeps_result):
+    class Holder:
+        pass
+
+    def cycle():
+        holder, key = Holder(), Holder()
+        key.holder = holder
+        held = [holder, torch.ones(100_000), {key: Pair(torch.ones(3), holder)}]
+        holder.handle = transship.start_copy(held, "cpu", copy=True)
+        if keeps_result:
+            holder.result = holder.handle.get()
+        return [weakref.ref(item) for item in (holder, holder.handle, held[1], holder.handle.get()[1])]
+
+    gone = cycle()
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 4
+
+
+def test_an_input_that_leads_to_its_own_handle_is_freed_after_get():
+    tensor = torch.ones(3)
+    tensor.handle = transship.start_copy([tensor], "cpu", copy=True)
+    tensor.handle.get()
+    gone = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_collector_takes_nothing_from_copies_in_flight():
+    class Holder:
+        pass
+
+    for number in range(20):
+        holder = Holder()
+        holder.handle = transship.start_copy([holder, torch.full((1 << 18,), float(number))], "cpu", copy=True)
+        kept = holder.handle
+        del holder
+        gc.collect()
+        assert kept.get()[1].sum() == number * (1 << 18)
+        unasked = Holder()
+        unasked.handle = transship.start_copy([unasked, torch.ones(1 << 18)], "cpu", copy=True)
+        del unasked
+    gc.collect()
+
+
 def test_get_builds_anew():
     handle = transship.start_copy([Sample(torch.ones(1), "a")], "cpu", copy=True)
     first, second = handle.get(), handle.get()
@@ -115,6 +196,38 @@ def test_memory_of_either(memory):
 
 
 # Deliberate bug: `new` in `leaf.rs` leaves strides that say nothing as they are.
+def elements(tensor):
+    """What a tensor has in memory."""
+    tensor = tensor.detach()
+    if tensor.layout == torch.sparse_coo:
+        return tensor._values()
+    return tensor if tensor.layout == torch.strided else tensor.values()
+
+
+# Deliberate bug: `copy_by_torch` leaves `copy` out; it leaves `no_grad` out.
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3, dtype=torch.complex64).conj(),
+        (torch.ones(3, dtype=torch.complex64, requires_grad=True) * 1).conj(),
+        torch.ones(3, dtype=torch.complex64).conj().imag,
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse().requires_grad_(),
+        torch.eye(3).to_sparse_csr(),
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+    ],
+    ids=["conjugated", "conjugated with a gradient", "negated", "sparse", "sparse with a gradient", "csr", "quantised", "nested"],
+)
+def test_what_pytorch_copies_is_copied_where_it_is(tensor):
+    result = copied([tensor])[0]
+    assert result is not tensor and not result.requires_grad
+    assert result.layout == tensor.layout and result.dtype == tensor.dtype
+    held, original = elements(result), elements(tensor)
+    assert torch.equal(held, original) and held.data_ptr() != original.data_ptr()
+    assert transship.start_copy([tensor], "cpu").get()[0] is tensor
+
+
 def test_arrays_in_and_out():
     arrays = [np.arange(3)[1:2][::-1], np.arange(6.0).reshape(2, 3), np.arange(4)[::-1], np.arange(12).reshape(3, 4)[:, ::2], np.array(5, np.int8), np.zeros((0, 2))]
     read_only = np.arange(3)
@@ -123,6 +236,35 @@ def test_arrays_in_and_out():
         assert isinstance(result, np.ndarray) and result.dtype == array.dtype
         np.testing.assert_array_equal(result, array)
     assert all(isinstance(result, torch.Tensor) for result in copied(arrays))
+
+
+# Deliberate bug: `settled` in `ours.rs` leaves out what is there already; `convert` in `_copy.py` leaves `detach` out.
+def test_what_is_there_already_comes_back_as_asked_for():
+    tensor, array = torch.arange(3.0), np.arange(3.0)
+    tree = [tensor, array, torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.complex64).conj()]
+    arrays = transship.start_copy(tree, "cpu", like="numpy").get()
+    assert all(type(one) is np.ndarray for one in arrays) and arrays[1] is array
+    arrays[0][0] = 5
+    assert tensor[0] == 5
+    tensors = transship.start_copy(tree, "cpu", like="torch").get()
+    assert all(type(one) is torch.Tensor for one in tensors) and tensors[0] is tensor
+    assert tensors[1].data_ptr() == array.ctypes.data
+    assert type(transship.start_copy(torch.eye(2).conj(), "cpu", copy=True, like="numpy").get()) is np.ndarray
+    assert all(one is other for one, other in zip(transship.start_copy(tree, "cpu", like="dlpack").get(), tree))
+    with pytest.raises(TypeError, match="like='numpy'") as raised:
+        transship.start_copy({"a": torch.eye(2).to_sparse()}, "cpu", like="numpy")
+    if sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == ["in the structure to be copied, at ['a']"]
+
+
+# Deliberate bug: `is_masked` in `ours.rs` is never true.
+def test_masked_arrays_do_not_lose_their_masks():
+    masked = np.ma.array([1.0, 999.0], mask=[False, True])
+    assert transship.start_copy([masked], "cpu").get()[0] is masked
+    assert transship.start_copy([masked], "cpu", like="numpy").get()[0] is masked
+    for options in ({"copy": True}, {"copy": True, "like": "numpy"}, {"like": "torch"}):
+        with pytest.raises(TypeError, match="mask"):
+            transship.start_copy([masked], "cpu", **options)
 
 
 def test_any_tensor_of_dlpack():
@@ -185,6 +327,24 @@ def test_options_that_are_none(options):
         transship.start_copy([], "cuda:0", like="numpy")
 
 
+# Deliberate bug: `number_of` in `_copy.py` lets every number through.
+@pytest.mark.parametrize("option", ["alignment", "max_chunk_bytes"])
+@pytest.mark.parametrize("number", [-1, 2**64])
+def test_numbers_of_bytes_that_are_none(option, number):
+    with pytest.raises(ValueError, match=f"{option}={number}"):
+        transship.start_copy([torch.ones(1)], "cpu", **{option: number})
+
+
+# Deliberate bug: `name_of` in `_copy.py` gives numbers as they are.
+def test_a_number_is_a_device_of_cuda():
+    with pytest.raises(transship.Error, match="cuda"):
+        transship.start_copy([np.ones(1)], 77, memory="transship")
+    with pytest.raises(transship.Error, match="cuda"):
+        transship.load_safetensors([], 77)
+    with pytest.raises(ValueError, match="device=-1"):
+        transship.start_copy([np.ones(1)], -1)
+
+
 def test_devices_that_are_not_there():
     with pytest.raises(transship.Error) as raised:
         transship.start_copy([torch.ones(1)], "nonsense:x")
@@ -236,6 +396,52 @@ def test_awaiting():
         return await asyncio.gather(*handles)
 
     assert [result[0].numel() for result in asyncio.run(main())] == [1, 100, 1 << 20]
+
+
+def large():
+    """A copy that is not done at once."""
+    return transship.start_copy([torch.ones(1 << 22) for _ in range(4)], "cpu", copy=True)
+
+
+# Deliberate bug: `wake_all` in `progress.rs` wakes the last one only.
+def test_many_tasks_await_one_handle():
+    async def main():
+        handle = large()
+        return await asyncio.wait_for(asyncio.gather(*[awaited(handle) for _ in range(5)]), 30)
+
+    results = asyncio.run(main())
+    assert all(result[3] is results[0][3] for result in results)
+
+
+def test_loops_of_several_threads_await_one_handle():
+    handle, results = large(), []
+
+    def loop():
+        results.append(asyncio.run(asyncio.wait_for(awaited(handle), 30)))
+
+    threads = [threading.Thread(target=loop) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4 and all(result[3] is results[0][3] for result in results)
+
+
+# Deliberate bug: `leave` in `progress.rs` removes all wakers.
+def test_a_task_that_is_cancelled_takes_no_other_with_it():
+    async def main():
+        handle = large()
+        tasks = [asyncio.ensure_future(awaited(handle)) for _ in range(3)]
+        await asyncio.sleep(0)
+        # They have begun to wait, and have asked.
+        tasks[1].cancel()
+        tasks.append(asyncio.ensure_future(awaited(handle)))
+        await asyncio.sleep(0)
+        tasks[3].cancel()
+        return await asyncio.wait_for(asyncio.gather(tasks[0], tasks[2]), 30)
+
+    first, last = asyncio.run(main())
+    assert first[3] is last[3]
 
 
 def test_streams_are_for_devices():

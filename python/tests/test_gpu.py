@@ -127,7 +127,8 @@ def test_what_is_there_already_is_kept():
     assert result[0] is here
 
 
-# Deliberate bug: `distance_from` in `plan.rs` leaves the allocation out; `place_beside` the alignment; `is_beside` in `transfer.rs` the offsets.
+# Deliberate bug: `distance_from` in `plan.rs` leaves the allocation out; `place_beside` the alignment; `is_beside` in `transfer.rs` the offsets;
+# `is_for_pytorch_to_gather` in `forebear.rs` the change of the device.
 def test_leaves_that_lie_side_by_side():
     packed = start_copy([torch.arange(n, dtype=dtype) for n in (1, 3, 50) for dtype in (torch.uint8, torch.float32, torch.float64)], GPU).get()
     block = torch.arange(4096, dtype=torch.float32, device=GPU)

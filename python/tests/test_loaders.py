@@ -81,6 +81,35 @@ def test_an_exception_of_a_copy_comes_in_its_place():
         next(batches)
 
 
+# Deliberate bug: `_hand_over` in `_prefetch.py` keeps `first`; `__iter__` does.
+def test_an_exception_of_the_loader_keeps_nothing():
+    class Loader:
+        def __init__(self):
+            self.left = 2
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.left -= 1
+            if self.left < 0:
+                raise ValueError("ended")
+            return torch.ones(3)
+
+    loader = Loader()
+    gone = weakref.ref(loader)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="ended") as raised:
+            for _ in transship.prefetch(loader, "cpu", copy=True):
+                pass
+        del loader, raised
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_nothing_is_kept_after_a_break():
     gone = []
     for index, batch in enumerate(prefetch(Source(10))):
@@ -157,6 +186,17 @@ def test_some_tensors_of_several_files_as_arrays(weights):
     loaded = transship.load_safetensors([str(path)], torch.device("cpu"), like="numpy", names=["steps", "layer.weight"])
     assert set(loaded) == {"steps", "layer.weight"}
     np.testing.assert_array_equal(loaded["layer.weight"], tensors["layer.weight"].numpy())
+
+
+# Deliberate bug: `load_safetensors` in `_files.py` returns what there is of the names; it takes a `str` for a list of them.
+def test_names_that_are_none(weights):
+    path, _ = weights
+    with pytest.raises(ValueError, match="'stepz', 'wieght'"):
+        transship.load_safetensors(path, "cpu", names=["wieght", "steps", "stepz"])
+    with pytest.raises(TypeError, match="names='steps'"):
+        transship.load_safetensors(path, "cpu", names="steps")
+    assert list(transship.load_safetensors(bytes(path), "cpu", names={"steps"})) == ["steps"]
+    assert transship.load_safetensors(path, "cpu", names=[]) == {}
 
 
 def test_files_that_are_none(tmp_path):

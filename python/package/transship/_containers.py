@@ -28,6 +28,9 @@ def register_container(
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_container takes a class, and not {cls!r}")
+    for name, function in (("flatten", flatten), ("unflatten", unflatten)):
+        if not callable(function):
+            raise TypeError(f"register_container takes a function for {name}, and not {function!r}")
 
     def opened(value: Any) -> tuple[list, Callable[[list], Any]]:
         held, context = flatten(value)
@@ -59,7 +62,22 @@ def _named_tuple(value):
 
 
 def _tuple(value):
-    return list(value), type(value)
+    cls = type(value)
+    try:
+        # As for lists, what a class of the program does when it is called is not asked for.
+        tuple.__new__(cls)
+    except TypeError:
+        # Python refuses that for classes that are written in C, which are made out of what they hold.
+        return list(value), cls
+    attributes = dict(getattr(value, "__dict__", ()))
+
+    def rebuild(items):
+        made = tuple.__new__(cls, items)
+        if attributes:
+            made.__dict__.update(attributes)
+        return made
+
+    return list(value), rebuild
 
 
 def _list(value):
@@ -92,7 +110,17 @@ def _mutable_mapping(value):
 
 def _mapping(value):
     keys, cls = list(value), type(value)
-    return [value[key] for key in keys], lambda items: cls(dict(zip(keys, items)))
+
+    def rebuild(items):
+        try:
+            return cls(dict(zip(keys, items)))
+        except TypeError as error:
+            raise TypeError(
+                f"a {cls.__module__}.{cls.__qualname__} cannot be made out of a dict; "
+                "tell transship.register_container how it is made"
+            ) from error
+
+    return [value[key] for key in keys], rebuild
 
 
 def _dataclass(value):

@@ -11,10 +11,11 @@ from typing import Any, Callable, Generator
 from . import _transship
 
 _FRAMEWORKS = {"numpy": "numpy", "torch": "torch.utils.dlpack", "jax": "jax.dlpack", "cupy": "cupy"}
+_CLASSES = {"numpy": ("numpy", "ndarray"), "torch": ("torch", "Tensor"), "jax": ("jax", "Array"), "cupy": ("cupy", "ndarray")}
 
 
 class Handle:
-    """A copy that was started. Any number of threads may use it; dropping it gives up what is not submitted yet."""
+    """A copy that was started. Any number of threads and tasks may use and await it; dropping it gives up what is not submitted yet."""
 
     __slots__ = ("_h", "__weakref__")
 
@@ -74,8 +75,11 @@ class Handle:
             watched, woken = socket.socketpair()
             with watched, woken:
                 watched.setblocking(False)
-                while not self._h.poll(woken.fileno()):
-                    await loop.sock_recv(watched, 16)
+                try:
+                    while not self._h.poll(woken.fileno()):
+                        await loop.sock_recv(watched, 16)
+                finally:
+                    self._h.leave(woken.fileno())
         return self._h.get()
 
 
@@ -97,16 +101,20 @@ def start_copy(
     Args:
         tree: a structure of any depth. Lists, tuples, dicts, named tuples, dataclasses, mappings, classes derived from these, and what
             ``register_container`` was told come back as what they are. Tensors of PyTorch, arrays of numpy and whatever else has
-            ``__dlpack__`` are copied. All else goes through, the same object, and so does a tensor that is on the device already.
-        device: such as ``"cuda:0"`` or ``"cpu"``, or a ``torch.device``.
+            ``__dlpack__`` and ``__dlpack_device__`` are copied. All else goes through, the same object, and so does a tensor that is on
+            the device already. Masked arrays of numpy are an error, unless they go through: a copy would have no mask.
+        device: such as ``"cuda:0"`` or ``"cpu"``, a ``torch.device``, or the number of a device of CUDA.
         memory: ``"torch"``: results lie in memory of PyTorch's allocators, on its current stream; the default once the program has
             imported PyTorch. Its allocator may block. ``"transship"``: in memory of this library.
         like: what tensors come back as: ``"torch"``, ``"numpy"`` (on the host), ``"jax"``, ``"cupy"``, or ``"dlpack"`` for
             ``transship.Tensor``, which has ``__dlpack__``. By default tensors of PyTorch once the program has imported it, else
-            ``transship.Tensor``, and on the host arrays of numpy once the program has imported that.
+            ``transship.Tensor``, and on the host arrays of numpy once the program has imported that. Given, it holds for tensors that
+            are on the device already as well, which share their memory then; ``"dlpack"`` leaves those as they are.
         packing: whether tensors of up to 256 KiB share memory.
-        alignment: the least alignment of a packed tensor, in bytes, any number; rounded up to a multiple of the size of its elements.
-        max_chunk_bytes: the most memory that several tensors share.
+        alignment: the least alignment of a packed tensor in the memory that it shares, in bytes, any number from 0 on; rounded up to a
+            multiple of the size of its elements. It is that of the offset there, not of the address: how the memory as a whole is
+            aligned is up to the allocator.
+        max_chunk_bytes: the most memory that several tensors share, on devices and on the host: who keeps one of them keeps it all.
         pinned: copy through page-locked memory, and into such memory on the way to the host.
         background: let threads of the library stage what is large.
         copy: copy tensors that are on the device already as well: results share no memory with what went in.
@@ -115,16 +123,19 @@ def start_copy(
 
     Raises:
         transship.Error: the device is none, is not there, or the copy cannot be started.
-        TypeError: a tensor that cannot be copied.
+        TypeError: a tensor that cannot be copied, or is on the device already and cannot come back as ``like`` says.
         ValueError: an option that is none.
     """
-    name = device if isinstance(device, str) else str(device)
+    name = name_of(device)
+    asked = like
     memory, like = chosen(memory, like, name)
+    alignment, max_chunk_bytes = number_of("alignment", alignment), number_of("max_chunk_bytes", max_chunk_bytes)
     handle = _transship.start_copy(
         tree,
         full_name(name),
         own_memory=memory == "transship",
         convert=None if memory == "torch" else converter(like),
+        present=None if asked is None else converter_of_present(like),
         packing=packing,
         alignment=alignment,
         max_chunk_bytes=max_chunk_bytes,
@@ -152,6 +163,21 @@ def chosen(memory: str | None, like: str | None, device: str) -> tuple[str, str]
     return memory, like
 
 
+def name_of(device: Any) -> str:
+    """The name of a device, which may be given as a number, as PyTorch has it."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        if device < 0:
+            raise ValueError(f"device={device}; a device of CUDA is a number of at least 0, or 'cuda:0'")
+        return f"cuda:{device}"
+    return device if isinstance(device, str) else str(device)
+
+
+def number_of(name: str, number: int) -> int:
+    if not 0 <= number <= sys.maxsize:
+        raise ValueError(f"{name}={number}; it is a number of bytes from 0 to {sys.maxsize}")
+    return number
+
+
 def full_name(device: str) -> str:
     if device == "cuda":
         torch = sys.modules.get("torch")
@@ -163,3 +189,25 @@ def converter(like: str) -> Callable[[Any], Any] | None:
     if like == "dlpack":
         return None
     return importlib.import_module(_FRAMEWORKS[like]).from_dlpack
+
+
+def converter_of_present(like: str) -> Callable[[Any], Any] | None:
+    """As ``converter``, for what is on the target already, of whatever library. Memory is shared."""
+    from_dlpack = converter(like)
+    if from_dlpack is None:
+        return None
+    module, name = _CLASSES[like]
+    cls = getattr(importlib.import_module(module), name)
+
+    def convert(tensor: Any) -> Any:
+        if isinstance(tensor, cls):
+            return tensor
+        torch = sys.modules.get("torch")
+        try:
+            if torch is not None and isinstance(tensor, torch.Tensor):
+                tensor = tensor.detach().resolve_conj().resolve_neg()
+            return from_dlpack(tensor)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise TypeError(f"a tensor that is on the device already, and cannot come back as like={like!r}: {error}") from error
+
+    return convert

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import _transship
-from ._copy import chosen, converter, full_name
+from ._copy import chosen, converter, full_name, name_of
 
 
 def load_safetensors(
@@ -24,15 +24,25 @@ def load_safetensors(
 
     Args:
         paths: a file, or several, such as the shards of a model.
-        device: such as ``"cuda:0"`` or ``"cpu"``, or a ``torch.device``.
+        device: such as ``"cuda:0"`` or ``"cpu"``, a ``torch.device``, or the number of a device of CUDA.
         like: what tensors come back as, as for ``start_copy``.
-        names: only these; all by default.
+        names: only these, each of which is in one of the files; all by default.
 
     Raises:
+        TypeError: names that are a single ``str``.
+        ValueError: names that are in none of the files.
         transship.Error: a file that is none, or changes meanwhile; what the device says.
     """
-    name = device if isinstance(device, str) else str(device)
+    name = name_of(device)
     _, like = chosen("transship", like, name)
-    files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    files = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths
+    if isinstance(names, (str, bytes)):
+        raise TypeError(f"names={names!r}; it is a list of names, such as [{names!r}]")
     wanted = None if names is None else set(names)
-    return _transship.load_safetensors(files, full_name(name), convert=converter(like), names=wanted)
+    loaded = _transship.load_safetensors(
+        [os.fsdecode(file) for file in files], full_name(name), convert=converter(like), names=wanted
+    )
+    unknown = [] if wanted is None else sorted(wanted.difference(loaded))
+    if unknown:
+        raise ValueError(f"names that are in none of the files: {', '.join(map(repr, unknown))}")
+    return loaded

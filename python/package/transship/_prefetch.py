@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._copy import chosen, full_name, start_copy
+from ._copy import chosen, full_name, name_of, start_copy
 
 
 class Prefetched:
@@ -19,7 +19,7 @@ class Prefetched:
         if depth < 1:
             raise ValueError(f"depth={depth}; it is at least 1")
         self._loader = loader
-        self._device = full_name(device if isinstance(device, str) else str(device))
+        self._device = full_name(name_of(device))
         self._depth = depth
         self._options = options
         self._stream: Any = None
@@ -46,8 +46,11 @@ class Prefetched:
                 first = pending.popleft()
                 if is_open:
                     is_open = self._start_next(source, pending)
-                batch = self._hand_over(first)
-                del first
+                try:
+                    batch = self._hand_over(first)
+                finally:
+                    # An error whose own frames have it would keep itself, the loader and its batches.
+                    del first
                 self._stats["batches"] += 1
                 begin = time.perf_counter()
                 yield batch
@@ -78,7 +81,10 @@ class Prefetched:
 
     def _hand_over(self, first: Any) -> Any:
         if isinstance(first, Exception):
-            raise first
+            try:
+                raise first
+            finally:
+                del first
         begin = time.perf_counter()
         try:
             if self._stream is None:

@@ -51,7 +51,8 @@ def start_copy(
 
     Args:
         data: lists, tuples and dicts, nested, or a leaf. Tensors of PyTorch and arrays of numpy are copied; whatever else there is
-            goes through as it is, and so does what is on the device already. Subclasses of containers come back as plain ones.
+            goes through as it is, and so does what is on the device already. Subclasses of containers come back as plain ones, and
+            copies of masked arrays have no mask.
         device: a ``str`` or ``torch.device``.
         use_pinned_staging: copy through pinned memory, and into pinned memory on the way to the host.
         pack_cpu_tensors: let tensors of 1 byte to 256 KiB share storages.
@@ -74,8 +75,12 @@ def start_copy(
         device,
         use_pinned_staging=use_pinned_staging,
         pack_cpu_tensors=pack_cpu_tensors,
-        min_packed_alignment_bytes=min_packed_alignment_bytes,
-        max_packed_chunk_bytes=max_packed_chunk_bytes,
+        min_packed_alignment_bytes=_clamped(min_packed_alignment_bytes),
+        max_packed_chunk_bytes=_clamped(max_packed_chunk_bytes),
         use_background_thread=use_background_thread,
     )
     return AsyncCopyHandle(handle)
+
+
+def _clamped(number: int) -> int:
+    return max(1, min(number, 2**63 - 1))

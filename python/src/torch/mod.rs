@@ -180,16 +180,22 @@ impl Torch {
         })
     }
 
-    /// Copies a tensor by PyTorch's own `to`, on its current streams: what this module cannot copy by itself.
+    /// Copies a tensor by PyTorch's own `to`, on its current streams: what this module cannot copy by itself. Where it is on that device
+    /// already, it comes back itself, unless it is `always` copied. Copies carry no gradient.
     pub fn copy_by_torch<'py>(
         &self,
         tensor: &Bound<'py, PyAny>,
         device: &Bound<'py, PyAny>,
+        always: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = tensor.py();
+        let named = PyDict::new(py);
+        if always {
+            named.set_item("copy", true)?;
+        }
         let guard = self.no_grad.bind(py).call0()?;
         guard.call_method0("__enter__")?;
-        let copy = tensor.call_method1("to", (device,));
+        let copy = tensor.call_method("to", (device,), Some(&named));
         guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
         copy
     }
