@@ -390,7 +390,7 @@ fn images_become_floats_on_the_way_up(bed: &Bed) -> Result<(), Failed> {
         let image = bed.tensor(DType::U8, &[500, 3, 301]);
         let rows = image.slice(2, 0..300, 1).expect("300 of 301");
         let small = bed.tensor(DType::U8, &[99]);
-        let odd = bed.tensor(DType::U8, &[400_001]);
+        let odd = bed.tensor(DType::U8, &[600_001]);
         vec![bed.tensor(DType::I16, &[77]), image, odd, small, rows, bed.tensor(DType::I16, &[200_001])]
     };
     let options = [
