@@ -8,8 +8,9 @@ mod support;
 use std::task::{Context, Poll, Waker};
 
 use futures::executor::block_on;
+use late_backend::LateHandle;
 use support::{bytes_of, in_time, late, no_violations};
-use transship_core::{CopyOptions, Error, PendingCopy, Tensor, start_copy};
+use transship_core::{CopyOptions, Device, Error, PendingCopy, Tensor, Timeline, start_copy};
 
 /// Sets how many bytes of addresses this process may have. Returns what it was.
 fn limit_addresses(to: u64) -> u64 {
@@ -23,11 +24,12 @@ fn limit_addresses(to: u64) -> u64 {
     }
 }
 
-/// catches: 365-watched-by-nobody
+/// catches: 365-watched-by-nobody, 571-an-observed-copy-needs-a-thread
 #[test]
 fn a_copy_that_nobody_could_look_after_is_looked_after_later() {
     let (late, device) = late();
     device.prepare(64).unwrap();
+    a_timeline_makes_no_copy_fail(&late, &device);
     late.stall();
     let mut handle = start_copy(Tensor::from(vec![1_u8; 8]), &device, CopyOptions::default()).unwrap();
     let before = limit_addresses(1 << 20);
@@ -42,4 +44,15 @@ fn a_copy_that_nobody_could_look_after_is_looked_after_later() {
     late.release();
     assert_eq!(bytes_of(&in_time(|| waiting.join().unwrap())), [1; 8]);
     no_violations(&late);
+}
+
+fn a_timeline_makes_no_copy_fail(late: &LateHandle, device: &Device) {
+    late.stall();
+    let timeline = Timeline::new();
+    let (source, options) = (Tensor::from(vec![2_u8; 8]), CopyOptions::default().timeline(&timeline));
+    let before = limit_addresses(1 << 20);
+    let handle = start_copy(source, device, options);
+    limit_addresses(before);
+    late.release();
+    assert_eq!(bytes_of(&handle.unwrap().wait().unwrap()), [2; 8]);
 }

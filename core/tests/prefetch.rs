@@ -218,6 +218,8 @@ fn items_that_no_device_can_have_are_given_back() {
 }
 
 /// The stream of one device stands still: memory that was handed to it is not given back before.
+///
+/// catches: 479-items-to-the-stream-of-another-device
 #[test]
 fn items_are_handed_to_a_stream_of_each_device() {
     let (late, one, other) = two(LateConfig::new("late"));

@@ -51,8 +51,8 @@ impl Device {
         reserved.map_err(|exceeded| self.over_budget(bytes, exceeded))
     }
 
-    /// The same. If there is no room, waits while the copy `is_wanted` for what is in flight or freed behind streams by now, and gets
-    /// room as soon as enough of that has come back: before those who ask later, and behind those who wait already.
+    /// The same. If there is no room, waits while the copy `is_wanted` for what is in flight or freed behind streams by now, behind those who
+    /// wait already and need no more than comes back. Who asks meanwhile and needs less may take room that is too little for this.
     pub(crate) fn reserve_patiently(
         &self,
         bytes: usize,

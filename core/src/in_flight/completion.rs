@@ -176,7 +176,14 @@ impl Completion {
         inner.watched |= attend;
         drop(inner);
         if attend && let Err(error) = reactor::watch(self.clone()) {
-            self.finish(FAILED, Some(error));
+            let mut inner = self.inner.lock();
+            inner.watched = false;
+            let is_awaited = inner.waker.is_some();
+            drop(inner);
+            // Nobody would wake the task. Whoever asks by himself tries again to start the reactor's thread.
+            if is_awaited {
+                self.finish(FAILED, Some(error));
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! How much memory of a device tensors may have, and how much they have.
 //!
 //! Bytes are reserved before memory is allocated, and given back when it is free again: at once, or when the streams that it was freed
-//! behind have come by. What is leaked stays counted. Who waits for room stands in line, and gets what comes back at once: nobody who
-//! comes later takes it away.
+//! behind have come by. What is leaked stays counted. Who waits for room stands in line, and gets it from whoever gives enough back. Room
+//! that is there already, because the first in line need more, is anybody's who asks.
 
 use std::mem;
 use std::sync::Arc;

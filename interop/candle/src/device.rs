@@ -25,7 +25,8 @@ pub(crate) struct Order {
 
 /// Closes the CUDA devices that copies have opened, with transship's pools of memory there, as far as nothing uses them.
 ///
-/// They stay open otherwise, so that the next copy finds page-locked memory: to lock new memory takes milliseconds.
+/// They stay open otherwise, so that the next copy finds page-locked memory: to lock new memory takes milliseconds. A device that was lost is
+/// opened anew only after this.
 pub fn close_devices() {
     #[cfg(feature = "cuda")]
     crate::cuda::close();
