@@ -24,6 +24,7 @@ const BUFFERS: usize = 528;
 const BYTES: u64 = 292;
 const ROUNDS: usize = 300;
 const BLOCK: u64 = 4 << 20;
+const MANY_BATCHES: usize = 6;
 const PHASES: [&str; 6] = ["bind", "record", "finish", "submit", "wait", "all"];
 const ARRAYS: Features = Features::BUFFER_BINDING_ARRAY
     .union(Features::STORAGE_RESOURCE_BINDING_ARRAY)
@@ -42,7 +43,9 @@ fn main() {
     copies(&bed);
     kernels(&bed);
     println!("\nthe same through this library, median us");
-    through_the_library(&device);
+    through_the_library(&device, 1);
+    println!("\nwith more batches in turn than the library keeps bindings for");
+    through_the_library(&device, MANY_BATCHES);
     println!("\na block of {BLOCK} bytes");
     large_block(&bed);
 }
@@ -80,17 +83,17 @@ fn kernels(bed: &Bed) {
     }
 }
 
-fn through_the_library(device: &Device) {
+fn through_the_library(device: &Device, batches: usize) {
     let tensor = |number: usize| Tensor::from(vec![number as u8; BYTES as usize]);
-    let there = || {
+    let there = |_| {
         let tensors: Vec<Tensor> = (0..BUFFERS).map(tensor).collect();
         start_copy(tensors, device, CopyOptions::default().packing(false)).unwrap().wait().unwrap()
     };
-    let there = there();
+    let there: Vec<Vec<Tensor>> = (0..batches).map(there).collect();
     let mut times: [Vec<Duration>; 6] = Default::default();
     let mut last = None;
-    for _ in 0..ROUNDS {
-        let tensors = there.clone();
+    for tensors in there.iter().cycle().take(ROUNDS) {
+        let tensors = tensors.clone();
         let begin = Instant::now();
         let handle = start_copy(tensors, &Device::host(), CopyOptions::default()).unwrap();
         let started = begin.elapsed();

@@ -30,9 +30,9 @@ pub use transship_core::{
     Alignment, Allocate, AllocatedMemory, BackgroundWork, Cancelled, Cast, ChunkMemory, CopyError,
     CopyHandle, CopyOptions, CopyPolicy, CopyProgress, CopyReport, DType, Device, DeviceId, DeviceMemory,
     DeviceProperties, DeviceUuid, DriverInfo, Element, Error, ErrorKind, Event, InFlight, IntoTensors, Key,
-    Layout, Lent, MAX_DEPTH, MemoryInfo, MemoryKind, Nested, OtherKey, Pairs, ParseDTypeError,
-    ParseDeviceIdError, Paths, PciAddress, PendingCopy, Placement, Placements, PoolUsage, Prefetch,
-    PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
+    Layout, Lent, MAX_DEPTH, Manifest, ManifestLeaf, MemoryInfo, MemoryKind, Nested, OtherKey, Pairs,
+    ParseDTypeError, ParseDeviceIdError, Paths, PciAddress, PendingCopy, Placement, Placements, PoolUsage,
+    Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
     ProgressStream, RawMemory, Refused, Registered, Result, Reused, RuntimeStats, Scope, SharedOwner, Step,
     Stop, Stream, StreamPriority, Strides, Tensor, TensorItem, TensorPath, TensorTree, TimedWait, Timeline,
     Value, Visitor, backend, drivers, fill, for_each_path, for_each_tensor, register_driver, runtime_stats,
@@ -49,6 +49,9 @@ pub use transship_core::dlpack;
 pub use transship_cuda as cuda;
 #[cfg(feature = "hip")]
 pub use transship_hip as hip;
+
+#[cfg(feature = "ipc")]
+pub use transship_ipc as ipc;
 
 #[cfg(feature = "safetensors")]
 pub use transship_safetensors as safetensors;
@@ -98,6 +101,10 @@ mod book {
 
     #[doc = include_str!("../docs/book/dlpack.md")]
     struct Dlpack;
+
+    #[cfg(all(feature = "ipc", target_os = "linux"))]
+    #[doc = include_str!("../docs/book/processes.md")]
+    struct Processes;
 
     #[doc = include_str!("../docs/book/streams.md")]
     struct Streams;

@@ -9,11 +9,11 @@ stage_lint() {
     ensure_component clippy cargo clippy --version
     step cargo fmt --all --check
 
-    local sets package flags
+    local sets flags
     sets=$(python3 .ci/feature-sets)
-    while IFS=$'\t' read -r package flags; do
+    while IFS= read -r flags; do
         # shellcheck disable=SC2086 # the flags are words
-        step cargo clippy --locked -p "$package" --all-targets $flags -- -D warnings
+        step cargo clippy --locked $flags -- -D warnings
     done <<<"$sets"
 
     RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps --all-features

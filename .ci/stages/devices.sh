@@ -35,6 +35,7 @@ stage_cuda-sim() {
         --quick --device cuda:0 --device cuda:1 --only headline --only devices --only 1GiB
     step "${simulated[@]}" "$(plain benches/load_files.rs)" --device cuda:0 --folder "$scratch" --gigabytes 0.1 --rounds 1
     step "${simulated[@]}" "$(plain examples/training_loop.rs)" cuda:0 "$scratch/timeline.json"
+    step "${simulated[@]}" "$(plain examples/loader_processes.rs)"
     step python3 docs/draw_timeline.py "$scratch/timeline.json" >"$scratch/timeline.svg"
     grep -q 'cuda:0, stream' "$scratch/timeline.svg" || fail "the timeline shows no stream"
     soak_and_seeds cuda "$seeds"

@@ -6,11 +6,11 @@ stage_interop() {
     ensure_component rustfmt cargo fmt --version
     ensure_component clippy cargo clippy --version
     ensure_packages libvulkan1 mesa-vulkan-drivers
+    lint_while_compiling
     local manifest name
     for manifest in interop/*/Cargo.toml; do
         name=$(basename "$(dirname "$manifest")")
         step cargo fmt --manifest-path "$manifest" --check
-        in_adaptor "$name" clippy --all-targets -- -D warnings
         RUSTDOCFLAGS="-D warnings" in_adaptor "$name" doc --no-deps
         (cd "interop/$name" && step python3 ../../.ci/rust-versions)
         # What burn brings along, what it fetches data with included, is of licences that nothing else here is of: who has burn has it.

@@ -5,7 +5,7 @@
 other_targets=(aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-pc-windows-gnu)
 only_unix='driver-sim*'
 
-# Each package that is to be published builds from its own files, its library with the oldest Rust that it promises.
+# Each package that is to be published builds from its own files, with the oldest Rust that it promises.
 stage_package() {
     step python3 .ci/packages "$target/packages" | tee "$scratch/packages"
     # As in the profile of the tree: crates of others are not checked twice.
@@ -13,10 +13,10 @@ stage_package() {
     local oldest from_files
     oldest=$(tail -n 1 "$scratch/packages")
     from_files=(check --manifest-path "$target/packages/unpacked/Cargo.toml" --target-dir "$target" --workspace --all-features)
-    step cargo "${from_files[@]}" --lib --bins --examples
     if ensure_toolchain "$oldest"; then
-        step cargo "+$oldest" "${from_files[@]}" --lib --bins
+        step cargo "+$oldest" "${from_files[@]}" --lib --bins --examples
     else
+        step cargo "${from_files[@]}" --lib --bins --examples
         not_run "with Rust $oldest, which cannot be installed"
     fi
 }

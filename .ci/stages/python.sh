@@ -9,12 +9,15 @@ stage_python() {
     local manifest=python/Cargo.toml fresh=$scratch/python/environment wheels=$scratch/python/wheels
     local -x CARGO_TARGET_DIR=$target/python
     ensure_python_venv
+    ensure_component clippy cargo clippy --version
     step cargo fmt --manifest-path "$manifest" --check
-    step cargo clippy --locked --manifest-path "$manifest" -- -D warnings
     step python3 -m venv "$fresh"
     local tools driver has_pytorch=yes
     tools=$(python_tools "$pytorch") || { has_pytorch=; tools=$(python_tools) || fail "neither PyTorch nor numpy can be installed"; }
-    step "$tools/bin/maturin" build --locked --quiet --profile dev --interpreter "$fresh/bin/python" --manifest-path "$manifest" --out "$wheels"
+    (
+        lint_while_compiling
+        step "$tools/bin/maturin" build --locked --quiet --profile dev --interpreter "$fresh/bin/python" --manifest-path "$manifest" --out "$wheels"
+    )
     step "$fresh/bin/python" -m pip install --quiet --no-index --no-deps "$wheels"/*.whl
     "$tools/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$fresh/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
     (
@@ -28,8 +31,14 @@ stage_python() {
         return
     fi
     step "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests
+    (
+        unset CARGO_TARGET_DIR
+        TRANSSHIP_TEST_DRIVER=cuda step "${simulated[@]}" "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_loader_ring.py -k to_a_device
+    )
     TRANSSHIP_TORCH=slow step "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_drop_in.py
     step "$fresh/bin/python" python/demonstration.py
+    step "$fresh/bin/python" -W ignore python/tests/soak.py --seconds 5 --device cpu
+    step "$fresh/bin/python" -W ignore python/examples/train.py --transship --device cpu --steps 20 --workers 1 --size 32 --width 4
 }
 
 # A virtual environment with what the tests need and these packages, made where there is none. It prints where that is.

@@ -6,8 +6,8 @@ everything=(--locked --workspace --all-features)
 # It finds stand-ins where drivers are looked for.
 simulated=(cargo run --locked --quiet -p driver-sim --)
 
-# What `faults` has for each driver.
-faults=({cuda,hip}::{Up::,Down::,Between::,ToBoth::,Opened::,lost::,questions,registered})
+# All that `faults` has for each driver.
+faults=({cuda,hip}::{Up::,Down::,Between::,ColumnsBetween::,ToBoth::,Opened::,CastUp::,CastDown::,InPlace::,lost::,questions,registered,recorded})
 
 # The only place where the commands of the README run, in a build without counters. Crates of others are built once for this and
 # for other stages. Cargo tells those of the clone and those of the tree apart by the program that runs the compiler.
@@ -50,7 +50,7 @@ count_lines() (
     export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/instrumented LLVM_PROFILE_FILE=$target/coverage/%p-%2m.profraw
     local programs=$target/coverage/programs library
     build "$programs" test --no-run --tests
-    for library in {core,backend-cuda,backend-hip,backend-wgpu,safetensors,tests/driver-sim/engine}/src/lib.rs; do
+    for library in {core,backend-cuda,backend-hip,backend-wgpu,safetensors,ipc,tests/driver-sim/engine}/src/lib.rs; do
         step "$(program "$programs" "$library")"
     done
     # Without a driver the cases of its backend are listed as ignored.

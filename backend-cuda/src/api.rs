@@ -1,11 +1,15 @@
 //! The calls of the driver, as the layer for stream-ordered drivers wants them.
 
 use std::ffi::{CStr, c_void};
+#[cfg(unix)]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use cudarc::driver::sys::{
     self, CUmemPool_attribute_enum as PoolAttribute, CUpointer_attribute_enum as PointerAttribute, CUresult,
 };
+#[cfg(unix)]
+use transship_core::backend::MemoryName;
 use transship_core::backend::stream_ordered::{Api, EventKind, Refusal, is_code};
 use transship_core::backend::{HostAccess, MemoryKind, StreamPriority};
 use transship_core::{Alignment, DeviceId, DeviceMemory, DeviceProperties, Error, Result};
@@ -13,6 +17,8 @@ use transship_core::{Alignment, DeviceId, DeviceMemory, DeviceProperties, Error,
 use crate::device::{Cuda, ordinal};
 use crate::guard::ContextGuard;
 use crate::interop::Adopted;
+#[cfg(unix)]
+use crate::shared_pools;
 use crate::{graphs, kernels, pool_properties, properties};
 
 /// Since CUDA 11.1.
@@ -270,6 +276,34 @@ unsafe impl Api for Cuda {
         unsafe { self.calls().pool_set_access(pool, &access, 1) }
     }
 
+    #[cfg(unix)]
+    unsafe fn create_shared_pool(&self) -> Result<sys::CUmemoryPool> {
+        shared_pools::create(self.calls(), self.device(), ordinal(self.id()))
+    }
+
+    #[cfg(unix)]
+    unsafe fn export_pool(&self, pool: sys::CUmemoryPool) -> Result<OwnedFd> {
+        // SAFETY: the caller's promises.
+        unsafe { shared_pools::export(self.calls(), pool) }
+    }
+
+    #[cfg(unix)]
+    unsafe fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<sys::CUmemoryPool> {
+        shared_pools::import(self.calls(), self.device(), descriptor)
+    }
+
+    #[cfg(unix)]
+    unsafe fn export_pooled(&self, address: u64) -> Result<MemoryName> {
+        // SAFETY: the caller's promises.
+        unsafe { shared_pools::name(self.calls(), address) }
+    }
+
+    #[cfg(unix)]
+    unsafe fn import_pooled(&self, pool: sys::CUmemoryPool, name: &MemoryName) -> Result<u64> {
+        // SAFETY: the caller's promises.
+        unsafe { shared_pools::find(self.calls(), pool, name) }
+    }
+
     unsafe fn allocate_pooled(
         &self,
         bytes: usize,
@@ -358,6 +392,13 @@ unsafe impl Api for Cuda {
     unsafe fn ordinal_of(&self, address: u64) -> Result<usize> {
         let attribute = PointerAttribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         self.pointer_attribute(attribute, address).map(|ordinal| ordinal as usize)
+    }
+
+    unsafe fn allocation_of(&self, address: u64) -> Result<(u64, usize)> {
+        let (mut start, mut bytes) = (0, 0);
+        // SAFETY: any address may be asked about; the results are written to locals.
+        unsafe { self.calls().address_range(&mut start, &mut bytes, address)? };
+        Ok((start, bytes))
     }
 
     unsafe fn copy_up(&self, to: u64, from: NonNull<u8>, bytes: usize, stream: sys::CUstream) -> Result<()> {

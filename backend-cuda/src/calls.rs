@@ -89,6 +89,18 @@ calls! {
     pool_set_access = cuMemPoolSetAccess(
         pool: sys::CUmemoryPool, access: *const sys::CUmemAccessDesc, count: usize);
 
+    #[cfg(unix)]
+    pool_export = cuMemPoolExportToShareableHandle(
+        handle: *mut c_void, pool: sys::CUmemoryPool, kind: sys::CUmemAllocationHandleType, flags: u64);
+    #[cfg(unix)]
+    pool_import = cuMemPoolImportFromShareableHandle(
+        pool: *mut sys::CUmemoryPool, handle: *mut c_void, kind: sys::CUmemAllocationHandleType, flags: u64);
+    #[cfg(unix)]
+    export_pointer = cuMemPoolExportPointer(name: *mut sys::CUmemPoolPtrExportData, address: sys::CUdeviceptr);
+    #[cfg(unix)]
+    import_pointer = cuMemPoolImportPointer(
+        address: *mut sys::CUdeviceptr, pool: sys::CUmemoryPool, name: *mut sys::CUmemPoolPtrExportData);
+
     allocate_from_pool = cuMemAllocFromPoolAsync(
         address: *mut sys::CUdeviceptr, bytes: usize, pool: sys::CUmemoryPool, stream: sys::CUstream);
     free_async = cuMemFreeAsync(address: sys::CUdeviceptr, stream: sys::CUstream);
@@ -101,6 +113,8 @@ calls! {
     unregister_host = cuMemHostUnregister(address: *mut c_void);
     pointer_attribute = cuPointerGetAttribute(
         value: *mut c_void, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr);
+    address_range = cuMemGetAddressRange_v2(
+        start: *mut sys::CUdeviceptr, bytes: *mut usize, address: sys::CUdeviceptr);
 
     stream_create = cuStreamCreateWithPriority(stream: *mut sys::CUstream, flags: c_uint, priority: c_int);
     stream_destroy = cuStreamDestroy_v2(stream: sys::CUstream);

@@ -22,6 +22,8 @@ mod kernels;
 mod library;
 mod pool_properties;
 mod properties;
+#[cfg(unix)]
+mod shared_pools;
 mod view;
 
 use transship_core::backend::stream_ordered::{OrderedBackend, OrderedBuffer, OrderedStream};

@@ -218,6 +218,13 @@ unsafe impl Api for Hip {
         Ok(pool)
     }
 
+    /// HIP has the calls, and releases of it that map other memory than was named, without an error.
+    #[cfg(unix)]
+    unsafe fn create_shared_pool(&self) -> Result<hiprt::hipMemPool_t> {
+        let what = "share its memory with another process: releases of HIP map wrong memory there without an error; copy to the host first";
+        Err(Error::Unsupported { device: self.id(), what })
+    }
+
     unsafe fn destroy_pool(&self, pool: hiprt::hipMemPool_t) -> Result<()> {
         // SAFETY: the caller's promises.
         unsafe { self.calls().pool_destroy(pool) }
@@ -345,6 +352,13 @@ unsafe impl Api for Hip {
     unsafe fn ordinal_of(&self, address: u64) -> Result<usize> {
         let attribute = PointerAttribute::HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         self.pointer_attribute(attribute, address).map(|ordinal| ordinal as usize)
+    }
+
+    unsafe fn allocation_of(&self, address: u64) -> Result<(u64, usize)> {
+        let (mut start, mut bytes) = (pointer(0), 0);
+        // SAFETY: any address may be asked about; the results are written to locals.
+        unsafe { self.calls().address_range(&mut start, &mut bytes, pointer(address))? };
+        Ok((start.expose_provenance() as u64, bytes))
     }
 
     unsafe fn copy_up(

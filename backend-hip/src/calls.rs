@@ -130,6 +130,8 @@ calls! {
     unregister_host = hipHostUnregister(address: *mut c_void);
     pointer_attribute = hipPointerGetAttribute(
         value: *mut c_void, attribute: hiprt::hipPointer_attribute, address: hiprt::hipDeviceptr_t);
+    address_range = hipMemGetAddressRange(
+        start: *mut hiprt::hipDeviceptr_t, bytes: *mut usize, address: hiprt::hipDeviceptr_t);
 
     stream_create = hipStreamCreateWithPriority(
         stream: *mut hiprt::hipStream_t, flags: c_uint, priority: c_int);

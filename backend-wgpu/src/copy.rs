@@ -5,13 +5,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use transship_core::backend::{Buffer, CopyOp, Direction, GatherTo, HostSide, Moved, Staging, Submission};
+use transship_core::backend::{
+    Buffer, CopyOp, Direction, GatherTo, HostSide, Moved, ScatterFrom, Scattered, Staging, Submission,
+};
 use transship_core::{Error, Result};
 use wgpu::BufferUsages;
 
+use crate::bound::{Range, Tag};
 use crate::context::Context;
 use crate::gather::{Stretch, Target, stretches};
-use crate::gather_kernel::Range;
 use crate::memory::WgpuBuffer;
 use crate::scopes::scoped;
 use crate::staging::{Block, WgpuStaging};
@@ -97,6 +99,7 @@ enum Command<'a> {
     },
     Down {
         from: Place<'a>,
+        tag: &'a Tag,
         block: usize,
         offset: u64,
         bytes: u64,
@@ -131,14 +134,14 @@ impl<'a> Batch<'a> {
             | CopyOp::Between { bytes: 0, .. }
             | CopyOp::Gather { bytes: 0, .. }
             | CopyOp::UploadCast { bytes: 0, .. }
+            | CopyOp::Scatter { elements: Scattered { bytes: 0, .. }, .. }
             | CopyOp::Clear { bytes: 0, .. } => return Ok(()),
             CopyOp::Upload { from, to, to_offset, bytes } => {
                 let to = place(context, to, to_offset)?;
                 self.upload(context, from, to, bytes)?
             }
             CopyOp::Download { from, from_offset, to, bytes } => {
-                let from = place(context, from, from_offset)?;
-                self.download(context, from, to, bytes)?
+                self.download(context, (own_buffer(context, from)?, from_offset), to, bytes)?
             }
             CopyOp::Between { from, from_offset, to, to_offset, bytes } => {
                 let (from, to) = (place(context, from, from_offset)?, place(context, to, to_offset)?);
@@ -151,6 +154,10 @@ impl<'a> Batch<'a> {
                 let (from, offset) = place(context, from, elements.offset)?;
                 let to = self.target(context, to, bytes)?;
                 self.gathers.add(context, from, Part::new(elements, offset, skip, bytes), to)?;
+                Command::Gather
+            }
+            CopyOp::Scatter { from, to, elements } => {
+                self.scatter(context, from, to, elements)?;
                 Command::Gather
             }
             CopyOp::UploadCast { from, from_offset, cast, to, to_offset, bytes } => {
@@ -171,6 +178,31 @@ impl<'a> Batch<'a> {
         self.moved.count(op);
         self.commands.push(command);
         Ok(())
+    }
+
+    fn scatter(
+        &mut self,
+        context: &Arc<Context>,
+        from: ScatterFrom<'a>,
+        to: &'a dyn Buffer,
+        elements: &'a Scattered,
+    ) -> Result<()> {
+        let Scattered { from: read, from_skip, to: written, to_skip, bytes } = elements;
+        let (to, to_offset) = place(context, to, written.offset)?;
+        let (from, from_offset) = match from {
+            ScatterFrom::Staging(block) => {
+                self.block(context, block, Direction::Upload)?;
+                let block = own_block(block).ok_or_else(|| foreign_block(context))?;
+                (block.buffer(), read.offset as u64)
+            }
+            ScatterFrom::Device(buffer) => place(context, buffer, read.offset)?,
+        };
+        let part = Part::new(read, from_offset, *from_skip, *bytes);
+        self.gathers.add_scattered(
+            context,
+            (from, part),
+            (to, Part::new(written, to_offset, *to_skip, *bytes)),
+        )
     }
 
     fn within(
@@ -205,12 +237,14 @@ impl<'a> Batch<'a> {
     fn download(
         &mut self,
         context: &Arc<Context>,
-        from: Place<'a>,
+        (from, from_offset): (&'a WgpuBuffer, usize),
         to: HostSide<'a>,
         bytes: usize,
     ) -> Result<Command<'a>> {
+        let tag = from.tag();
+        let from = place_in(context, from, from_offset)?;
         let (block, offset) = self.landing(context, to, bytes)?;
-        Ok(Command::Down { from, block, offset, bytes: bytes as u64 })
+        Ok(Command::Down { from, tag, block, offset, bytes: bytes as u64 })
     }
 
     /// Where a kernel's elements go.
@@ -260,7 +294,7 @@ impl<'a> Batch<'a> {
     /// The downloads that a kernel gathers.
     fn stretches(&self, context: &Context) -> Vec<Stretch> {
         let target = |command: &Command<'_>| match *command {
-            Command::Down { from, block, offset, bytes }
+            Command::Down { from, block, offset, bytes, .. }
                 if from.0.usage().contains(BufferUsages::STORAGE) =>
             {
                 Some(Target { block, offset, bytes })
@@ -338,25 +372,31 @@ impl<'a> Batch<'a> {
         let kernels = context.kernels();
         let (kernel, last) = (kernels.ranges.as_ref()?, stretches.last()?);
         let ranges: Vec<Range<'_>> = stretches.iter().flat_map(|stretch| self.ranges(stretch)).collect();
-        let (device, queue) = (context.device(), context.queue());
-        let (table, bytes) = (kernel.table_bytes(ranges.len()), last.gathered_at + last.bytes);
-        let mut workspace = kernels.workspaces.take(device, table, bytes);
-        let launches = kernel.bind(device, queue, &mut workspace, &ranges);
-        kernel.launch(encoder, &launches);
+        let workspace = kernels.workspaces.take_bound(&ranges).unwrap_or_else(|| {
+            let (device, queue) = (context.device(), context.queue());
+            let (table, bytes) = (kernel.table_bytes(ranges.len()), last.gathered_at + last.bytes);
+            let mut workspace = kernels.workspaces.take(device, table, bytes);
+            let launches = kernel.bind(device, queue, &mut workspace, &ranges);
+            context.counters().driver_called(launches);
+            workspace
+        });
+        let launches = workspace.bound()?.launches();
+        kernel.launch(encoder, launches);
         for stretch in stretches {
             if let Some(block) = self.blocks.get(stretch.block) {
                 let (from, to) = (workspace.gathered(), block.buffer());
                 encoder.copy_buffer_to_buffer(from, stretch.gathered_at, to, stretch.offset, stretch.bytes);
             }
         }
-        Some((workspace, launches.count() + stretches.len()))
+        let copies = launches.len() + stretches.len();
+        Some((workspace, copies))
     }
 
     fn ranges<'b>(&'b self, stretch: &'b Stretch) -> impl Iterator<Item = Range<'a>> + 'b {
         let downloads = self.commands.get(stretch.downloads.clone()).unwrap_or(&[]);
         downloads.iter().filter_map(|command| match *command {
-            Command::Down { from: (from, from_offset), offset, bytes, .. } => {
-                Some(Range { from, offset: from_offset, to: stretch.gathered_offset(offset), bytes })
+            Command::Down { from: (from, from_offset), tag, offset, bytes, .. } => {
+                Some(Range { from, tag, offset: from_offset, to: stretch.gathered_offset(offset), bytes })
             }
             _ => None,
         })
@@ -380,7 +420,7 @@ impl<'a> Batch<'a> {
                     encoder.copy_buffer_to_buffer(block.buffer(), offset, to.0, to.1, bytes);
                 }
             }
-            Command::Down { from, block, offset, bytes } => {
+            Command::Down { from, block, offset, bytes, .. } => {
                 if let Some(block) = self.blocks.get(block) {
                     encoder.copy_buffer_to_buffer(from.0, from.1, block.buffer(), offset, bytes);
                 }
@@ -426,8 +466,15 @@ fn foreign_block(context: &Context) -> Error {
 
 /// Where `offset` of `buffer` is; fails unless the buffer is one of this device.
 fn place<'a>(context: &Context, buffer: &'a dyn Buffer, offset: usize) -> Result<Place<'a>> {
+    place_in(context, own_buffer(context, buffer)?, offset)
+}
+
+fn own_buffer<'a>(context: &Context, buffer: &'a dyn Buffer) -> Result<&'a WgpuBuffer> {
     let own = WgpuBuffer::of(buffer).filter(|buffer| buffer.context().is(context));
-    let own = own.ok_or_else(|| context.unsupported("copy from or to a buffer of another device"))?;
+    own.ok_or_else(|| context.unsupported("copy from or to a buffer of another device"))
+}
+
+fn place_in<'a>(context: &Context, own: &'a WgpuBuffer, offset: usize) -> Result<Place<'a>> {
     let inner = own.inner().ok_or_else(|| context.unsupported("copy from or to a buffer of no bytes"))?;
     Ok((inner, (own.offset() + offset) as u64))
 }

@@ -17,7 +17,6 @@ use crate::memory::WgpuBuffer;
 use crate::source::BufferSource;
 use crate::staging::WgpuStaging;
 use crate::stream::WgpuStream;
-use crate::strided_kernel::StridedKernel;
 
 /// The largest alignment of offsets that any API asks for.
 const BUFFER_ALIGNMENT: Alignment = match Alignment::new(256) {
@@ -179,7 +178,11 @@ fn limits(context: &Context, largest_open: usize) -> Limits {
     if context.kernels().ranges.is_some() {
         limits.copies_at_once = COPIES_GATHERED_AT_ONCE;
     }
-    limits.largest_strided = context.kernels().strided.as_ref().map_or(0, StridedKernel::largest);
+    if let Some(kernel) = &context.kernels().strided {
+        limits.largest_strided = kernel.largest();
+        limits.largest_scattered_run = context.kernels().scattered.largest;
+        limits.fewest_scattered_runs = context.kernels().scattered.fewest;
+    }
     limits
 }
 

@@ -4,12 +4,13 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
-    BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBinding, BufferBindingType,
-    CommandEncoder, ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device, Features,
+    BindGroupLayoutEntry, BindingResource, BindingType, BufferBinding, BufferBindingType, CommandEncoder,
+    ComputePassDescriptor, ComputePipeline, ComputePipelineDescriptor, Device, Features,
     PipelineCompilationOptions, PipelineLayoutDescriptor, Queue, ShaderModuleDescriptor, ShaderRuntimeChecks,
     ShaderSource, ShaderStages,
 };
 
+use crate::bound::{Bound, Launch, Range};
 use crate::scopes::scoped;
 use crate::workspace::Workspace;
 
@@ -50,14 +51,6 @@ fn main(
     COPY
 }";
 
-/// A range of a buffer, and where it goes in the memory that the kernel writes. All numbers are multiples of 4.
-pub(crate) struct Range<'a> {
-    pub(crate) from: &'a Buffer,
-    pub(crate) offset: u64,
-    pub(crate) to: u64,
-    pub(crate) bytes: u64,
-}
-
 /// The kernel of one device.
 pub(crate) struct GatherKernel {
     pipeline: ComputePipeline,
@@ -68,15 +61,6 @@ pub(crate) struct GatherKernel {
     most: usize,
     /// Where bindings begin.
     alignment: u64,
-}
-
-/// The launches of one submission.
-pub(crate) struct Launches(Vec<Launch>);
-
-struct Launch {
-    sources: BindGroup,
-    /// How many ranges, and in how many parts each.
-    size: [u32; 2],
 }
 
 impl GatherKernel {
@@ -94,14 +78,14 @@ impl GatherKernel {
         self.table_stride() * ranges.div_ceil(self.most) as u64
     }
 
-    /// Binds `ranges`, for which `workspace` was taken.
+    /// Binds `ranges`, for which `workspace` was taken. Returns how many bind groups that takes.
     pub(crate) fn bind(
         &self,
         device: &Device,
         queue: &Queue,
         workspace: &mut Workspace,
         ranges: &[Range<'_>],
-    ) -> Launches {
+    ) -> usize {
         let mut table = Vec::with_capacity(ranges.len() * ENTRY as usize);
         let mut launches = Vec::new();
         let mut sources = Vec::with_capacity(self.most.min(ranges.len()));
@@ -125,7 +109,9 @@ impl GatherKernel {
             launches.push(Launch { sources, size });
         }
         workspace.write_table(queue, table);
-        Launches(launches)
+        let count = launches.len();
+        workspace.set_bound(Bound::new(ranges, launches));
+        count
     }
 
     fn bind_sources<'a>(
@@ -159,10 +145,10 @@ impl GatherKernel {
     }
 
     /// Launches the kernel.
-    pub(crate) fn launch(&self, encoder: &mut CommandEncoder, launches: &Launches) {
+    pub(crate) fn launch(&self, encoder: &mut CommandEncoder, launches: &[Launch]) {
         let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
         pass.set_pipeline(&self.pipeline);
-        for Launch { sources, size: [ranges, parts] } in &launches.0 {
+        for Launch { sources, size: [ranges, parts] } in launches {
             pass.set_bind_group(0, sources, &[]);
             pass.dispatch_workgroups(*ranges, *parts, 1);
         }
@@ -171,13 +157,6 @@ impl GatherKernel {
     /// Bytes of the table between the entries of two launches.
     fn table_stride(&self) -> u64 {
         (self.most as u64 * ENTRY).next_multiple_of(TABLE_ALIGNMENT)
-    }
-}
-
-impl Launches {
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.0.len()
     }
 }
 
@@ -243,7 +222,8 @@ fn build(device: &Device, is_array: bool, most: u32) -> (BindGroupLayout, Comput
     // wgpu 30 takes the length of the array of bindings for that of the elements, and cuts their words off there.
     //
     // SAFETY: the kernel reads the entries that `bind` writes, one for each group of a launch, and per entry the words of a range,
-    // which lies in its binding (`Range::source`), and writes as many where `workspace` has room. Its loops end.
+    // which lies in its binding (`Range::source`), and writes as many where `workspace` has room. While launches are kept, their table
+    // stays as it is: whoever takes it for something else lets go of them (`Workspace::unbound`). Its loops end.
     let module = unsafe { device.create_shader_module_trusted(descriptor, ShaderRuntimeChecks::unchecked()) };
     let pipeline = device.create_compute_pipeline(&ComputePipelineDescriptor {
         label: None,

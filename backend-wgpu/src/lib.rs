@@ -12,7 +12,7 @@
 //! program's own submissions included. Work that reads a tensor may be submitted as soon as [`wgpu_view`] has returned,
 //! and sees what the copy has written.
 //!
-//! Buffers of 8 MiB and more are made up to an eighth larger, and kept for the next tensor of about that size once nobody
+//! Buffers of 1 MiB and more are made up to an eighth larger, and kept for the next tensor of about that size once nobody
 //! uses them: at most 1 GiB of them, and with those in use at most twice what was ever in use at once. `Device::trim` gives
 //! them back. A buffer that [`wgpu_view`] has shown is never used again for another tensor, since the program may hold it.
 //!
@@ -22,7 +22,7 @@
 //!
 //! Tensors with gaps are copied without them, and elements are cast, by another one, where the device has three storage buffers a stage: down to the
 //! host and within the device. So is what gets larger by a cast on the way up. What is larger than a binding, or lies in more memory, is copied with its gaps
-//! (`Limits::largest_strided`).
+//! (`Limits::largest_strided`). A third one writes many short runs of elements to where tensors of the program have gaps.
 //!
 //! Both are made when the device is opened. On processors and with GL they do not pay, and are left out. The environment variable
 //! `TRANSSHIP_WGPU_GATHER` says `always` or `never` instead, for tests and measurements; it is read when a device is opened.
@@ -31,6 +31,7 @@
 //! `use transship_wgpu as _;`: the linker leaves out what nothing names, and there would be no driver.
 
 mod adapters;
+mod bound;
 mod context;
 mod copy;
 mod counters;

@@ -10,6 +10,7 @@ use transship_core::backend::{Buffer, MemoryKind, Ticket, WriteWindow};
 use transship_core::{Error, Result};
 use wgpu::{BufferUsages, BufferViewMut, Features};
 
+use crate::bound::Tag;
 use crate::context::Context;
 use crate::recycled::rounded_size;
 use crate::scopes::scoped;
@@ -30,6 +31,7 @@ pub struct WgpuBuffer {
     open: Mutex<Option<BufferViewMut>>,
     /// What keeps the memory, if it is not wgpu's alone.
     owner: Option<Box<dyn Any + Send + Sync>>,
+    tag: Tag,
     context: Arc<Context>,
 }
 
@@ -87,7 +89,8 @@ impl WgpuBuffer {
     ) -> Self {
         let (open, is_lent) = (Mutex::new(view), AtomicBool::new(false));
         let context = context.clone();
-        let new = Self { buffer, offset: 0, bytes, origin, is_lent, open, owner: None, context };
+        let tag = Tag::new();
+        let new = Self { buffer, offset: 0, bytes, origin, is_lent, open, owner: None, tag, context };
         new.context.counters().device_allocated(new.size(), new.context.kept_bytes());
         new
     }
@@ -125,6 +128,7 @@ impl WgpuBuffer {
             is_lent,
             open,
             owner: None,
+            tag: Tag::new(),
             context: context.clone(),
         }
     }
@@ -152,6 +156,11 @@ impl WgpuBuffer {
     /// What keeps the memory, where that came from a [`BufferSource`] or with an [`OwnedBuffer`].
     pub fn owner(&self) -> Option<&(dyn Any + Send + Sync)> {
         self.owner.as_deref()
+    }
+
+    /// What tells the buffer from all others.
+    pub(crate) fn tag(&self) -> &Tag {
+        &self.tag
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -210,6 +219,11 @@ unsafe impl Buffer for WgpuBuffer {
         error.map_or(Ok(()), |error| Err(self.context.explain("Buffer::unmap", &error)))
     }
 
+    /// A buffer of the program need not be one for kernels.
+    fn is_scattered_to(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|buffer| buffer.usage().contains(BufferUsages::STORAGE))
+    }
+
     /// The one queue of the device orders what comes behind.
     fn release_after(&mut self, after: &[Ticket]) -> bool {
         let is_own = |ticket: &Ticket| {
@@ -221,6 +235,9 @@ unsafe impl Buffer for WgpuBuffer {
 
 impl Drop for WgpuBuffer {
     fn drop(&mut self) {
+        if let Some(number) = self.tag.bound_number() {
+            self.context.kernels().workspaces.unbind(number);
+        }
         let size = self.size();
         if self.origin != Origin::Program {
             self.context.counters().device_freed(size);

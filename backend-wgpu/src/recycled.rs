@@ -1,15 +1,15 @@
-//! Large buffers that nobody uses any more, kept for the next tensors of about their size.
+//! Buffers that nobody uses any more, kept for the next tensors of about their size: all but small ones.
 //!
-//! The driver takes milliseconds for a new one: for 256 MiB a third of the time of the copy that fills it.
+//! The driver takes milliseconds for new memory: for 256 MiB a third of the time of the copy that fills it. wgpu cuts buffers out of
+//! blocks of up to 256 MiB, but gives back each block whose buffers are gone, except one.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 use transship_core::{Error, Result};
 
-/// Smaller buffers are cheap: wgpu cuts them out of blocks, which have at least so many bytes whatever `MemoryHints` a
-/// device has.
-const SMALLEST: usize = 8 << 20;
+/// Smaller buffers are cheap: it takes many of them to fill a block of wgpu's.
+const SMALLEST: usize = 1 << 20;
 /// The most that is kept, in bytes, and so the largest buffer that is.
 const MOST: usize = 1 << 30;
 /// How many sizes lie between one power of two and the next: rounding up to one of them adds an eighth at the most.
@@ -25,7 +25,7 @@ pub(crate) fn rounded_size(bytes: usize, largest: usize) -> Option<usize> {
     (size <= largest).then_some(size)
 }
 
-/// The large buffers of one device.
+/// The buffers of one device that are not small.
 ///
 /// Those in use and those kept have together at most twice the bytes that were ever in use at once; what was kept first
 /// goes first.

@@ -1,5 +1,9 @@
-//! Copies of a submission that leave gaps out or cast: a kernel makes them, in rounds, in front of all others.
+//! Copies of a submission that leave gaps out, cast, or write to where tensors have gaps: kernels make them, in rounds, in front of all others.
+//!
+//! In each round elements get side by side into the workspace: by a kernel, or by a copy where they lie so already. From there a kernel
+//! writes them to where a tensor has gaps, and copies take them anywhere else.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use transship_core::Result;
@@ -11,11 +15,12 @@ use crate::strided_kernel::{Launches, StridedKernel, Task};
 use crate::strided_rounds::{CopyOut, Gather, rounds};
 use crate::workspace::Workspace;
 
-/// Where elements go: to a staging block, by its number, or to a buffer.
+/// Where elements go: to a staging block, by its number, to a buffer, or to where a tensor has gaps, by its number.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Target<'a> {
     Block(usize),
     Buffer(&'a wgpu::Buffer),
+    Strided(usize),
 }
 
 /// The copies of one submission.
@@ -23,6 +28,8 @@ pub(crate) enum Target<'a> {
 pub(crate) struct Gathers<'a> {
     gathers: Vec<Gather<'a, Target<'a>>>,
     sources: Vec<Source<'a>>,
+    /// What is written with gaps.
+    strided: Vec<(&'a wgpu::Buffer, Part<'a>)>,
 }
 
 /// What is read.
@@ -42,8 +49,17 @@ pub(crate) struct Planned<'a> {
 }
 
 struct PlannedRound<'a> {
-    launches: Launches<'a>,
-    copies: Vec<CopyOut<Target<'a>>>,
+    copies_in: Vec<CopyIn<'a>>,
+    gathers: Launches<'a>,
+    scatters: Launches<'a>,
+    copies_out: Vec<CopyOut<Target<'a>>>,
+}
+
+/// A copy into the workspace, in bytes.
+struct CopyIn<'a> {
+    buffer: &'a wgpu::Buffer,
+    run: Range<u64>,
+    to: u64,
 }
 
 impl<'a> Gathers<'a> {
@@ -61,7 +77,7 @@ impl<'a> Gathers<'a> {
         if !(offset | part.skip()).is_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT) {
             return Err(context.unsupported("gather elements from or to the middle of a word"));
         }
-        let copied = match buffer.usage().contains(BufferUsages::STORAGE) {
+        let copied = match buffer.usage().contains(BufferUsages::STORAGE) || part.run_of_words().is_some() {
             true => None,
             false => {
                 let read = part.read();
@@ -78,6 +94,25 @@ impl<'a> Gathers<'a> {
         Ok(())
     }
 
+    /// Adds a copy of `part`, which lies in `buffer`, to where `to` lies in another one or in the same.
+    pub(crate) fn add_scattered(
+        &mut self,
+        context: &Arc<Context>,
+        (buffer, part): (&'a wgpu::Buffer, Part<'a>),
+        to: (&'a wgpu::Buffer, Part<'a>),
+    ) -> Result<()> {
+        if !to.1.is_of_words() {
+            return Err(context.unsupported("write parts of words where a tensor has gaps"));
+        }
+        if !to.0.usage().contains(BufferUsages::STORAGE) {
+            return Err(
+                context.unsupported("write where a tensor has gaps in a buffer without the usage STORAGE")
+            );
+        }
+        self.strided.push(to);
+        self.add(context, buffer, part, (Target::Strided(self.strided.len() - 1), 0))
+    }
+
     /// Plans the rounds; `None` if there is nothing to gather.
     pub(crate) fn plan<'b>(&'b self, context: &'b Context) -> Result<Option<Planned<'b>>> {
         let kernels = context.kernels();
@@ -88,16 +123,45 @@ impl<'a> Gathers<'a> {
         };
         let (mut table, mut planned, mut bytes) = (Vec::new(), Vec::new(), 0);
         for round in rounds(&self.gathers, room, kernel.largest_part()) {
-            let tasks = round.parts.iter().filter_map(|(number, part, to)| {
-                Some(Task { from: self.sources.get(*number)?.read(), part: *part, to: *to })
-            });
-            let launches = kernel.plan(&tasks.collect::<Vec<_>>(), &mut table);
-            let launches =
-                launches.ok_or_else(|| context.unsupported("gather elements that lie so far apart"))?;
+            let (copies_in, tasks) = self.gathered(&round.parts);
+            let gathers = kernel.plan(&tasks, &mut table);
+            let (tasks, copies_out) = self.scattered(round.copies);
+            let scatters = kernel.plan_scatter(&tasks, &mut table);
+            let (Some(gathers), Some(scatters)) = (gathers, scatters) else {
+                return Err(context.unsupported("gather or scatter elements that lie so far apart"));
+            };
             bytes = round.bytes.max(bytes);
-            planned.push(PlannedRound { launches, copies: round.copies });
+            planned.push(PlannedRound { copies_in, gathers, scatters, copies_out });
         }
         Ok(Some(Planned { kernel, table, rounds: planned, bytes }))
+    }
+
+    /// The parts of a round that lie side by side, and those that a kernel puts side by side.
+    fn gathered(&self, parts: &[(usize, Part<'a>, u64)]) -> (Vec<CopyIn<'_>>, Vec<Task<'_>>) {
+        let (mut copies, mut tasks) = (Vec::new(), Vec::new());
+        for (number, part, to) in parts {
+            let Some(source) = self.sources.get(*number) else { continue };
+            match part.run_of_words() {
+                Some(run) => copies.push(CopyIn { buffer: source.buffer, run, to: *to }),
+                None => tasks.push(Task { buffer: source.read(), part: *part, packed_at: *to }),
+            }
+        }
+        (copies, tasks)
+    }
+
+    /// What a kernel writes with gaps of `copies`, and the copies that are left.
+    fn scattered(&self, copies: Vec<CopyOut<Target<'a>>>) -> (Vec<Task<'a>>, Vec<CopyOut<Target<'a>>>) {
+        let (mut tasks, mut others) = (Vec::new(), Vec::new());
+        for copy in copies {
+            let Target::Strided(number) = copy.to else {
+                others.push(copy);
+                continue;
+            };
+            let Some((buffer, whole)) = self.strided.get(number) else { continue };
+            let part = whole.cut(copy.offset as usize, copy.bytes as usize);
+            tasks.push(Task { buffer, part, packed_at: copy.from });
+        }
+        (tasks, others)
     }
 
     /// Copies what kernels cannot read to where they can. Returns how many copies that takes.
@@ -129,12 +193,19 @@ impl Planned<'_> {
         workspace.write_table(context.queue(), self.table);
         let mut copies = 0;
         for round in &self.rounds {
-            self.kernel.launch(device, encoder, &workspace, &round.launches);
-            copies += round.launches.count() + round.copies.len();
-            for copy in &round.copies {
+            for CopyIn { buffer, run, to } in &round.copies_in {
+                let bytes = run.end - run.start;
+                encoder.copy_buffer_to_buffer(buffer, run.start, workspace.gathered(), *to, bytes);
+            }
+            self.kernel.launch(device, encoder, &workspace, &round.gathers);
+            self.kernel.launch(device, encoder, &workspace, &round.scatters);
+            copies += round.copies_in.len() + round.gathers.count();
+            copies += round.scatters.count() + round.copies_out.len();
+            for copy in &round.copies_out {
                 let to = match copy.to {
                     Target::Block(number) => block(number),
                     Target::Buffer(buffer) => Some(buffer),
+                    Target::Strided(_) => None,
                 };
                 if let Some(to) = to {
                     let from = workspace.gathered();

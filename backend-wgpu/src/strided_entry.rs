@@ -19,7 +19,7 @@ pub(crate) struct Part<'a> {
     bytes: usize,
 }
 
-/// A part in the table of the kernel: see `kernels/strided.wgsl`.
+/// A part in the table of a kernel: see `kernels/strided.wgsl`.
 pub(crate) type Entry = [u32; FIELDS];
 
 /// Fields of an entry in front of its dimensions.
@@ -49,6 +49,19 @@ impl<'a> Part<'a> {
     /// Where the first element lies in its buffer, in bytes.
     pub(crate) fn from(&self) -> u64 {
         self.from
+    }
+
+    /// Whether it begins with a word, and consists of whole ones at distances of whole ones.
+    pub(crate) fn is_of_words(&self) -> bool {
+        let run = self.runs.map_or(0, Runs::bytes);
+        let numbers = [self.skip, self.bytes, run].into_iter().chain(self.dims().iter().map(|dim| dim.step));
+        self.from.is_multiple_of(WORD as u64)
+            && numbers.fold(0, |all, number| all | number).is_multiple_of(WORD)
+    }
+
+    /// Where it lies in the buffer, if that is one run of whole words, which stay what they are.
+    pub(crate) fn run_of_words(&self) -> Option<Range<u64>> {
+        (self.cast.is_none() && self.dims().is_empty() && self.is_of_words()).then(|| self.read())
     }
 
     /// The same elements, `done` bytes further on, and no more than `bytes` of them. Both are whole words.
@@ -91,7 +104,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Its entry, where the buffer is bound from its byte `bound` on. It writes from word `to` on; what each `u8` becomes stands in the table
+    /// Its entry, where the buffer is bound from its byte `bound` on. It writes from word `to` on, or reads from
+    /// there what is scattered; what each `u8` becomes stands in the table
     /// from word `made` on, unless that is 0. `None` if a number is too large.
     pub(crate) fn entry(&self, bound: u64, to: u64, made: u32) -> Option<Entry> {
         let (items, dims) = (self.items(), self.dims());

@@ -1,4 +1,4 @@
-//! The kernel that leaves the gaps of strided tensors out, and casts.
+//! The kernels that leave the gaps of strided tensors out, cast, and write to where tensors have gaps.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::strided_entry::{ENTRY, Part};
 use crate::strided_rounds::LARGEST_TOGETHER;
 use crate::workspace::Workspace;
 
-/// Both kernels, and the arithmetic of casts.
+/// All kernels, and the arithmetic of casts.
 const TEXT: &str = include_str!("kernels/strided.wgsl");
 /// The table, the memory that is written, and a source.
 const BINDINGS: u32 = 3;
@@ -29,10 +29,11 @@ const TABLE_ALIGNMENT: usize = 256;
 /// The kernel counts bytes of a binding in 32 bits, and adds to numbers of elements how many it makes at a time.
 const LARGEST: u64 = (1 << 32) - (1 << 24);
 
-/// The kernel of one device.
+/// The kernels of one device.
 pub(crate) struct StridedKernel {
     gather: ComputePipeline,
     cast: ComputePipeline,
+    scatter: ComputePipeline,
     layout: BindGroupLayout,
     /// Where bindings begin.
     alignment: u64,
@@ -41,20 +42,28 @@ pub(crate) struct StridedKernel {
     most_groups: u32,
 }
 
-/// A part to gather: out of which buffer, and to where in the memory that the kernel writes, in bytes.
+/// What a kernel does with a part.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    Gather,
+    Cast,
+    Scatter,
+}
+
+/// A part with gaps: in which buffer, and where in the memory that its elements lie in side by side, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'a> {
-    pub(crate) from: &'a Buffer,
+    pub(crate) buffer: &'a Buffer,
     pub(crate) part: Part<'a>,
-    pub(crate) to: u64,
+    pub(crate) packed_at: u64,
 }
 
 /// Launches of one round.
 pub(crate) struct Launches<'a>(Vec<Launch<'a>>);
 
 struct Launch<'a> {
-    casts: bool,
-    source: Source<'a>,
+    work: Work,
+    strided: Bound<'a>,
     /// Where in the table its entries stand, in bytes.
     table: Range<u64>,
     parts: u32,
@@ -64,7 +73,7 @@ struct Launch<'a> {
 
 /// A range of a buffer that is bound.
 #[derive(Clone, Copy, PartialEq)]
-struct Source<'a> {
+struct Bound<'a> {
     buffer: &'a Buffer,
     offset: u64,
     bytes: u64,
@@ -79,10 +88,18 @@ impl StridedKernel {
         if bindings < BINDINGS || (most_groups as usize) < MOST_TOGETHER {
             return None;
         }
-        let ((layout, [gather, cast]), error) = scoped(device, || build(device));
+        let ((layout, [gather, cast, scatter]), error) = scoped(device, || build(device));
         let alignment = u64::from(limits.min_storage_buffer_offset_alignment);
         let largest_binding = limits.max_storage_buffer_binding_size.min(LARGEST);
-        error.is_none().then_some(Self { gather, cast, layout, alignment, largest_binding, most_groups })
+        error.is_none().then_some(Self {
+            gather,
+            cast,
+            scatter,
+            layout,
+            alignment,
+            largest_binding,
+            most_groups,
+        })
     }
 
     /// The largest tensor with gaps that it gathers, and the most memory that one may lie in, in bytes.
@@ -95,28 +112,37 @@ impl StridedKernel {
         (self.largest() / 8) & !7
     }
 
-    /// Adds the entries of `tasks` to `table`; `None` if a number is too large for it.
+    /// Has the parts of `tasks` gathered, and cast: adds their entries to `table`; `None` if a number is too large for it.
     pub(crate) fn plan<'a>(&self, tasks: &[Task<'a>], table: &mut Vec<u8>) -> Option<Launches<'a>> {
-        let mut launches = Vec::new();
-        // Those that share a launch are of one kind, read the same binding, and are small.
-        let mut rest = [Vec::new(), Vec::new()];
-        for task in tasks {
-            let (casts, source) = (task.part.cast().is_some(), self.source(task));
-            let open: &mut Vec<(Task<'a>, Source<'a>)> = &mut rest[usize::from(casts)];
-            let is_large = task.part.bytes() > LARGEST_TOGETHER;
-            let is_other = open.first().is_some_and(|(_, first)| *first != source);
-            if is_large || is_other || open.len() == MOST_TOGETHER {
-                launches.extend(close(open, casts, table)?);
-            }
-            open.push((*task, source));
-            if is_large {
-                launches.extend(close(open, casts, table)?);
-            }
-        }
-        for (casts, open) in [false, true].into_iter().zip(&mut rest) {
-            launches.extend(close(open, casts, table)?);
-        }
+        let (casts, gathers): (Vec<_>, Vec<_>) = tasks.iter().partition(|task| task.part.cast().is_some());
+        let mut launches = self.plan_for(Work::Gather, &gathers, table)?;
+        launches.append(&mut self.plan_for(Work::Cast, &casts, table)?);
         Some(Launches(launches))
+    }
+
+    /// The same for parts that are written.
+    pub(crate) fn plan_scatter<'a>(&self, tasks: &[Task<'a>], table: &mut Vec<u8>) -> Option<Launches<'a>> {
+        self.plan_for(Work::Scatter, tasks, table).map(Launches)
+    }
+
+    fn plan_for<'a>(&self, work: Work, tasks: &[Task<'a>], table: &mut Vec<u8>) -> Option<Vec<Launch<'a>>> {
+        let mut launches = Vec::new();
+        // Those that share a launch have the same binding, and are small.
+        let mut open: Vec<(Task<'a>, Bound<'a>)> = Vec::new();
+        for task in tasks {
+            let bound = self.bound(task);
+            let is_large = task.part.bytes() > LARGEST_TOGETHER;
+            let is_other = open.first().is_some_and(|(_, first)| *first != bound);
+            if is_large || is_other || open.len() == MOST_TOGETHER {
+                launches.extend(close(&mut open, work, table)?);
+            }
+            open.push((*task, bound));
+            if is_large {
+                launches.extend(close(&mut open, work, table)?);
+            }
+        }
+        launches.extend(close(&mut open, work, table)?);
+        Some(launches)
     }
 
     /// Runs what was planned, whose table `workspace` has.
@@ -131,7 +157,11 @@ impl StridedKernel {
             launches.0.iter().map(|launch| (launch, self.bind(device, workspace, launch))).collect();
         let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
         for (launch, group) in &groups {
-            pass.set_pipeline(if launch.casts { &self.cast } else { &self.gather });
+            pass.set_pipeline(match launch.work {
+                Work::Gather => &self.gather,
+                Work::Cast => &self.cast,
+                Work::Scatter => &self.scatter,
+            });
             pass.set_bind_group(0, group, &[]);
             let of_part = launch.largest.div_ceil(BYTES_OF_WORKGROUP).min(u64::from(self.most_groups));
             pass.dispatch_workgroups(launch.parts, of_part as u32, 1);
@@ -143,12 +173,14 @@ impl StridedKernel {
             let size = NonZeroU64::new(range.end - range.start);
             BindingResource::Buffer(BufferBinding { buffer, offset: range.start, size })
         };
-        let Source { buffer, offset, bytes } = launch.source;
-        let resources = [
-            bound(workspace.table(), launch.table.clone()),
-            workspace.gathered().as_entire_binding(),
-            bound(buffer, offset..offset + bytes),
-        ];
+        let Bound { buffer, offset, bytes } = launch.strided;
+        let (packed, strided) =
+            (workspace.gathered().as_entire_binding(), bound(buffer, offset..offset + bytes));
+        let (written, source) = match launch.work {
+            Work::Scatter => (strided, packed),
+            Work::Gather | Work::Cast => (packed, strided),
+        };
+        let resources = [bound(workspace.table(), launch.table.clone()), written, source];
         let entries: Vec<_> =
             (0..).zip(resources).map(|(binding, resource)| BindGroupEntry { binding, resource }).collect();
         device.create_bind_group(&BindGroupDescriptor {
@@ -159,14 +191,14 @@ impl StridedKernel {
     }
 
     /// The whole buffer, so that parts of it share a launch, if it is not too large to be bound.
-    fn source<'a>(&self, task: &Task<'a>) -> Source<'a> {
-        let (buffer, whole) = (task.from, task.from.size() & !3);
+    fn bound<'a>(&self, task: &Task<'a>) -> Bound<'a> {
+        let (buffer, whole) = (task.buffer, task.buffer.size() & !3);
         if whole <= self.largest_binding {
-            return Source { buffer, offset: 0, bytes: whole };
+            return Bound { buffer, offset: 0, bytes: whole };
         }
         let read = task.part.read();
         let offset = read.start & !(self.alignment - 1);
-        Source { buffer, offset, bytes: (read.end - offset).next_multiple_of(4) }
+        Bound { buffer, offset, bytes: (read.end - offset).next_multiple_of(4) }
     }
 }
 
@@ -179,24 +211,24 @@ impl Launches<'_> {
 
 /// The launch of `open`, whose entries are added to `table`; none if nothing is there.
 fn close<'a>(
-    open: &mut Vec<(Task<'a>, Source<'a>)>,
-    casts: bool,
+    open: &mut Vec<(Task<'a>, Bound<'a>)>,
+    work: Work,
     table: &mut Vec<u8>,
 ) -> Option<Option<Launch<'a>>> {
-    let Some((_, source)) = open.first().copied() else { return Some(None) };
+    let Some((_, strided)) = open.first().copied() else { return Some(None) };
     table.resize(table.len().next_multiple_of(TABLE_ALIGNMENT), 0);
     let start = table.len();
     let mut made = Made::behind(open.len() * ENTRY);
     for (task, _) in open.iter() {
         let made = made.place(task.part.cast())?;
-        let entry = task.part.entry(source.offset, task.to / 4, made)?;
+        let entry = task.part.entry(strided.offset, task.packed_at / 4, made)?;
         table.extend(entry.iter().flat_map(|field| field.to_ne_bytes()));
     }
     table.append(&mut made.numbers);
     let largest = open.iter().map(|(task, _)| task.part.bytes() as u64).max().unwrap_or(0);
     let parts = open.len() as u32;
     open.clear();
-    Some(Some(Launch { casts, source, table: start as u64..table.len() as u64, parts, largest }))
+    Some(Some(Launch { work, strided, table: start as u64..table.len() as u64, parts, largest }))
 }
 
 /// What each `u8` becomes by casts to floating point: no product is rounded on the device.
@@ -241,7 +273,7 @@ impl Made {
     }
 }
 
-fn build(device: &Device) -> (BindGroupLayout, [ComputePipeline; 2]) {
+fn build(device: &Device) -> (BindGroupLayout, [ComputePipeline; 3]) {
     let entry = |binding, read_only| BindGroupLayoutEntry {
         binding,
         visibility: ShaderStages::COMPUTE,
@@ -271,6 +303,6 @@ fn build(device: &Device) -> (BindGroupLayout, [ComputePipeline; 2]) {
             cache: None,
         })
     };
-    let pipelines = [pipeline("gather_parts"), pipeline("cast_parts")];
+    let pipelines = ["gather_parts", "cast_parts", "scatter_parts"].map(pipeline);
     (layout, pipelines)
 }

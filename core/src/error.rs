@@ -138,6 +138,12 @@ pub enum Error {
         /// What to do, as in `drop the other tensors over it`.
         cure: &'static str,
     },
+    /// The memory may change while it is read.
+    #[error(
+        "the memory of the tensor is shared with another process, which may write to it at any time; copy it first, without a cast \
+         (start_copy, which copies it to the host as well)"
+    )]
+    SharedMemory,
     /// The process was forked from one that has opened devices, or had threads of this crate.
     #[error(
         "this process was forked from one that uses devices: their driver and the threads of transship are the parent's; \
@@ -307,6 +313,24 @@ pub enum Error {
         value: String,
         /// What it may say, or what to do.
         reason: &'static str,
+    },
+    /// Bytes that are no manifest of this version, or a structure that has none.
+    #[error("byte {at} of the manifest: {reason}")]
+    InvalidManifest {
+        /// Where that was noticed, in bytes from its start.
+        at: usize,
+        /// What is wrong, or what to do.
+        reason: &'static str,
+    },
+    /// A manifest and a structure, or two manifests, differ.
+    #[error("{}: {own} here, {other} there; both sides must have the same tensors", place(path))]
+    ManifestMismatch {
+        /// The first tensor that differs, as in `.layers["attn.q"][3]`; empty where the structure is the tensor.
+        path: String,
+        /// What this side has there.
+        own: String,
+        /// What the other one has.
+        other: String,
     },
     /// A text does not name a device.
     #[error("{text:?} does not name a device; write a driver and a number such as cuda:0, or host")]
@@ -630,6 +654,7 @@ impl Error {
             | Self::NotOnHost { .. }
             | Self::WrongDevice { .. }
             | Self::NotWritable { .. }
+            | Self::SharedMemory
             | Self::StructureMismatch { .. }
             | Self::DestinationMismatch { .. }
             | Self::NotSplittable { .. }
@@ -638,6 +663,8 @@ impl Error {
             | Self::InvalidMemory { .. }
             | Self::NotLockable { .. }
             | Self::InvalidDlpack { .. }
+            | Self::InvalidManifest { .. }
+            | Self::ManifestMismatch { .. }
             | Self::InvalidDeviceId { .. }
             | Self::InvalidDType { .. }
             | Self::DriverExists { .. }

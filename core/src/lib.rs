@@ -25,6 +25,7 @@ mod element;
 mod error;
 mod in_flight;
 mod job;
+mod manifest;
 mod prefetch;
 #[cfg(not(shuttle))]
 mod runtime;
@@ -63,6 +64,8 @@ pub use crate::in_flight::after_cancel::InFlight;
 pub use crate::job::allocator::{Allocate, AllocatedMemory};
 pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
+pub use crate::manifest::leaf::ManifestLeaf;
+pub use crate::manifest::manifest::Manifest;
 pub use crate::prefetch::error::PrefetchError;
 pub use crate::prefetch::iterator::{Prefetch, Prefetched, PrefetchedToAll};
 pub use crate::prefetch::lent::Lent;

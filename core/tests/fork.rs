@@ -82,6 +82,8 @@ fn filling(device: &Device) -> (Filler, FillBlock) {
 }
 
 /// Deliberate bugs: the child is not told from its parent; memory of devices is given back in a child.
+///
+/// catches: 588-a-child-waits-for-the-lock-of-the-staging
 #[test]
 fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
     let config = LateConfig { gather: Some(32), ..LateConfig::new("late-fork") };
@@ -101,6 +103,11 @@ fn children_are_refused_what_they_cannot_have_and_leak_what_they_drop() {
                 }
             });
         }
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = (device.staging_usage(), device.result_usage(), device.counters());
+            }
+        });
         for round in 0..40 {
             let host = Tensor::from(vec![1_u8, 2, 3]);
             let (there, held, filled) = (up(batch(2), &device), up(batch(1), &device), on(&busy, &[1]));

@@ -181,6 +181,17 @@ fn structures_without_elements_are_copied_at_once() {
     no_violations(&late);
 }
 
+/// Memory without a tensor is on no device: a stream of any finds it filled.
+#[test]
+fn a_stream_need_not_wait_for_a_copy_of_nothing() {
+    let (late, device) = late();
+    let stream = device.create_stream(StreamPriority::Normal).unwrap();
+    let nothing = Vec::<Tensor>::new;
+    let copy = start_copy_into(nothing(), nothing(), options()).unwrap();
+    assert!(copy.wait_on(&stream).unwrap().is_empty());
+    no_violations(&late);
+}
+
 #[test]
 fn what_lies_between_views_of_one_tensor_is_left_alone() {
     let (late, device) = late();

@@ -31,9 +31,32 @@ fn matrix(rows: usize, count: usize) -> Tensor {
     Tensor::from_vec(numbers(rows * count), &[rows, count]).unwrap()
 }
 
+/// A device that copies whole words, as wgpu does, and scatters so many bytes at the most.
+fn scattering_words(largest: usize) -> LateConfig {
+    LateConfig {
+        copy_granularity: const { Alignment::new(4).unwrap() },
+        mapped_staging: true,
+        largest_strided: largest,
+        largest_scattered_run: 20,
+        fewest_scattered_runs: 50,
+        ..LateConfig::new("late")
+    }
+}
+
+/// 49 rows of 256 bytes and 20 of one more lie from the first to the last.
+const SPAN: usize = 49 * 256 + 20;
+
+/// catches: 501-scattered-however-far-apart
 #[test]
 fn a_kernel_makes_one_copy_of_it_and_without_one_each_run_is_a_copy() {
-    for (config, runs) in [(scattering(), 1), (LateConfig::new("late"), 50)] {
+    for (config, runs) in [
+        (scattering(), 1),
+        (LateConfig::new("late"), 50),
+        (scattering_words(SPAN), 1),
+        (scattering_words(SPAN - 1), 50),
+        (LateConfig { largest_scattered_run: 16, ..scattering_words(SPAN) }, 50),
+        (LateConfig { fewest_scattered_runs: 51, ..scattering_words(SPAN) }, 50),
+    ] {
         let by_kernel = u64::from(runs == 1);
         let (late, device) = with(config);
         let value = || matrix(50, 20);

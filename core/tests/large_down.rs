@@ -74,3 +74,21 @@ fn long_tables_are_written_in_parts() {
     drop(back);
     no_violations(&late);
 }
+
+/// One block of threads would copy it alone. The small ones are as many parts as there are tensors.
+///
+/// catches: 497-large-copy-in-the-table
+#[test]
+fn a_large_copy_is_none_of_a_kernel_that_makes_small_ones() {
+    let (late, device) = with(LateConfig { gather: Some(24), ..LateConfig::new("late") });
+    let sizes = [1000, 1000, 1000, 1000, 40 << 10, 1000, 1000, 1000, 600 << 10];
+    let expected: Vec<_> = sizes.into_iter().enumerate().map(|(seed, bytes)| numbers(bytes, seed)).collect();
+    let tensors = expected.iter().map(|bytes| Tensor::from(bytes.clone())).collect::<Vec<_>>();
+    let there = start_copy(tensors, &device, CopyOptions::default().packing(false)).unwrap().wait().unwrap();
+    let down = start_copy(there, &Device::host(), CopyOptions::default()).unwrap();
+    let (back, report) = down.wait_with_report().unwrap();
+    assert_eq!((report.submissions, report.gathered), (2, 9), "{report}");
+    assert!(back.iter().zip(&expected).all(|(tensor, bytes)| tensor.to_bytes().unwrap() == *bytes));
+    drop(back);
+    no_violations(&late);
+}

@@ -183,6 +183,12 @@ fn limits_that_no_copy_can_keep_are_refused_with_what_they_may_be() {
             "9",
             "0 where gather or gather_strided is set",
         ),
+        (
+            LateConfig { largest_scattered_run: 64, ..config() },
+            "largest_scattered_run",
+            "64",
+            "0 where largest_strided is 0",
+        ),
     ];
     for (config, expected, shown, allowed) in refused {
         let late = LateHandle::new(config).unwrap();

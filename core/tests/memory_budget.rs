@@ -2,44 +2,26 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "support/budget.rs"]
+mod budget;
 mod support;
 
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use budget::{BUDGET, LONG_NAP, limited, options, stream_of, used};
 use late_backend::{Call, LateConfig, LateHandle};
 use support::{Kernel, bytes_of, eventually, in_time, late, no_violations, on, two, with};
-use transship_core::backend::{MemoryKind, RawMemory, StreamPriority};
+use transship_core::backend::{MemoryKind, RawMemory};
 use transship_core::fill::Filler;
 use transship_core::{
-    BackgroundWork, CopyHandle, CopyOptions, DType, Device, Error, ErrorKind, Prefetch, PrefetchOptions,
-    Stream, Tensor, TimedWait, start_copy, start_copy_into, start_copy_to_all,
+    BackgroundWork, CopyHandle, DType, Device, Error, ErrorKind, Prefetch, PrefetchOptions, Stream, Tensor,
+    TimedWait, start_copy, start_copy_into, start_copy_to_all,
 };
 
-const BUDGET: usize = 4096;
-/// In which whoever looks after memory has looked.
-const LONG_NAP: Duration = Duration::from_millis(5);
 /// In which whoever gives memory back has done so.
 const ENOUGH: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 5 });
-
-fn options() -> CopyOptions {
-    CopyOptions::default()
-}
-
-fn limited() -> (LateHandle, Device) {
-    let (late, device) = late();
-    device.set_memory_budget(BUDGET).unwrap();
-    (late, device)
-}
-
-fn used(device: &Device) -> u64 {
-    device.memory().unwrap().tensors.unwrap()
-}
-
-fn stream_of(device: &Device) -> Stream {
-    device.create_stream(StreamPriority::Normal).unwrap()
-}
 
 fn zeros(bytes: usize, device: &Device) -> Result<Tensor, Error> {
     Tensor::zeros(&[bytes], DType::U8, device)
@@ -356,7 +338,6 @@ fn copies_that_only_a_stream_has_waited_for_leave_room_when_they_are_over() {
 }
 
 /// A kernel reads each item, which the program drops at once: what is in use is in flight.
-/// catches: 470-what-is-in-flight-is-not-waited-for
 #[test]
 fn items_that_a_stream_takes_over_are_all_there_within_the_budget() {
     for (when, depth) in [(BackgroundWork::Auto, 2), (BackgroundWork::Auto, 6), (BackgroundWork::Always, 6)] {
@@ -374,6 +355,25 @@ fn items_that_a_stream_takes_over_are_all_there_within_the_budget() {
             assert_eq!(kernel.result(), vec![number as u8; BUDGET / 8]);
         }
         assert!(device.memory().unwrap().peak_used.is_some_and(|peak| peak <= BUDGET as u64));
+        all_comes_back(&late, &device);
+    }
+}
+
+/// Idle memory of items of the old size is all that the budget has room for when items of another size come.
+///
+/// catches: 589-idle-memory-makes-no-room
+#[test]
+fn items_of_another_size_have_the_room_of_idle_ones() {
+    let room_of_three = |number: usize| if number < 12 { BUDGET / 3 } else { BUDGET / 3 - 100 };
+    for sizes in [room_of_three, |number| BUDGET / 3 - number] {
+        let (late, device) = limited();
+        let source = (0..24).map(|number| Tensor::from(vec![number as u8; sizes(number)]));
+        let mut items = source.prefetch(&device, PrefetchOptions::default().depth(2).copy(options())).reuse();
+        for number in 0..24 {
+            let item = items.next().unwrap().expect("none is refused");
+            assert_eq!(item.nbytes(), sizes(number));
+        }
+        drop(items);
         all_comes_back(&late, &device);
     }
 }
@@ -422,7 +422,8 @@ fn what_begins_later_is_not_waited_for() {
     let copy = pending(start_copy(Tensor::from(vec![1_u8; 2000]), &device, options()).unwrap());
     let later = stream_of(&device);
     late.stall_stream(&**later.backend_stream());
-    drop(start_copy(Tensor::from(vec![3_u8; 10]), &device, options().stream(&later)).unwrap());
+    let at_once = options().background(BackgroundWork::Never).stream(&later);
+    drop(start_copy(held.clone(), &Device::host(), at_once).unwrap());
     late.release_stream(&**first.backend_stream());
     let refused = in_time(move || copy.wait()).unwrap_err();
     assert_eq!(refused.error().kind(), ErrorKind::OutOfMemory, "{refused}");
@@ -447,23 +448,6 @@ fn room_goes_to_who_has_waited_longest() {
     all_comes_back(&late, &device);
 }
 
-#[test]
-fn who_waits_for_much_holds_up_nobody_who_waits_for_little() {
-    let (late, device) = limited();
-    let (held, dropped) = (on(&device, &[7; 2000]), on(&device, &[7; 600]));
-    let _stream = still_filled(&late, &device);
-    let much = pending(start_copy(Tensor::from(vec![1_u8; 2000]), &device, options()).unwrap());
-    let little = pending(start_copy(Tensor::from(vec![3_u8; 1000]), &device, options()).unwrap());
-    drop(dropped);
-    assert_eq!(bytes_of(&in_time(move || little.wait()).unwrap()), [3; 1000]);
-    let much = pending(much);
-    late.release();
-    assert_eq!(bytes_of(&in_time(move || much.wait()).unwrap()), [1; 2000]);
-    drop(held);
-    all_comes_back(&late, &device);
-}
-
-/// catches: 474-copies-of-workers-are-not-waited-for
 #[test]
 fn a_copy_waits_for_those_that_workers_carry_out() {
     let (late, device) = limited();

@@ -252,6 +252,33 @@ fn who_waits_for_a_block_is_served_in_order() {
     });
 }
 
+/// All fit as soon as what is in flight has ended, so none is refused, whoever is given up meanwhile.
+///
+/// catches: 524-nobody-goes-on-with-who-was-served
+#[test]
+fn nobody_who_waits_for_room_is_forgotten() {
+    explore(1000, || {
+        let (late, [device]) = devices(4 * BLOCK);
+        device.set_memory_budget(2500).unwrap();
+        let stalled = device.create_stream(StreamPriority::Normal).unwrap();
+        late.stall_stream(&**stalled.backend_stream());
+        drop(start_copy(Tensor::from(bytes(1000, 0)), &device, options().stream(&stalled)).unwrap());
+        let copy = |size: usize| -> Box<dyn FnOnce() + Send> {
+            let device = device.clone();
+            Box::new(move || {
+                let when = if choose(2) == 0 { options() } else { by_workers() };
+                let source = bytes(size, 1);
+                let copy = start_copy(Tensor::from(source.clone()), &device, when).expect("room comes");
+                end_of(copy, &source, false);
+            })
+        };
+        let released = late.clone();
+        let release: Box<dyn FnOnce() + Send> = Box::new(move || released.release());
+        at_once([copy(1000), copy(1000), copy(500), release]);
+        nothing_is_left(&late, [device]);
+    });
+}
+
 /// One task, whose copy the reactor settles, or a worker ends, or that fails there.
 #[test]
 fn no_wake_up_is_lost() {
@@ -265,6 +292,19 @@ fn no_wake_up_is_lost() {
         };
         run_task(&to, options, may_fail);
         drop(to);
+        nothing_is_left(&late, [device]);
+    });
+}
+
+/// A worker submits a copy while its task comes to wait for it: one of the two sees the other.
+///
+/// catches: 96-attended-without-the-lock
+#[test]
+fn a_task_that_comes_while_its_copy_is_submitted_is_woken() {
+    explore(3000, || {
+        let (late, [device]) = devices(4 * BLOCK);
+        let copy = start_copy(Tensor::from(bytes(8, 1)), &device, by_workers()).unwrap();
+        drop(block_on(copy).unwrap());
         nothing_is_left(&late, [device]);
     });
 }

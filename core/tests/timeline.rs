@@ -107,7 +107,6 @@ fn phases_of_a_copy_are_those_of_its_report() {
     no_violations(&late);
 }
 
-/// catches: 362-the-late-end-of-a-copy-covers-the-next
 #[test]
 fn threads_and_streams_do_one_thing_after_the_other() {
     let (late, device) = late();

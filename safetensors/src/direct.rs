@@ -111,8 +111,12 @@ mod tests {
         };
         assert!(cached && !suits(DirectReads::NotCached) && suits(DirectReads::Always));
         file.file().sync_all().unwrap();
-        fadvise(file.file(), 0, None, Advice::DontNeed).unwrap();
-        assert!(suits(DirectReads::NotCached) && !suits(DirectReads::Never));
+        // A look may start the read of what it looks for, and a quick disk ends it before the look does: not each look tells.
+        let is_told = (0..1_000).any(|_| {
+            fadvise(file.file(), 0, None, Advice::DontNeed).unwrap();
+            suits(DirectReads::NotCached)
+        });
+        assert!(is_told && !suits(DirectReads::Never));
         assert!(!DirectReads::Always.suit(&file, 0, LEAST - 1, 0));
     }
 }

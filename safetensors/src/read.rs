@@ -233,7 +233,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use std::fs::File;
-    use std::io::Write as _;
 
     use rustix::fs::{Advice, fadvise};
     use transship_core::Error;
@@ -357,16 +356,13 @@ mod tests {
             progress.direct_bytes()
         };
         assert_eq!(direct_bytes(DirectReads::NotCached), 0);
-        drop_from_cache(file.file());
-        // What is looked at there is cached from then on, so it is another file.
-        let other = tempfile::tempfile_in(on_disk).unwrap();
-        (&other).write_all(&[1; 4096]).unwrap();
-        drop_from_cache(&other);
-        match is_cached(&other, 0) {
-            Some(false) => assert!(direct_bytes(DirectReads::NotCached) >= data.len() as u64),
-            // Nobody can tell: the page cache it is.
-            cached => assert_eq!((cached, direct_bytes(DirectReads::NotCached)), (None, 0)),
-        }
+        // A look may start the read of what it looks for, and a quick disk ends it before the look does: not each look tells.
+        let is_read_from_disk = (0..1_000).any(|_| {
+            drop_from_cache(file.file());
+            direct_bytes(DirectReads::NotCached) >= data.len() as u64
+        });
+        // Where nobody can tell, it is the page cache.
+        assert_eq!(is_read_from_disk, is_cached(file.file(), 0).is_some());
         // Disks refuse what is not aligned, as other file systems refuse all.
         let is_refused = file.read_direct_at(&mut [0; 7], 1).is_none();
         assert_eq!(is_refused, direct_bytes(DirectReads::Always) == 0);

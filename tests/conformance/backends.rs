@@ -68,6 +68,7 @@ pub(crate) fn all() -> Vec<Backend> {
             copy_granularity: Alignment::new(4).expect("a power of two"),
             largest_open: 1 << 16,
             largest_strided: 1 << 30,
+            largest_scattered_run: usize::MAX,
             mapped_staging: true,
             ..config
         }),

@@ -27,10 +27,10 @@ impl Random {
     /// Random elements that are valid for the type of `tensor`.
     pub(crate) fn fill(&mut self, tensor: &mut Tensor) {
         let mask = if tensor.dtype() == DType::Bool { 0x0101_0101_0101_0101 } else { u64::MAX };
-        for part in tensor.as_mut_bytes().expect("a host tensor of our own").chunks_mut(8) {
-            let bytes = (self.next() & mask).to_le_bytes();
-            part.copy_from_slice(&bytes[..part.len()]);
-        }
+        let (words, rest) = tensor.as_mut_bytes().expect("a host tensor of our own").as_chunks_mut();
+        words.iter_mut().for_each(|word| *word = (self.next() & mask).to_le_bytes());
+        let last = (self.next() & mask).to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use transship_core::backend::{MemoryKind, RawMemory};
-use transship_core::{CopyOptions, DType, Device, DeviceId, Error, Tensor, start_copy, start_copy_into};
+use transship_core::{
+    CopyOptions, DType, Device, DeviceId, Error, Layout, SharedOwner, Tensor, start_copy, start_copy_into,
+};
 
 use crate::bed::{self, bytes, down};
 use crate::driver::{
@@ -78,6 +80,34 @@ pub(crate) fn memory_of_others_is_freed_after_its_last_use() -> Outcome {
         stream.synchronize()?;
         assert!(bed::eventually(|| count() == before + 1), "the owner was not dropped after the last use");
     }
+    Ok(())
+}
+
+/// The driver is asked about an allocation, and not about each piece of it. catches: 506-bounds-of-allocations-not-asked
+pub(crate) fn many_pieces_of_one_allocation_cost_as_much_as_one() -> Outcome {
+    const PIECES: usize = 300;
+    let device = bed::warm_device(0);
+    let content: Vec<u8> = (0..=255).cycle().take(100 * PIECES).collect();
+    let freed = Arc::new(AtomicUsize::new(0));
+    let whole = lent(&device, &content, &freed)?;
+    let address = whole.address()?.ok_or("memory of a device has an address")?;
+    let start = |number: usize| (number * 37 % PIECES) * 100;
+    let piece = |number: usize| {
+        let memory = RawMemory::new(address + start(number) as u64, 61, MemoryKind::Device);
+        Ok::<_, Error>((memory, Layout::contiguous(DType::U8, &[61])?))
+    };
+    let owner = SharedOwner::new(whole, &device);
+    let pieces = (0..PIECES).map(piece).collect::<Result<Vec<_>, _>>()?;
+    let before = device.counters().driver_calls;
+    // SAFETY: the owner keeps the memory, and nobody writes to it.
+    let tensors = unsafe { owner.tensors(pieces) }?;
+    let calls = device.counters().driver_calls - before;
+    assert!(calls < 40, "{calls} calls of the driver");
+    drop(owner);
+    for (number, bytes) in bytes(down(tensors)).iter().enumerate() {
+        assert_eq!(bytes, &content[start(number)..][..61], "piece {number}");
+    }
+    assert!(bed::eventually(|| freed.load(Ordering::SeqCst) == 1), "the owner was not dropped");
     Ok(())
 }
 

@@ -64,6 +64,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(streams::time_passes_between_marks),
         case!(streams::high_priority_is_higher),
         case!(memory::memory_of_others_is_freed_after_its_last_use),
+        case!(memory::many_pieces_of_one_allocation_cost_as_much_as_one),
         case!(memory::refilled_memory_keeps_the_streams_that_it_was_handed_to),
         case!(memory::memory_that_goes_during_a_capture_comes_back_behind_it),
         case!(memory::a_stream_that_is_wrapped_for_each_request_is_noted_once),

@@ -1,15 +1,16 @@
-// Gathers the elements of strided tensors side by side, and casts them. A thread makes whole words of four bytes.
+// Gathers the elements of strided tensors side by side, and casts them, or writes to where tensors have gaps. A thread makes whole words of
+// four bytes.
 //
 // `Part::entry` in `strided_entry.rs` writes the entries of the table, a group of threads reads one: in `group.x` its number. The groups of
 // one entry differ in `group.y`.
 
 @group(0) @binding(0) var<storage, read> table: array<u32>;
-@group(0) @binding(1) var<storage, read_write> gathered: array<u32>;
+@group(0) @binding(1) var<storage, read_write> written: array<u32>;
 @group(0) @binding(2) var<storage, read> source: array<u32>;
 
 // The fields of an entry, and how many there are.
 const FROM = 0u;      // the first element, in bytes
-const TO = 1u;        // the first word that is written
+const TO = 1u;        // the first word that is written; that is read, of what is scattered
 const WORDS = 2u;     // how many are written
 const ITEMS = 3u;     // how many items they are made of
 const RUN = 4u;       // items that lie side by side
@@ -88,7 +89,22 @@ fn gather_parts(
     let to = table[entry + TO];
     let words = table[entry + WORDS];
     for (var word = group.y * 64u + lane; word < words; word += groups.y * 64u) {
-        gathered[to + word] = gathered_word(entry, word);
+        written[to + word] = gathered_word(entry, word);
+    }
+}
+
+// What lies side by side goes to where the entry says. All of it is whole words, none of which is that of two threads.
+@compute @workgroup_size(64)
+fn scatter_parts(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let entry = group.x * FIELDS;
+    let packed = table[entry + TO];
+    let words = table[entry + WORDS];
+    for (var word = group.y * 64u + lane; word < words; word += groups.y * 64u) {
+        written[place(entry, word).at / 4u] = source[packed + word];
     }
 }
 
@@ -268,6 +284,6 @@ fn cast_parts(
     let to = table[entry + TO];
     let words = table[entry + WORDS];
     for (var word = group.y * 64u + lane; word < words; word += groups.y * 64u) {
-        gathered[to + word] = cast_word(entry, word);
+        written[to + word] = cast_word(entry, word);
     }
 }

@@ -8,6 +8,7 @@ mod order;
 mod own_device;
 mod pools;
 mod recycled;
+mod scatter;
 mod sizes;
 mod stalls;
 mod strided;
@@ -82,7 +83,15 @@ pub(crate) fn all() -> Vec<Case> {
         case!(gather::few_bindings_are_no_kernel),
         case!(gather::buffers_without_storage_are_copied),
         case!(gather::views_of_buffers_larger_than_a_binding_come_down),
+        case!(gather::the_same_tensors_are_bound_once),
+        case!(gather::batches_of_one_shape_are_told_apart),
+        case!(gather::what_is_bound_is_read_anew),
+        case!(gather::what_is_bound_goes_with_its_tensors),
         case!(gather::trim_gives_back_what_gathers),
+        case!(scatter::columns_are_filled_by_few_launches),
+        case!(scatter::large_ones_are_filled_in_rounds),
+        case!(scatter::buffers_without_storage_are_filled),
+        case!(scatter::columns_of_one_buffer_are_filled_out_of_others),
         case!(strided::devices_with_the_default_limits_have_the_kernel),
         case!(strided::two_bindings_are_no_kernel),
         case!(strided::large_ones_come_in_rounds),
@@ -94,6 +103,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(pools::trim_gives_all_staging_back),
         case!(pools::copies_in_flight_stay_within_the_budget),
         case!(recycled::the_next_copy_of_about_the_same_size_takes_the_same_memory),
+        case!(recycled::many_of_a_mebibyte_take_the_same_memory_again),
         case!(recycled::a_buffer_that_the_program_holds_is_left_alone),
         case!(recycled::what_a_shader_still_reads_is_not_overwritten),
         case!(recycled::what_a_copy_still_reads_is_not_overwritten),

@@ -13,17 +13,24 @@ use transship::{
 };
 
 const SMALL_LEAVES: usize = 10_000;
+const HEAVY_TAIL: usize = 1_000;
 /// What a kernel of real devices needs for each copy.
 const TABLE_ENTRY: usize = 24;
 const WARM_UP: usize = 3;
 
 fn main() -> Result<()> {
     let _late = late_backend::install(LateConfig::new("late"))?;
-    let _gathers =
-        late_backend::install(LateConfig { gather: Some(TABLE_ENTRY), ..LateConfig::new("gathers") })?;
+    let _gathers = late_backend::install(LateConfig {
+        gather: Some(TABLE_ENTRY),
+        devices: 2,
+        ..LateConfig::new("gathers")
+    })?;
     let device = Device::open("late:0".parse()?)?;
     let batch = detection::batch(0)?;
-    let results = scattered(batch.clone(), &Device::open("gathers:0".parse()?)?)?;
+    let gathers = [Device::open("gathers:0".parse()?)?, Device::open("gathers:1".parse()?)?];
+    let results = scattered(batch.clone(), &gathers[0])?;
+    let tail = (0..HEAVY_TAIL).map(|index| Tensor::from(vec![1_u8; bytes_of_tail(index)]));
+    let tail = scattered(tail.collect::<Vec<_>>(), &gathers[0])?;
     let leaves = (0..SMALL_LEAVES).map(|index| Tensor::from(vec![index as f32; 16])).collect::<Vec<_>>();
     let mut held = copy(batch.clone(), &device)?;
     for _ in 0..WARM_UP {
@@ -31,11 +38,13 @@ fn main() -> Result<()> {
         held = copy_into(batch.clone(), held)?;
         copy(leaves.clone(), &device)?;
         copy(results.clone(), &Device::host())?;
+        copy([tail.clone()], &gathers[1])?;
     }
     drop(counted_headline(batch.clone(), &device)?);
     drop(counted_small_leaves(leaves.clone(), &device)?);
     drop(counted_down(results.clone())?);
     drop(counted_into(batch.clone(), held)?);
+    drop(counted_tail_between([tail.clone()], &gathers[1])?);
     Ok(())
 }
 
@@ -67,8 +76,19 @@ fn counted_into(
     copy_into(batch, held)
 }
 
-/// The batch on `device`, each tensor by a copy of its own.
-fn scattered(mut batch: Vec<detection::Sample>, device: &Device) -> Result<Vec<detection::Sample>> {
+/// 1,000 tensors with a heavy tail, 25 MB, from one device to another. Each has memory of its own.
+#[inline(never)]
+fn counted_tail_between(tail: [Vec<Tensor>; 1], device: &Device) -> Result<[Vec<Tensor>; 1]> {
+    copy(tail, device)
+}
+
+/// Half of them have 512 bytes, half of the others four times as many, and so on up to 512 KiB.
+fn bytes_of_tail(index: usize) -> usize {
+    512 << (2 * (index + 1).trailing_zeros().min(5))
+}
+
+/// The tensors on `device`, each by a copy of its own.
+fn scattered<S: TensorTree>(mut batch: S, device: &Device) -> Result<S> {
     for_each_tensor(&mut batch, |tensor| {
         *tensor = copy(tensor.clone(), device)?;
         Ok(())

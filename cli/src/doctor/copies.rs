@@ -37,11 +37,11 @@ pub(crate) fn check(examination: &Examination, findings: &mut Vec<Finding>) -> V
         Device::list().into_iter().filter(|id| !id.is_host() && is_wanted(id)).collect();
     let mut copies = Vec::new();
     if devices.is_empty() {
-        findings.push(Finding::new(
-            Level::Note,
-            Check::Copy,
-            "there is no device but the host: nothing was copied",
-        ));
+        let none = match examination.devices[..] {
+            [] => "there is no device but the host: nothing was copied",
+            _ => "none of the named devices is one that is there, but for the host: nothing was copied",
+        };
+        findings.push(Finding::new(Level::Note, Check::Copy, none));
         return copies;
     }
     let sent = numbers((examination.mib as usize) << 20);

@@ -1,9 +1,14 @@
 //! What a device does for the rest of the crate, and what it promises.
 
 use std::any::Any;
+use std::ops::Range;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+#[cfg(unix)]
+use crate::backend::shared_pool::{ImportedPool, SHARES_NO_MEMORY, SharedPool};
 use crate::backend::{
     BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, HostAccess, Limits,
     RawMemory, Registration, Staging, StreamPriority, Submission,
@@ -109,12 +114,19 @@ pub unsafe trait Backend: Any + Send + Sync {
     ///
     /// `memory` must be valid for reads by this device (and by the host where its kind says so) until `owner` is
     /// dropped, and nobody may write to it while a tensor over it exists, except in stream order of a use that the
-    /// tensor knows of.
+    /// tensor knows of. Bytes that no tensor is over are not used, and promise nothing.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidMemory`] where the driver knows that the description is wrong.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>>;
+
+    /// The addresses of the allocation that this byte of the device's memory lies in, all of which is memory of the same kind of this device.
+    /// `None` where the driver does not say.
+    fn allocation_of(&self, address: u64) -> Option<Range<u64>> {
+        let _ = address;
+        None
+    }
 
     /// Whether memory has addresses, by which [`wrap`](Backend::wrap) describes it.
     fn takes_addresses(&self) -> bool {
@@ -141,6 +153,27 @@ pub unsafe trait Backend: Any + Send + Sync {
         let _ = (start, bytes, access);
         let what = "page-lock memory of the program where it lies; use it as it is (Tensor::from_owner, Tensor::from_vec)";
         Err(Error::Unsupported { device: self.device(), what })
+    }
+
+    /// Makes a pool of this device's memory for one other process, apart from all other memory. Its memory is not part of what [`memory`](Backend::memory) says is held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], which is what a backend says that does not implement this, or whose device or driver cannot; what else the driver says.
+    #[cfg(unix)]
+    fn create_shared_pool(&self) -> Result<Arc<dyn SharedPool>> {
+        Err(Error::Unsupported { device: self.device(), what: SHARES_NO_MEMORY })
+    }
+
+    /// Imports such a pool of another process, which is one of the same device. Whether it is must be known before: not every driver can tell.
+    ///
+    /// # Errors
+    ///
+    /// As [`create_shared_pool`](Backend::create_shared_pool).
+    #[cfg(unix)]
+    fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<Arc<dyn ImportedPool>> {
+        let _ = descriptor;
+        Err(Error::Unsupported { device: self.device(), what: SHARES_NO_MEMORY })
     }
 
     /// Submits `ops` in one go, in any order among themselves, behind what was submitted to `stream` before, and

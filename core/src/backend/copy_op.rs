@@ -62,7 +62,8 @@ pub enum CopyOp<'a> {
         bytes: usize,
     },
     /// To strided places of a buffer, whose gaps stay as they are. Only for a device whose
-    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) says so.
+    /// [`Limits::gather_strided`](crate::backend::Limits::gather_strided) or
+    /// [`Limits::largest_scattered_run`](crate::backend::Limits::largest_scattered_run) says so.
     Scatter {
         /// The source.
         from: ScatterFrom<'a>,

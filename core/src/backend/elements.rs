@@ -24,7 +24,7 @@ impl Elements {
 
     /// How many bytes they have without gaps, when they are cast.
     pub fn bytes(&self) -> usize {
-        let bytes = self.runs.dims().iter().map(|dim| dim.count).product::<usize>() * self.runs.bytes();
+        let bytes = self.runs.count() * self.runs.bytes();
         self.cast.map_or(bytes, |cast| bytes / cast.from_dtype().size() * cast.to_dtype().size())
     }
 }

@@ -1,6 +1,7 @@
 //! What a device demands of a plan.
 
 use crate::alignment::Alignment;
+use crate::backend::Runs;
 
 /// What a device demands of a plan. It is asked once, when the device is opened, and refused if it is out of the ranges given
 /// here ([`Error::InvalidLimit`](crate::Error::InvalidLimit)); what has none may be anything.
@@ -48,6 +49,13 @@ pub struct Limits {
     /// [`gather_strided`](Self::gather_strided) is set. It begins to write with a granule ([`copy_granularity`](Self::copy_granularity)),
     /// whole granules of elements are left out before, and it may write up to the end of the last one.
     pub largest_strided: usize,
+    /// The device writes to strided places as well ([`CopyOp::Scatter`](crate::backend::CopyOp::Scatter)), in runs of elements of at most so many
+    /// bytes; longer ones are a copy each. 0 if it does not. The elements, and the memory from the first to the last of either side, have at
+    /// most [`largest_strided`](Self::largest_strided) bytes, which must be set then; runs and steps that it writes are whole granules. Devices
+    /// with [`gather_strided`](Self::gather_strided) write runs of any size.
+    pub largest_scattered_run: usize,
+    /// It does so where a tensor has so many runs; fewer are a copy each.
+    pub fewest_scattered_runs: usize,
     /// So many copies down to the host, without the table of a kernel, the caller's thread submits itself; more are left to a
     /// worker. 64, unless the device is faster at many.
     pub copies_at_once: usize,
@@ -68,6 +76,8 @@ impl Limits {
             gather: None,
             gather_strided: None,
             largest_strided: 0,
+            largest_scattered_run: 0,
+            fewest_scattered_runs: 0,
             copies_at_once: 64,
         }
     }
@@ -76,5 +86,17 @@ impl Limits {
     /// [`CopyOp::UploadCast`](crate::backend::CopyOp::UploadCast).
     pub fn gathers(&self) -> bool {
         self.gather_strided.is_some() || self.largest_strided > 0
+    }
+
+    /// Whether the device runs a [`CopyOp::Scatter`](crate::backend::CopyOp::Scatter) that writes elements which lie so.
+    pub(crate) fn scatters(&self, runs: &Runs) -> bool {
+        if runs.dims().len() > Runs::MOST_DIMS {
+            return false;
+        }
+        let bytes = runs.count() * runs.bytes();
+        self.gather_strided.is_some()
+            || (runs.bytes() <= self.largest_scattered_run
+                && runs.count() >= self.fewest_scattered_runs
+                && bytes.max(runs.span()) <= self.largest_strided)
     }
 }

@@ -43,6 +43,12 @@ pub unsafe trait Buffer: Any + Send + Sync {
         Ok(())
     }
 
+    /// Whether a [`CopyOp::Scatter`](crate::backend::CopyOp::Scatter) may write it, on a device that runs these. Where not, each run of
+    /// elements is a copy. Never blocks.
+    fn is_scattered_to(&self) -> bool {
+        true
+    }
+
     /// Called before the memory goes, with what still uses it: whether it may be dropped at once, since the memory is given back
     /// behind every ticket of `after` however early that is. Otherwise it is dropped when all of them are reached. Never blocks.
     ///

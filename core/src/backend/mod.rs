@@ -20,6 +20,8 @@ pub(crate) mod pci_address;
 pub(crate) mod properties;
 pub(crate) mod registration;
 pub(crate) mod runs;
+#[cfg(unix)]
+pub(crate) mod shared_pool;
 pub(crate) mod stream;
 pub mod stream_ordered;
 
@@ -35,6 +37,8 @@ pub use pci_address::PciAddress;
 pub use properties::{DeviceProperties, DeviceUuid};
 pub use registration::{HostAccess, Registration};
 pub use runs::{RunDim, Runs};
+#[cfg(unix)]
+pub use shared_pool::{ImportedPool, MemoryName, PeerMemory, SharedPool};
 pub use stream::{BackendStream, StreamPriority, Ticket, TimeMark};
 
 pub use crate::runtime::leaks::count_leak;

@@ -52,6 +52,11 @@ impl Runs {
         self.bytes
     }
 
+    /// How many runs there are.
+    pub(crate) fn count(&self) -> usize {
+        self.dims.iter().map(|dim| dim.count).product()
+    }
+
     /// How runs follow each other: a row of runs is the last dimension. None if there is one run.
     #[inline]
     pub fn dims(&self) -> &[RunDim] {

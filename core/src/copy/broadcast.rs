@@ -15,7 +15,7 @@ use crate::runtime::foreign;
 use crate::runtime::trace::{Entered, span};
 use crate::transfer::background::BackgroundCopy;
 use crate::transfer::job_group::JobGroup;
-use crate::transfer::launch::launch_all;
+use crate::transfer::launch::{Workers, launch_all};
 use crate::tree::tensor_tree::TensorTree;
 
 /// Starts to copy every tensor of `value` to each device of `to` and returns at once, with a handle for each device in
@@ -95,8 +95,8 @@ struct SharedPlan<S> {
     /// Until the last of its copies has it.
     value: Option<S>,
     jobs: JobGroup,
-    /// What the workers carry out, if it is a single copy.
-    workers: Option<Arc<BackgroundCopy>>,
+    /// What the workers carry out, in the order of the copies.
+    workers: smallvec::IntoIter<[Option<Arc<BackgroundCopy>>; 1]>,
     copies: usize,
 }
 
@@ -125,7 +125,12 @@ impl<S: TensorTree + Clone> Broadcast<S> {
 
     fn found(&mut self, Prepared { value, job, report }: Prepared<S>) {
         self.copies.push((self.plans.len(), job.clone(), report));
-        self.plans.push(SharedPlan { value: Some(value), jobs: JobGroup::of(job), workers: None, copies: 1 });
+        self.plans.push(SharedPlan {
+            value: Some(value),
+            jobs: JobGroup::of(job),
+            workers: Workers::new().into_iter(),
+            copies: 1,
+        });
     }
 
     /// Has the program allocate for all, before one is launched.
@@ -140,7 +145,7 @@ impl<S: TensorTree + Clone> Broadcast<S> {
         for plan in &mut self.plans {
             match launch_all(&plan.jobs, span) {
                 Ok(workers) => {
-                    plan.workers = workers;
+                    plan.workers = workers.into_iter();
                     some_run = true;
                 }
                 Err(error) => drop(failed.get_or_insert(error)),
@@ -163,7 +168,8 @@ impl<S: TensorTree + Clone> Broadcast<S> {
                 0 => plan.value.take(),
                 _ => foreign::call(|| plan.value.clone()),
             };
-            handles.extend(value.map(|value| CopyHandle::new(value, job, plan.workers.take(), report)));
+            let workers = plan.workers.next().flatten();
+            handles.extend(value.map(|value| CopyHandle::new(value, job, workers, report)));
         }
         handles
     }

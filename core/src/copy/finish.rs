@@ -18,7 +18,8 @@ use crate::tree::tensor_tree::TensorTree;
 impl<S: TensorTree> CopyHandle<S> {
     pub(crate) fn hand_to(&mut self, stream: &Stream) -> Result<()> {
         if self.planned.target.is_host() {
-            return Err(Error::HostTarget);
+            // Memory of the caller without a tensor is on no device: the host stands for it.
+            return if self.planned.leaves == 0 { Ok(()) } else { Err(Error::HostTarget) };
         }
         // What a lost stream is handed is leaked.
         stream.queue().check()?;
@@ -59,10 +60,11 @@ impl<S: TensorTree> CopyHandle<S> {
         self.job.as_ref().map(|job| job.leaves.copy())
     }
 
-    /// Whether workers carry it out and many copies share the same staging.
+    /// Whether workers carry it out and many copies share the same staging. Not in a child, where a thread of the parent may have the lock of
+    /// the staging for ever.
     fn is_one_of_many(&self) -> bool {
         let is_shared = |job: &Arc<Job>| job.target.staging().is_shared_by_many();
-        self.workers.is_some() && self.job.as_ref().is_some_and(is_shared)
+        self.workers.is_some() && !fork::is_child() && self.job.as_ref().is_some_and(is_shared)
     }
 
     /// Polls now and then until the copy is over, if all of it is submitted: where many threads copy, they need the processor.
@@ -179,9 +181,10 @@ impl<S: TensorTree> CopyHandle<S> {
     pub(crate) fn give_up(&mut self, error: Error) -> CopyError<S> {
         if fork::is_child() {
             // Workers of the parent may have been in the middle of the copy.
-            std::mem::forget((self.value.take(), self.into.take(), self.job.take()));
+            std::mem::forget((self.value.take(), self.into.take(), self.job.take(), self.workers.take()));
             return self.failed(error, None);
         }
+        self.call_off();
         if let Some(into) = self.into.take() {
             return self.give_up_both(error, *into);
         }

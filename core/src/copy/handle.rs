@@ -168,7 +168,7 @@ impl<S: TensorTree> CopyHandle<S> {
     ///
     /// # Errors
     ///
-    /// [`Error::HostTarget`] if the target is the host, [`Error::Unsupported`] if `stream` is of another driver; as
+    /// [`Error::HostTarget`] if the target is the host and the structure has tensors, [`Error::Unsupported`] if `stream` is of another driver; as
     /// [`wait`](Self::wait) otherwise.
     pub fn wait_on(mut self, stream: &Stream) -> Result<S, CopyError<S>> {
         let span = span!("wait_on", copy = self.number(), stream = stream.queue().number());
@@ -243,6 +243,15 @@ impl<S> CopyHandle<S> {
         self.completion.is_done()
     }
 
+    /// Ends what no worker has begun. For handles that give nothing out any more.
+    pub(crate) fn call_off(&mut self) {
+        if let Some(workers) = self.workers.take()
+            && !fork::is_child()
+        {
+            workers.call_off();
+        }
+    }
+
     /// What the copy did so far.
     pub fn report(&self) -> CopyReport {
         match &self.job {
@@ -266,7 +275,10 @@ impl<S> Drop for CopyHandle<S> {
             self.completion.forget_waker();
         }
         // Memory that it releases may be lent by the program, whose destructors may take long: other threads drop that.
-        let (_, lent) = lent_collector::collect(|| self.job = None);
+        let (_, lent) = lent_collector::collect(|| {
+            self.call_off();
+            self.job = None;
+        });
         drop(lent);
         self.keeper.retired.leave();
     }

@@ -34,7 +34,8 @@ use crate::tree::tensor_tree::TensorTree;
 /// - A tensor of `into` may have gaps, as columns of a larger one do, or its elements in another order than that of its dimensions: it
 ///   keeps its strides, and what lies between its elements is left alone. These may neither overlap nor interleave. The host and
 ///   devices that scatter ([`Limits::gather_strided`](crate::backend::Limits::gather_strided): CUDA, HIP) write them in one pass, the
-///   latter up to eight dimensions and out of pinned staging. Everywhere else each run of elements is a copy of its own, slow where runs are short; where a device copies whole granules (wgpu), they must consist of these.
+///   latter up to eight dimensions and out of pinned staging; wgpu's GPUs do where there are many short runs
+///   ([`Limits::largest_scattered_run`](crate::backend::Limits::largest_scattered_run)). Everywhere else each run of elements is a copy of its own, slow where runs are short; where a device copies whole granules (wgpu), they must consist of these.
 ///   Elements that lie on a device are not [cast](CopyOptions::cast) into gaps of it, or of another device that reads it.
 /// - Nobody else holds its memory: no clone of a tensor, no view that is not in `into`, no copy in flight that reads it.
 ///   Several of its tensors may lie in the same memory, as those of a packed batch do, where they do not overlap. What lies

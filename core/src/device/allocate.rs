@@ -51,43 +51,21 @@ impl Device {
         reserved.map_err(|exceeded| self.over_budget(bytes, exceeded))
     }
 
-    /// The same. If there is no room, waits while the copy `is_wanted` for what is in flight or freed behind streams by now, behind those who
-    /// wait already and need no more than comes back. Who asks meanwhile and needs less may take room that is too little for this.
-    pub(crate) fn reserve_patiently(
-        &self,
-        bytes: usize,
-        is_wanted: impl Fn() -> bool,
-    ) -> Result<Reservation> {
-        let refused = match self.reserve(bytes) {
-            Err(refused) if self.may_have_room_later(&refused) => refused,
-            reserved => return reserved,
-        };
-        let line = self.budget().stand_in_line(bytes);
-        let mut coming = RoomToCome::of(self);
-        loop {
-            if let Some(room) = line.room() {
-                return Ok(room);
-            }
-            if !is_wanted() {
-                return Err(refused);
-            }
-            if !coming.wait(self.budget()) {
-                // What came last may have made room.
-                return line.room().ok_or_else(|| self.over_budget(bytes, self.budget().exceeded()));
-            }
+    /// The same for a copy: not before those that wait for room.
+    pub(crate) fn reserve_in_turn(&self, bytes: usize) -> Result<Reservation> {
+        if self.budget().is_waited_for() {
+            return Err(self.over_budget(bytes, self.budget().exceeded()));
         }
+        self.reserve(bytes)
     }
 
     /// Whether what was refused may be within the budget when what is in flight has come to its end. That may have happened since.
     pub(crate) fn may_have_room_later(&self, refused: &Error) -> bool {
-        match refused {
-            Error::OverBudget { requested, .. } => {
-                let is_expected = RoomToCome::of(self).is_expected(self.budget());
-                let now = self.budget().exceeded();
-                (is_expected && *requested <= now.budget) || now.fits(*requested, now.used)
-            }
-            _ => false,
-        }
+        let Error::OverBudget { requested, .. } = refused else { return false };
+        let before = self.background().lock().noted();
+        let is_expected = self.budget().is_waited_for() || !RoomToCome::of(self, before).is_over(self);
+        let now = self.budget().exceeded();
+        (is_expected && *requested <= now.budget) || now.fits(*requested, now.used)
     }
 
     fn allocate_by(
@@ -105,7 +83,7 @@ impl Device {
         Ok(Allocated::new(buffer, reserved))
     }
 
-    fn over_budget(&self, requested: usize, exceeded: Exceeded) -> Error {
+    pub(crate) fn over_budget(&self, requested: usize, exceeded: Exceeded) -> Error {
         let Exceeded { budget, used, leaving } = exceeded;
         Error::OverBudget { device: self.id(), requested, used, leaving, budget }
     }

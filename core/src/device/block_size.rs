@@ -12,9 +12,12 @@ pub(crate) const SEGMENTS_OF_A_PATH: usize = 32;
 /// The same where a kernel takes what is staged up: the link stands still for 4.5 us at each launch (H200).
 pub(crate) const SEGMENTS_OF_LAUNCHES: usize = 16;
 
+/// The same where blocks are mapped: each takes calls of 10 us and more.
+const SEGMENTS_OF_MAPPED: usize = 16;
+
 /// What is smaller keeps the link waiting: one copy behind the other, 256 KiB each cross it at 35 GB/s, 512 KiB at 43, 1 MiB
 /// at 48 and 4 MiB at 53 (H200).
-pub(crate) const SMALLEST_SEGMENT: usize = 512 << 10;
+const SMALLEST_SEGMENT: usize = 512 << 10;
 
 /// So many blocks fill the link, with 8 workers at it.
 pub(crate) const FULL_RING: usize = 16;
@@ -22,6 +25,11 @@ pub(crate) const FULL_RING: usize = 16;
 /// The largest staging block for `span` bytes that come up to `target` from the host.
 pub(crate) fn staging_block_up(span: usize, target: &Device) -> usize {
     staging_block((span, SEGMENTS_OF_A_PATH), budget(target, None), target, None)
+}
+
+/// The largest staging block for what comes down from `source`, whose staging is mapped.
+pub(crate) fn mapped_block_down(source: &Device) -> usize {
+    largest_block(source.staging().budget())
 }
 
 /// The largest staging block within `budget` for a path of `span` bytes to `target` in about so many segments, which come from
@@ -36,15 +44,25 @@ pub(crate) fn staging_block(
         return largest_block(budget);
     }
     let largest = power_within(budget / FULL_RING).clamp(SMALLEST_SEGMENT, LARGEST_BLOCK);
+    let segments = if target.limits().mapped_staging { segments.min(SEGMENTS_OF_MAPPED) } else { segments };
     let wanted = (span / segments).checked_next_power_of_two().unwrap_or(largest);
     wanted.clamp(SMALLEST_SEGMENT, largest).min(largest_block(budget))
 }
 
-/// Whether a path through staging blocks is cut into pieces for many threads. What the caller's thread carries is one piece; and
-/// where blocks are mapped, each takes a call of 10 us and more.
+/// The size of the first and the last segments of a path that is cut, where the others have blocks of `block` bytes.
+pub(crate) fn smallest_segment(block: usize, target: &Device) -> usize {
+    let least = match target.limits().mapped_staging {
+        true => (block / 2).max(2 * SMALLEST_SEGMENT),
+        false => (block / 4).max(SMALLEST_SEGMENT),
+    };
+    least.min(block)
+}
+
+/// Whether a path through staging blocks is cut into pieces for many threads. What the caller's thread carries is one piece. Out of
+/// mapped blocks of the source, or from one to another, each piece is a submission that its thread waits for.
 pub(crate) fn is_cut(span: usize, target: &Device, source: Option<&Device>) -> bool {
-    let mut ends = [Some(target), source].into_iter().flatten();
-    span > MOST_INLINE_BYTES && !ends.any(|device| device.limits().mapped_staging)
+    let is_mapped = |device: &Device| device.limits().mapped_staging;
+    span > MOST_INLINE_BYTES && source.is_none_or(|source| !is_mapped(target) && !is_mapped(source))
 }
 
 pub(crate) fn largest_block(budget: usize) -> usize {

@@ -54,6 +54,10 @@ pub(crate) fn check(device: DeviceId, limits: &Limits) -> Result<()> {
             let reason = "it must be None where copy_granularity is not 1: elements are no granules";
             refuse("gather_strided", &entry, reason)
         }
+        _ if limits.largest_scattered_run > 0 && limits.largest_strided == 0 => {
+            let reason = "it must be 0 where largest_strided is 0, which bounds what is scattered";
+            refuse("largest_scattered_run", &limits.largest_scattered_run, reason)
+        }
         _ => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use crate::device::thread_queues::ThreadQueues;
 use crate::device::{check_limits, host_node};
 use crate::device_id::DeviceId;
 use crate::error::Result;
-use crate::in_flight::completion::Completion;
+use crate::in_flight::carried::{Background, Carried};
 use crate::in_flight::memory_budget::MemoryBudget;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Mutex, OnceLock, statics};
@@ -31,8 +31,7 @@ struct Inner {
 }
 
 pub(crate) struct Parts {
-    /// Copies that workers carry out.
-    background: Mutex<Vec<Weak<Completion>>>,
+    background: Mutex<Background>,
     up: ThreadQueues,
     down: ThreadQueues,
     between: ThreadQueues,
@@ -157,8 +156,8 @@ impl Device {
     /// The error of a broken device.
     pub fn drain(&self) -> Result<()> {
         fork::check()?;
-        let background = std::mem::take(&mut *self.0.parts.background.lock());
-        for copy in background.iter().filter_map(Weak::upgrade) {
+        let background: Vec<_> = self.background().lock().all().filter_map(Carried::completion).collect();
+        for copy in background {
             // Its handle tells whether it has failed.
             let _ = copy.wait(None);
         }
@@ -167,17 +166,15 @@ impl Device {
         Ok(())
     }
 
-    /// Workers carry out a copy of this device.
-    pub(crate) fn note_background(&self, copy: &Arc<Completion>) {
-        let mut background = self.0.parts.background.lock();
-        background.retain(|known| known.strong_count() > 0);
-        background.push(Arc::downgrade(copy));
+    /// A copy of this device is left to workers.
+    pub(crate) fn note_background(&self, copy: Carried) {
+        let seen = self.background().lock().note(copy);
+        drop(seen);
     }
 
-    /// The copies of this device that workers carry out, and that have all memory that they fill.
-    pub(crate) fn background_with_memory(&self) -> Vec<Arc<Completion>> {
-        let known: Vec<_> = self.0.parts.background.lock().iter().filter_map(Weak::upgrade).collect();
-        known.into_iter().filter(|copy| copy.has_memory()).collect()
+    /// Copies of this device that are left to workers.
+    pub(crate) fn background(&self) -> &Mutex<Background> {
+        &self.0.parts.background
     }
 
     pub(crate) fn same_as(&self, other: &Self) -> bool {

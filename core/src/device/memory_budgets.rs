@@ -29,7 +29,10 @@ impl Device {
             staging.prepare(bytes, block, Direction::Upload)?;
             // Where staging is mapped, results come down through it into memory of their own.
             match self.limits().mapped_staging {
-                true => staging.prepare(bytes, block, Direction::Download)?,
+                true => {
+                    let block = block_size::mapped_block_down(self);
+                    staging.prepare(bytes, block, Direction::Download)?;
+                }
                 false => results.prepare(bytes, usize::MAX, Direction::Upload)?,
             }
         }
@@ -87,8 +90,10 @@ impl Device {
     /// - What would exceed it is [`Error::OverBudget`], before the driver is asked. A copy gives its structure back.
     /// - Memory that was dropped while streams use it counts until they have come by, and so does what a copy in flight uses. Leaked
     ///   memory counts for ever.
-    /// - A copy that does not fit waits, on a worker, for what is in flight on the device by then, and for no tensor that the program
-    ///   holds. While the device stands still it waits on, within its [deadline](crate::CopyOptions::deadline).
+    /// - A copy that does not fit waits, on no thread, for what is in flight on the device when it is started, and for no tensor that the
+    ///   program holds. Copies are served in the order in which they were started, whatever they need; what never waits, such as
+    ///   [`Tensor::zeros`](crate::Tensor::zeros), takes what room there is. While the device stands still a copy waits on, within its
+    ///   [deadline](crate::CopyOptions::deadline).
     /// - Memory of others that was wrapped does not count, nor do pinned staging and results, which have budgets of their own.
     /// - What the driver holds in reserve does not count: [`memory`](Self::memory) has it as `reserved`, [`trim`](Self::trim) gives it back.
     /// - Nothing is freed if more is in use already: then nothing is allocated until less is.

@@ -10,6 +10,7 @@ pub(crate) mod host_node;
 pub(crate) mod memory_budgets;
 pub(crate) mod open;
 pub(crate) mod properties;
+pub(crate) mod room;
 pub(crate) mod room_to_come;
 pub(crate) mod stream;
 pub(crate) mod thread_queues;

@@ -1,26 +1,17 @@
-//! What a copy waits for that its device has no room for: all that was in flight at one moment, and nothing that began later.
+//! What a copy waits for that its device has no room for: all that was in flight when it came, and nothing that began later.
 //!
 //! Which of the memory in use comes back is not known: a tensor of the program may share what a copy in flight holds. So this
 //! waits for the ends of copies, and not for bytes.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use crate::device::device::Device;
-use crate::in_flight::completion::Completion;
-use crate::in_flight::memory_budget::MemoryBudget;
 use crate::in_flight::submission_queue::SubmissionQueue;
-use crate::runtime::sync::thread;
-
-/// Who waits looks so often whether there is room, and whether it is still wanted.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// What nobody can wait for is asked so often.
-const ASK_AGAIN: Duration = Duration::from_micros(100);
 
 /// What was in flight on a device at one moment, and has not come to its end.
 pub(crate) struct RoomToCome {
-    /// Copies that workers carry out. Those that wait for room themselves are none of them: two would wait for each other.
-    carried: Vec<Arc<Completion>>,
+    /// Of the copies that are left to workers, those that wait for room included, so many: the first that there were.
+    carried: u64,
     /// Queues, with how many submissions had entered each by then.
     submitted: Vec<(Weak<SubmissionQueue>, u64)>,
     /// How many pieces of memory had been freed behind streams, once the others have come to their end: they may be freed so.
@@ -28,49 +19,38 @@ pub(crate) struct RoomToCome {
 }
 
 impl RoomToCome {
-    /// What is in flight now.
-    pub(crate) fn of(device: &Device) -> Self {
-        let carried = device.background_with_memory();
+    /// What is in flight now, with the first `carried` copies that were left to workers. None of these may wait for who waits for them.
+    pub(crate) fn of(device: &Device, carried: u64) -> Self {
         let queues = device.staging().busy_queues();
         let submitted = queues.iter().map(|queue| (Arc::downgrade(queue), queue.entered())).collect();
         Self { carried, submitted, left: None }
     }
 
-    /// Whether there is something of it.
-    pub(crate) fn is_expected(&mut self, budget: &MemoryBudget) -> bool {
-        self.forget_ended();
-        !self.carried.is_empty() || !self.submitted.is_empty() || budget.awaited_by(budget.left()).is_some()
-    }
-
-    /// Waits a moment for some of it; `false` if all of it has come to its end.
-    pub(crate) fn wait(&mut self, budget: &MemoryBudget) -> bool {
-        self.forget_ended();
-        if let Some(queue) = self.submitted.iter().find_map(|(queue, _)| queue.upgrade()) {
-            if !matches!(queue.wait_for_oldest(LOOK_AGAIN), Ok(true)) {
-                thread::sleep(ASK_AGAIN);
-            }
-            return true;
-        }
-        if !self.carried.is_empty() {
-            thread::sleep(ASK_AGAIN);
-            return true;
-        }
-        let left = *self.left.get_or_insert_with(|| budget.left());
-        let Some(ticket) = budget.awaited_by(left) else { return false };
-        if ticket.stream.wait(ticket.position, Some(LOOK_AGAIN)).is_err() {
-            // Whether it is lost shows when it is asked. That it cannot be waited for is no reason to ask without a pause.
-            thread::sleep(LOOK_AGAIN);
-        }
-        true
-    }
-
-    fn forget_ended(&mut self) {
-        self.carried.retain(|copy| matches!(copy.is_over(false), Ok(false)));
-        self.submitted.retain(|(queue, entered)| {
-            let Some(queue) = queue.upgrade() else { return false };
+    /// Whether all of it has come to its end. Asks the driver about this and what came later, which may make room as well; never blocks.
+    pub(crate) fn is_over(&mut self, device: &Device) -> bool {
+        for queue in device.staging().busy_queues() {
             // An error leaks what is in flight there.
             let _ = queue.poll();
-            !queue.has_released(*entered)
-        });
+        }
+        device.budget().settle();
+        self.submitted
+            .retain(|(queue, entered)| queue.upgrade().is_some_and(|queue| !queue.has_released(*entered)));
+        if !self.submitted.is_empty() || !self.carried_are_over(device) {
+            return false;
+        }
+        let left = *self.left.get_or_insert_with(|| device.budget().left());
+        device.budget().are_free(left)
+    }
+
+    fn carried_are_over(&self, device: &Device) -> bool {
+        // Without the lock: whoever is told of the end of a copy may be told here.
+        let oldest = || device.background().lock().oldest_of(self.carried);
+        while let Some((number, copy)) = oldest() {
+            if !copy.is_over() {
+                return false;
+            }
+            device.background().lock().forget(number);
+        }
+        true
     }
 }

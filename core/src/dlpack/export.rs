@@ -161,6 +161,7 @@ fn data(tensor: &Tensor) -> Result<*mut c_void> {
     if tensor.numel() == 0 {
         return Ok(std::ptr::null_mut());
     }
+    storage.check_unshared()?;
     if storage.device().is_none() {
         return Ok(storage.host_range(tensor.offset(), tensor.layout().span())?.as_ptr().cast());
     }

@@ -93,7 +93,7 @@ impl Filler {
     /// [`Error::TooLarge`], [`Error::OutOfMemory`], [`Error::OverBudget`], or what the driver says.
     pub fn allocate(&mut self, bytes: usize, tensors: usize) -> Result<usize> {
         fork::check()?;
-        let mut reserved = self.device.reserve_patiently(self.device.granules(bytes)?, || true)?;
+        let mut reserved = self.device.reserve_patiently(self.device.granules(bytes)?)?;
         let buffer = self.device.allocate_of(&mut reserved, bytes, &self.queue)?;
         let gaps = if tensors > 1 { Gaps::Padding } else { Gaps::Kept };
         let filled = Some(self.filled.clone());

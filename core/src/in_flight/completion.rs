@@ -33,8 +33,6 @@ pub(crate) type Positions = SmallVec<[(Arc<SubmissionQueue>, u64); 1]>;
 pub(crate) struct Completion {
     state: AtomicU8,
     abandoned: AtomicBool,
-    /// Whether workers carry it out and have all memory that it fills.
-    has_memory: AtomicBool,
     deadline: Option<Deadline>,
     inner: Mutex<Inner>,
     moved: Condvar,
@@ -85,7 +83,6 @@ impl Completion {
         Arc::new(Self {
             state: AtomicU8::new(RUNNING),
             abandoned: AtomicBool::new(false),
-            has_memory: AtomicBool::new(false),
             deadline,
             inner: Mutex::new(Inner {
                 positions: Positions::new(),
@@ -210,15 +207,6 @@ impl Completion {
     /// Whether every piece is submitted and none has failed.
     pub(crate) fn is_accepted(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), SUBMITTED | DONE)
-    }
-
-    /// Workers, who carry it out, have all memory that it and those of its group fill: it waits for room no more.
-    pub(crate) fn note_has_memory(&self) {
-        self.has_memory.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn has_memory(&self) -> bool {
-        self.has_memory.load(Ordering::Acquire)
     }
 
     /// Whether the copy is done, asking the driver. Never blocks.

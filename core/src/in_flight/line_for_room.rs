@@ -1,19 +1,23 @@
-//! Those who wait for room in the budget of a device, in the order in which they have come.
+//! Those who wait for room in the budget of a device. First come, first served: who needs more than there is holds up those behind him.
+
+use std::collections::VecDeque;
 
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
 
-/// Whoever gives memory back hands it to the first who has room then. Who needs more than there is holds up nobody behind him.
+/// Whoever gives memory back hands it to the first in the line.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// How many wait, so that nobody takes the lock while nobody does.
-    length: AtomicUsize,
+    /// How many are not served yet, so that nobody takes the lock while nobody waits. Written before the one who enters looks for room
+    /// himself, and read after room has come back: one of the two sees the other.
+    waiting: AtomicUsize,
     places: Mutex<Places>,
 }
 
 #[derive(Default)]
 struct Places {
-    all: Vec<Place>,
+    /// Those who are served come first, in their order.
+    all: VecDeque<Place>,
     entered: u64,
 }
 
@@ -29,34 +33,64 @@ impl Line {
         let mut places = self.places.lock();
         let turn = places.entered;
         places.entered += 1;
-        places.all.push(Place { turn, bytes, is_served: false });
-        self.length.store(places.all.len(), Ordering::Relaxed);
+        places.all.push_back(Place { turn, bytes, is_served: false });
+        self.count(&places);
         turn
     }
 
-    /// Gives each who waits what it waits for, if `take` finds room for that.
-    pub(crate) fn serve(&self, take: impl Fn(usize) -> bool) {
-        // Who has just entered and is not seen here asks himself.
-        if self.length.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        for place in self.places.lock().all.iter_mut().filter(|place| !place.is_served) {
-            place.is_served = take(place.bytes);
-        }
+    /// Whether somebody waits who is not served yet.
+    pub(crate) fn is_waited_in(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Gives the place up if it was served.
-    pub(crate) fn leave_if_served(&self, turn: u64) -> bool {
-        let is_served = self.places.lock().all.iter().any(|place| place.turn == turn && place.is_served);
-        is_served && self.leave(turn)
-    }
-
-    /// Gives the place up. Whether it was served, and nobody has taken that yet.
-    pub(crate) fn leave(&self, turn: u64) -> bool {
+    /// Gives those who wait what they wait for, in their order, up to the first that `take` finds no room for. Whether somebody was served.
+    pub(crate) fn serve(&self, take: impl Fn(usize) -> bool) -> bool {
+        if !self.is_waited_in() {
+            return false;
+        }
         let mut places = self.places.lock();
-        let Some(index) = places.all.iter().position(|place| place.turn == turn) else { return false };
-        let place = places.all.remove(index);
-        self.length.store(places.all.len(), Ordering::Relaxed);
-        place.is_served
+        let served = places.served();
+        for place in places.all.iter_mut().skip(served) {
+            if !take(place.bytes) {
+                break;
+            }
+            place.is_served = true;
+        }
+        self.count(&places);
+        places.served() > served
+    }
+
+    /// Whether this place was served.
+    pub(crate) fn is_served(&self, turn: u64) -> bool {
+        let places = self.places.lock();
+        places.index_of(turn).is_some_and(|index| index < places.served())
+    }
+
+    /// Whether all before this place were served, or have left.
+    pub(crate) fn is_first(&self, turn: u64) -> bool {
+        let places = self.places.lock();
+        places.all.get(places.served()).is_some_and(|first| first.turn == turn)
+    }
+
+    /// Gives the place up. Whether it was served; `None` if it was given up before.
+    pub(crate) fn leave(&self, turn: u64) -> Option<bool> {
+        let mut places = self.places.lock();
+        let place = places.index_of(turn).and_then(|index| places.all.remove(index))?;
+        self.count(&places);
+        Some(place.is_served)
+    }
+
+    fn count(&self, places: &Places) {
+        self.waiting.store(places.all.len() - places.served(), Ordering::SeqCst);
+    }
+}
+
+impl Places {
+    fn served(&self) -> usize {
+        self.all.partition_point(|place| place.is_served)
+    }
+
+    fn index_of(&self, turn: u64) -> Option<usize> {
+        self.all.binary_search_by_key(&turn, |place| place.turn).ok()
     }
 }

@@ -1,8 +1,8 @@
 //! How much memory of a device tensors may have, and how much they have.
 //!
 //! Bytes are reserved before memory is allocated, and given back when it is free again: at once, or when the streams that it was freed
-//! behind have come by. What is leaked stays counted. Who waits for room stands in line, and gets it from whoever gives enough back. Room
-//! that is there already, because the first in line need more, is anybody's who asks.
+//! behind have come by. What is leaked stays counted. Copies that find no room stand in line, and get it from whoever gives enough back. No
+//! copy takes what is there because the first in line needs more; what never waits does.
 
 use std::mem;
 use std::sync::Arc;
@@ -114,9 +114,16 @@ impl MemoryBudget {
         Ok(Reservation { budget: Some(self.clone()), bytes })
     }
 
-    /// Waits for room for `bytes` bytes, behind those who wait already.
+    /// Whether somebody stands in line.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.line.is_waited_in()
+    }
+
+    /// A place behind those who wait for room already. It is served at once if there is none of them, and room.
     pub(crate) fn stand_in_line(self: &Arc<Self>, bytes: usize) -> InLine {
-        InLine { budget: self.clone(), bytes, turn: self.line.enter(bytes) }
+        let turn = self.line.enter(bytes);
+        self.line.serve(|bytes| self.take(bytes));
+        InLine { budget: self.clone(), bytes, turn }
     }
 
     /// How many pieces of memory were freed behind streams so far.
@@ -124,34 +131,31 @@ impl MemoryBudget {
         self.leaving.lock().entered
     }
 
-    /// A position that the first `left` pieces of memory wait for that were freed behind streams; `None` if all of them are free.
-    pub(crate) fn awaited_by(&self, left: u64) -> Option<Ticket> {
-        self.settle();
-        let leaving = self.leaving.lock();
-        let first = leaving.all.first().filter(|first| first.turn < left)?;
-        first
-            .behind
-            .iter()
-            .find(|ticket| !matches!(ticket.is_reached(), Ok(true)))
-            .or(first.behind.first())
-            .cloned()
+    /// Whether the first `left` pieces of memory that were freed behind streams are free, or lost, as far as [`settle`](Self::settle) has
+    /// found out.
+    pub(crate) fn are_free(&self, left: u64) -> bool {
+        self.leaving.lock().all.first().is_none_or(|first| first.turn >= left)
     }
 
     fn take(&self, bytes: usize) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit || bytes == 0);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, within).is_ok()
     }
 
     fn give_back(&self, bytes: usize) {
         if bytes > 0 {
-            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            self.used.fetch_sub(bytes, Ordering::SeqCst);
             self.serve_line();
         }
     }
 
+    /// Who is served goes on by the reactor, or by himself. No thread that gives memory back does it: that may be under any lock of ours.
     fn serve_line(&self) {
-        self.line.serve(|bytes| self.take(bytes));
+        if self.line.serve(|bytes| self.take(bytes)) {
+            // Without a reactor thread whoever waits asks.
+            let _ = reactor::look_now();
+        }
     }
 
     pub(crate) fn exceeded(&self) -> Exceeded {
@@ -165,7 +169,7 @@ impl MemoryBudget {
     }
 
     /// Gives back what streams have come by. `true` if nothing is left to ask about.
-    fn settle(&self) -> bool {
+    pub(crate) fn settle(&self) -> bool {
         let mut leaving = self.leaving.lock();
         let mut freed = 0;
         let mut is_over = |leaving: &mut Leaving| match leaving.is_over() {
@@ -217,19 +221,30 @@ impl Leaving {
 }
 
 impl InLine {
-    /// The room, once there is enough.
-    pub(crate) fn room(&self) -> Option<Reservation> {
+    /// Whether there was room, which is reserved for it now.
+    pub(crate) fn is_served(&self) -> bool {
+        self.budget.line.is_served(self.turn)
+    }
+
+    /// Whether it is the next to be served.
+    pub(crate) fn is_first(&self) -> bool {
+        self.budget.line.is_first(self.turn)
+    }
+
+    /// Gives the place up; returns the room if there was some.
+    pub(crate) fn leave(&self) -> Option<Reservation> {
+        if self.budget.line.leave(self.turn)? {
+            return Some(Reservation { budget: Some(self.budget.clone()), bytes: self.bytes });
+        }
+        // There may be room for those behind it.
         self.budget.serve_line();
-        let is_served = self.budget.line.leave_if_served(self.turn);
-        is_served.then(|| Reservation { budget: Some(self.budget.clone()), bytes: self.bytes })
+        None
     }
 }
 
 impl Drop for InLine {
     fn drop(&mut self) {
-        if self.budget.line.leave(self.turn) {
-            self.budget.give_back(self.bytes);
-        }
+        drop(self.leave());
     }
 }
 

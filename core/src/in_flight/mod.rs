@@ -1,6 +1,7 @@
 //! What a device may still touch, and who is told when it is done.
 
 pub(crate) mod after_cancel;
+pub(crate) mod carried;
 pub(crate) mod completion;
 pub(crate) mod copy_metrics;
 pub(crate) mod deferred_release;

@@ -131,6 +131,11 @@ impl Uses {
         self.take(Use::is_over)
     }
 
+    /// Takes those of streams out, of which more may come.
+    pub(crate) fn take_streams(&mut self) -> List {
+        self.take(|using| matches!(using, Use::On(_)))
+    }
+
     /// Whether nothing of them runs now. More may come of streams that somebody holds.
     pub(crate) fn are_past(&self) -> bool {
         self.all.iter().all(Use::is_past)

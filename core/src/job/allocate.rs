@@ -3,7 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::backend::host::memory::HostMemory;
+use crate::device::room::Room;
 use crate::error::Result;
+use crate::in_flight::carried::Carried;
 use crate::in_flight::copy_metrics::Phase;
 use crate::in_flight::memory_budget::{Allocated, Reservation};
 use crate::job::chunk_memory::{Destination, Destinations};
@@ -42,6 +44,23 @@ impl Job {
             .metrics
             .time(Phase::Allocate, || self.make_destinations(host_results, reserved))?;
         Ok(made.map(|made| self.destinations.get_or_init(|| made)))
+    }
+
+    /// Room on its device for all that it allocates there, or a place among those who wait for some. `None` where none is to be asked for
+    /// before: without a budget, and if the memory is there. `copy` is in flight on all of its devices from now on.
+    pub(crate) fn ask_for_room(&self, copy: Carried) -> Result<Option<Room>> {
+        let is_limited = self.destinations.get().is_none() && self.target.budget().limit().is_some();
+        let bytes = if is_limited { self.device_bytes()? } else { 0 };
+        // First where it may wait: whoever finds it on another device comes behind it.
+        let room = match bytes {
+            0 => {
+                self.target.note_background(copy.clone());
+                None
+            }
+            bytes => Some(self.target.ask_for_room(bytes, Some(copy.clone()))?),
+        };
+        self.source_devices().for_each(|device| device.note_background(copy.clone()));
+        Ok(room)
     }
 
     /// The bytes of all buffers that it allocates on its device.

@@ -124,7 +124,7 @@ mod tests {
 
     /// The bytes, one by one.
     fn bytes(start: usize, runs: &Runs) -> Vec<usize> {
-        let all = runs.dims().iter().map(|dim| dim.count).product::<usize>() * runs.bytes();
+        let all = runs.count() * runs.bytes();
         runs.places(0..all).flat_map(|(offset, bytes)| start + offset..start + offset + bytes).collect()
     }
 

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::alignment::Alignment;
-use crate::backend::{Elements, Runs};
+use crate::backend::{Elements, Limits};
 use crate::cast::{Cast, cast_of};
 use crate::device::device::Device;
 use crate::dtype::DType;
@@ -45,8 +45,6 @@ pub(crate) struct Preallocated {
     is_strided: bool,
     /// Some memory was allocated by the program.
     has_lent: bool,
-    /// Whether a kernel of the target fills these.
-    by_kernel: bool,
 }
 
 /// One storage.
@@ -66,6 +64,8 @@ struct Slot {
     memory: usize,
     offset: usize,
     layout: Layout,
+    /// A kernel of the target fills it.
+    by_kernel: bool,
 }
 
 thread_local! {
@@ -83,7 +83,6 @@ impl Preallocated {
             is_cast_into: false,
             is_strided: false,
             has_lent: false,
-            by_kernel: false,
         }
     }
 
@@ -108,7 +107,7 @@ impl Preallocated {
             memory.is_written |= tensor.nbytes() > 0;
         }
         self.is_strided |= !tensor.is_contiguous();
-        self.tensors.push(Slot { memory: number, offset, layout: tensor.layout().clone() });
+        self.tensors.push(Slot { memory: number, offset, layout: tensor.layout().clone(), by_kernel: false });
         Ok(())
     }
 
@@ -160,14 +159,19 @@ impl Preallocated {
 
     /// Where they lie in the memory.
     pub(crate) fn places(&self, index: usize) -> Option<StridedPlaces> {
-        let (runs, offset) = (self.strided(index)?.runs(), self.tensors.get(index)?.offset);
-        let by_kernel = self.by_kernel && runs.dims().len() <= Runs::MOST_DIMS;
-        Some(StridedPlaces { elements: Elements { offset, runs, cast: None }, by_kernel })
+        let (layout, slot) = (self.strided(index)?, self.tensors.get(index)?);
+        let elements = Elements { offset: slot.offset, runs: layout.runs(), cast: None };
+        Some(StridedPlaces { elements, by_kernel: slot.by_kernel })
     }
 
-    /// Notes whether a kernel of the target fills tensors with gaps.
-    pub(crate) fn plan_scattering(&mut self, by_kernel: bool) {
-        self.by_kernel = by_kernel;
+    /// Notes which of the tensors with gaps a kernel of the target, which has these limits, fills.
+    pub(crate) fn plan_scattering(&mut self, limits: &Limits) {
+        let all = self.memory.get_mut();
+        for slot in self.tensors.iter_mut().filter(|slot| !slot.layout.is_contiguous()) {
+            let memory = all.get(slot.memory).map(|memory| &memory.storage);
+            let takes_it = memory.is_some_and(|storage| storage.buffer().is_scattered_to());
+            slot.by_kernel = takes_it && limits.scatters(&slot.layout.runs());
+        }
     }
 
     /// How many copies fill them on a device.
@@ -177,7 +181,7 @@ impl Preallocated {
         }
         let copies = |places: StridedPlaces| match places.by_kernel {
             true => 1,
-            false => places.elements.runs.dims().iter().map(|dim| dim.count).product::<usize>(),
+            false => places.elements.runs.count(),
         };
         (0..self.len()).filter_map(|index| self.places(index)).map(copies).fold(0, usize::saturating_add)
     }

@@ -66,7 +66,8 @@ impl RangeKernel {
     /// The parts of so many bytes.
     #[inline]
     pub(crate) fn parts(self, bytes: usize) -> usize {
-        bytes.div_ceil(self.part)
+        // Most ranges are small, and a division takes as long as all else that is asked about one.
+        if bytes <= self.part { 1 } else { bytes.div_ceil(self.part) }
     }
 }
 

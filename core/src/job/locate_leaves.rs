@@ -266,6 +266,10 @@ impl<'a> Scan<'a> {
         let on_host = storage.device().is_none();
         let cast = cast_of(self.casts, layout.dtype());
         let dtype = cast.map_or(layout.dtype(), |cast| cast.to_dtype());
+        if cast.is_some() {
+            // Casts look at the elements where they lie.
+            storage.check_unshared()?;
+        }
         let payload = layout.bytes_as(dtype)?;
         let special = self.special(storage, offset, layout, cast)?;
         let is_gathered = special.as_ref().is_some_and(|special| special.is_gathered);
@@ -392,7 +396,7 @@ impl<'a> Scan<'a> {
         let resident = match storage.device() {
             // Without elements it only changes its type.
             _ if is_cast && bytes > 0 => false,
-            None => self.to_host,
+            None => self.to_host && !storage.is_shared_with_others(),
             Some(device) => device.same_as(self.target),
         };
         match self.policy {
@@ -438,8 +442,8 @@ impl<'a> Scan<'a> {
                 Some(alike) => alike.number,
                 None => {
                     let number = self.number_of_source(SourceRef::Host);
-                    // Where some are cast, each is looked at.
-                    if self.casts.is_empty() {
+                    // Where some are cast, each is looked at. On the way to the host others that lie there may stay.
+                    if self.casts.is_empty() && !(self.to_host && storage.is_shared_with_others()) {
                         self.on_host = Some(Alike { place, number, largest: self.largest_alike, skew: 0 });
                     }
                     number

@@ -32,7 +32,7 @@ impl Job {
             return Err(Box::new((error, leaves, held)));
         }
         // Kernels of the target write to places with gaps, but do not read what may be opened to nobody.
-        let by_kernel = scan.target().limits().gather_strided.is_some() && !scan.has_unreached();
+        let by_kernels = !scan.has_unreached();
         let planned = Plan::into_memory(scan.leaves(), &held.spots(), scan.granularity());
         let (plan, regions) = match planned {
             Ok(planned) => planned,
@@ -47,8 +47,8 @@ impl Job {
         };
         held.note_predecessors(&mut job.before);
         held.set_regions(regions);
-        if held.is_strided() {
-            held.plan_scattering(by_kernel);
+        if held.is_strided() && by_kernels {
+            held.plan_scattering(job.target.limits());
         }
         job.held = Some(held);
         Ok(job)

@@ -1,7 +1,9 @@
-//! The common case: small tensors of one source, aligned alike and to powers of two alone, none over the memory of another. They are placed in the
-//! order given, in one pass. Without it a copy of the headline batch takes 26 % more instructions on the host, one of 10,000 tensors 24 %.
+//! The common case: tensors of one source, aligned alike and to powers of two alone, none over the memory of another. They are placed in the
+//! order given, in one pass, but for the large ones, whose chunks come last. Without it a copy of the headline batch takes 26 % more instructions
+//! on the host, one of 10,000 tensors 24 %.
 
 use std::num::NonZero;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -31,16 +33,18 @@ pub(crate) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
     for ((number, leaf), (route, end)) in (0..count).zip(leaves).zip(places) {
         let is_plain = leaf.place == Place::From(source)
             && leaf.bytes > 0
-            && leaf.bytes <= rules.largest_packed
             && leaf.alignment <= rules.alignment
             && leaf.skew == 0;
         if !is_plain || leaf.range.is_some_and(|range| seen.may_contain(&range, number, leaves)) {
             return None;
         }
+        if leaf.bytes > rules.largest_packed && !rules.packs(leaf) {
+            packing.large.push(number);
+            continue;
+        }
         (*route, *end) = packing.add(number, leaf.bytes, rules)?;
     }
-    packing.close(count, rules)?;
-    packing.complete(&mut plan);
+    packing.complete(&mut plan, leaves, rules)?;
     Some(plan)
 }
 
@@ -48,15 +52,17 @@ pub(crate) fn plan(leaves: &[Leaf], rules: &Rules) -> Option<Plan> {
 struct Packing {
     source: u16,
     chunks: SmallVec<[Chunk; 1]>,
-    /// Of the chunk that is filled: its first leaf, where it starts, and where its last leaf ends.
-    first: u32,
+    /// Of the chunk that is filled: its first leaf, as [`Plan::order`] counts them, where it starts, and where its last leaf ends.
+    first: usize,
     base: usize,
     end: usize,
+    /// The leaves that are not packed, by number.
+    large: Vec<u32>,
 }
 
 impl Packing {
     fn new(source: u16) -> Self {
-        Self { source, chunks: SmallVec::new(), first: 0, base: 0, end: 0 }
+        Self { source, chunks: SmallVec::new(), first: 0, base: 0, end: 0, large: Vec::new() }
     }
 
     /// Places the next leaf: its route, and where it ends in the linear space.
@@ -76,28 +82,67 @@ impl Packing {
     #[inline(never)]
     fn close(&mut self, next: u32, rules: &Rules) -> Option<()> {
         let bytes = rules.granularity.round_up(self.end)?;
-        let order = self.first as usize..next as usize;
-        self.chunks.push(Chunk { source: self.source, bytes, base: self.base, order });
-        self.base = Rules::BASE.round_up(self.base.checked_add(bytes)?)?;
-        (self.first, self.end) = (next, 0);
+        let behind = (next as usize).saturating_sub(self.large.len());
+        self.add_chunk(bytes, self.first..behind)?;
+        (self.first, self.end) = (behind, 0);
         Some(())
     }
 
-    /// Fills in what is not known of each leaf alone.
-    fn complete(self, plan: &mut Plan) {
+    fn add_chunk(&mut self, bytes: usize, order: Range<usize>) -> Option<()> {
+        self.chunks.push(Chunk { source: self.source, bytes, base: self.base, order });
+        self.base = Rules::BASE.round_up(self.base.checked_add(bytes)?)?;
+        Some(())
+    }
+
+    /// Ends the last shared chunk, adds those of the large leaves, and fills in what is not known of each leaf alone.
+    fn complete(mut self, plan: &mut Plan, leaves: &[Leaf], rules: &Rules) -> Option<()> {
+        let packed = leaves.len().saturating_sub(self.large.len());
+        if packed > 0 {
+            self.close(leaves.len() as u32, rules)?;
+        }
+        self.put_in_order(plan);
+        self.place_large(plan, leaves, rules)?;
         let mut alone = 0_usize;
         for (number, chunk) in (0..).zip(&self.chunks) {
             if chunk.order.len() == 1
-                && let Some(route) = plan.routes.get_mut(chunk.order.start)
+                && let Some(leaf) = plan.order.get(chunk.order.start)
+                && let Some(route) = plan.routes.get_mut(*leaf as usize)
             {
                 *route = Route::Alone { chunk: number, offset: 0 };
                 alone = alone.saturating_add(1);
             }
         }
         plan.counts = Counts { packed: plan.routes.len().saturating_sub(alone), alone, ..Counts::default() };
-        plan.order.extend(0..self.first);
-        plan.bytes = self.chunks.iter().map(|chunk| chunk.bytes).fold(0, usize::saturating_add);
+        plan.bytes = self.chunks.iter().try_fold(0, |sum: usize, chunk| sum.checked_add(chunk.bytes))?;
         plan.chunks = self.chunks;
+        Some(())
+    }
+
+    /// The leaves that are packed, then the large ones; where those that are packed end moves along.
+    fn put_in_order(&self, plan: &mut Plan) {
+        let mut start = 0;
+        for large in self.large.iter().copied().chain([plan.routes.len() as u32]) {
+            let placed = plan.order.len();
+            if placed < start as usize {
+                plan.ends.copy_within(start as usize..large as usize, placed);
+            }
+            plan.order.extend(start..large);
+            start = large.saturating_add(1);
+        }
+        plan.order.extend_from_slice(&self.large);
+    }
+
+    /// A chunk for each large leaf.
+    fn place_large(&mut self, plan: &mut Plan, leaves: &[Leaf], rules: &Rules) -> Option<()> {
+        let packed = self.first;
+        let large = std::mem::take(&mut self.large);
+        for (position, number) in (packed..).zip(large) {
+            let bytes = leaves.get(number as usize)?.bytes;
+            *plan.ends.get_mut(position)? = self.base.checked_add(bytes)?;
+            let whole = rules.granularity.round_up(bytes).filter(|bytes| *bytes <= rules.largest_buffer)?;
+            self.add_chunk(whole, position..position.saturating_add(1))?;
+        }
+        Some(())
     }
 }
 
@@ -165,47 +210,53 @@ mod tests {
     use super::*;
     use crate::alignment::Alignment;
 
-    fn rules(granularity: usize, alignment: usize, largest: usize) -> Rules {
+    fn rules(granularity: usize, largest_packed: usize, largest_shared: usize) -> Rules {
         let granularity = Alignment::new(granularity).unwrap();
+        let largest_shared = largest_shared & !(granularity.bytes() - 1);
         Rules {
             granularity,
-            alignment: Alignment::new(alignment).unwrap().max(granularity),
+            alignment: Alignment::new(16).unwrap().max(granularity),
             odd_multiple: NonZero::<usize>::MIN,
-            largest_packed: largest & !(granularity.bytes() - 1),
-            largest_shared: largest & !(granularity.bytes() - 1),
+            largest_packed: largest_packed.min(largest_shared),
+            largest_shared,
             largest_buffer: 1 << 40,
         }
     }
 
-    fn leaf() -> impl Strategy<Value = Leaf> {
+    /// Of up to `largest` bytes.
+    fn leaf(largest: usize) -> impl Strategy<Value = Leaf> {
         let key = (0_usize..1 << 20, 0_usize..4).prop_map(|(storage, offset)| RangeKey {
             storage: storage << 4,
             offset,
             layout: 0,
         });
-        (1_usize..300, proptest::option::of(key), 0_u8..4).prop_map(|(bytes, range, widened_log2)| Leaf {
-            bytes,
-            alignment: Alignment::new(4).unwrap(),
-            skew: 0,
-            place: Place::From(1),
-            range,
-            widened_log2,
+        (1_usize..=largest, proptest::option::of(key), 0_u8..4).prop_map(|(bytes, range, widened_log2)| {
+            Leaf {
+                bytes,
+                alignment: Alignment::new(4).unwrap(),
+                skew: 0,
+                place: Place::From(1),
+                range,
+                widened_log2,
+            }
         })
     }
 
     proptest! {
+        /// catches: 496-ends-left-where-they-were
         #[test]
         fn it_comes_to_what_the_general_way_comes_to(
-            mut leaves in proptest::collection::vec(leaf(), 1..60),
+            mut leaves in proptest::collection::vec(prop_oneof![9 => leaf(300), 1 => leaf(20_000)], 1..60),
             twins in proptest::collection::vec((0_usize..60, 0_usize..60), 0..2),
-            largest in 300_usize..4_000,
+            largest_packed in prop_oneof![1 => Just(0_usize), 9 => 100_usize..1_000],
+            largest_shared in 300_usize..4_000,
             granularity in 0_u32..3,
         ) {
             for (one, other) in twins {
                 let count = leaves.len();
                 leaves[one % count] = leaves[other % count];
             }
-            let rules = rules(1 << granularity, 16, largest);
+            let rules = rules(1 << granularity, largest_packed, largest_shared);
             let general = Plan::generally(&leaves, &rules).unwrap();
             match plan(&leaves, &rules) {
                 Some(plan) => prop_assert_eq!(plan, general),
@@ -214,16 +265,31 @@ mod tests {
             }
         }
 
+        /// catches: 498-larger-than-any-buffer
+        #[test]
+        fn what_fits_into_no_buffer_goes_the_general_way(
+            mut leaves in proptest::collection::vec(leaf(300), 1..60),
+            large in 0_usize..60,
+            bytes in 4_001_usize..5_000,
+        ) {
+            let count = leaves.len();
+            leaves.iter_mut().for_each(|leaf| leaf.range = None);
+            leaves[large % count].bytes = bytes;
+            let rules = Rules { largest_buffer: 4_000, ..rules(1, 300, 4_000) };
+            prop_assert!(plan(&leaves, &rules).is_none());
+            prop_assert!(Plan::generally(&leaves, &rules).is_err());
+        }
+
         #[test]
         fn leaves_over_the_same_memory_go_the_general_way(
-            mut leaves in proptest::collection::vec(leaf(), 2..60),
+            mut leaves in proptest::collection::vec(leaf(300), 2..60),
             storage in 1_usize..1 << 30,
             one in 0_usize..60,
         ) {
             let last = leaves.len() - 1;
             leaves[one % last].range = Some(RangeKey { storage, offset: 8, layout: 0 });
             leaves[last] = leaves[one % last];
-            prop_assert!(plan(&leaves, &rules(1, 16, 4_000)).is_none());
+            prop_assert!(plan(&leaves, &rules(1, 4_000, 4_000)).is_none());
         }
     }
 
@@ -241,7 +307,10 @@ mod tests {
                 widened_log2: 0,
             };
             let leaves = (0..count).map(leaf).collect::<Vec<_>>();
-            assert!(plan(&leaves, &rules(1, 16, 1 << 25)).is_some(), "{count} leaves, {pitch} bytes apart");
+            assert!(
+                plan(&leaves, &rules(1, 1 << 25, 1 << 25)).is_some(),
+                "{count} leaves, {pitch} bytes apart"
+            );
         }
     }
 }

@@ -48,6 +48,14 @@ impl<T, E> PrefetchError<T, E> {
             Self::Copy(error) => error.into_error().into(),
         }
     }
+
+    /// The item, if it was copied in vain and its tensors are still there.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Source(_) => None,
+            Self::Copy(error) => error.into_value(),
+        }
+    }
 }
 
 impl<T, E: fmt::Display> fmt::Display for PrefetchError<T, E> {

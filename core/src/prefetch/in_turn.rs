@@ -14,7 +14,7 @@ use crate::error::{CopyError, Error};
 use crate::job::options::CopyOptions;
 use crate::prefetch::lent::Spares;
 use crate::prefetch::way::{Way, nowhere};
-use crate::tree::tensor_tree::TensorTree;
+use crate::tree::tensor_tree::{TensorTree, for_each_tensor};
 
 pub(crate) struct InTurn<T> {
     to: Vec<Target<T>>,
@@ -58,7 +58,8 @@ impl<T: TensorTree> Way<T> for InTurn<T> {
     fn start(&mut self, mut value: T, options: &CopyOptions) -> Result<OneCopy<T>, CopyError<T>> {
         let turn = self.started.checked_rem(self.to.len()).unwrap_or(0);
         self.started += 1;
-        let Some(Target { device, spares }) = self.to.get(turn) else { return Err(nowhere(value)) };
+        let Some(target) = self.to.get(turn) else { return Err(nowhere(value)) };
+        let Target { device, spares } = target;
         let started = |copy, is_reused| OneCopy { copy, spares: spares.clone(), is_reused };
         for _ in 0..spares.len() {
             let Some(spare) = spares.take() else { break };
@@ -74,6 +75,7 @@ impl<T: TensorTree> Way<T> for InTurn<T> {
                 again => return Err(CopyError::new(error, again).of_copy_to(device.id())),
             }
         }
+        target.make_room(&mut value, options);
         start_copy(value, device, options.clone()).map(|copy| started(copy, false))
     }
 
@@ -84,12 +86,11 @@ impl<T: TensorTree> Way<T> for InTurn<T> {
             Some(stream) => copy.wait_on(stream),
             None => copy.wait(),
         };
-        (waited.map(|value| (value, spares)), completion.metrics.submitted_after())
+        (arrived(waited, &spares), completion.metrics.submitted_after())
     }
 
     fn poll(copy: &mut OneCopy<T>, context: &mut Context<'_>) -> Poll<Result<Self::Arrived, CopyError<T>>> {
-        let polled = Pin::new(&mut copy.copy).poll(context);
-        polled.map(|copied| copied.map(|value| (value, copy.spares.clone())))
+        Pin::new(&mut copy.copy).poll(context).map(|copied| arrived(copied, &copy.spares))
     }
 
     fn submitted_after(copy: &OneCopy<T>) -> Option<Duration> {
@@ -99,6 +100,48 @@ impl<T: TensorTree> Way<T> for InTurn<T> {
     fn is_reused(copy: &OneCopy<T>) -> bool {
         copy.is_reused
     }
+}
+
+impl<T: TensorTree> Target<T> {
+    /// Lets memory go that came back, and that `value` does not go into, until the budget of the device has room for it: what was there longest
+    /// first. Nobody else would.
+    fn make_room(&self, value: &mut T, options: &CopyOptions) {
+        let Self { device, spares } = self;
+        if device.budget().limit().is_none() || spares.len() == 0 {
+            return;
+        }
+        let alignment = options.alignment_on(device.limits()).bytes();
+        let mut bytes = 0_usize;
+        // What is wrong with the tree its copy finds again, and says.
+        let _ = for_each_tensor(value, |tensor| {
+            bytes = bytes.saturating_add(tensor.nbytes().next_multiple_of(alignment));
+            Ok(())
+        });
+        let has_room = || {
+            let now = device.budget().exceeded();
+            now.fits(bytes, now.used - now.leaving)
+        };
+        while !has_room()
+            && let Some(spare) = spares.take()
+        {
+            drop(spare);
+        }
+    }
+}
+
+/// What has arrived, with the memory that it goes to once it is dropped. Where none was left for it, none lies idle for the next one.
+fn arrived<T>(
+    copied: Result<T, CopyError<T>>,
+    spares: &Arc<Spares<T>>,
+) -> Result<(T, Arc<Spares<T>>), CopyError<T>> {
+    if let Err(failed) = &copied
+        && matches!(failed.error(), Error::OutOfMemory { .. } | Error::OverBudget { .. })
+    {
+        while let Some(spare) = spares.take() {
+            drop(spare);
+        }
+    }
+    copied.map(|value| (value, spares.clone()))
 }
 
 /// Whether the item does not go into that memory, and may go into other memory.

@@ -111,6 +111,11 @@ pub(crate) fn wake(waker: TaskWaker) {
     }
 }
 
+/// Has the thread look at once at what it looks after. Never blocks.
+pub(crate) fn look_now() -> Result<()> {
+    tell(|_| {})
+}
+
 /// Changes what the thread is to do, and sees to it that there is one that does it.
 fn tell(news: impl FnOnce(&mut State)) -> Result<()> {
     REGISTERED.get_or_init(|| at_exit::register(Service { is_idle, stop, is_at_rest }));

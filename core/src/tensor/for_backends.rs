@@ -120,6 +120,23 @@ impl Tensor {
         Ok(())
     }
 
+    /// Forgets the streams that the memory was handed to, by [`record_stream`](Self::record_stream) or by copies on streams of the caller: it goes
+    /// without a look at them, on the thread that drops the last tensor over it. Copies in flight keep it as ever. For memory whose owner
+    /// orders its next use himself, as allocators do that work in the order of a stream.
+    ///
+    /// # Safety
+    ///
+    /// What the program has submitted to these streams does not use the memory any more when that is given back, or used by its owner for something else,
+    /// and not when another copy into it is started: that does not come behind them either.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor.
+    pub unsafe fn forget_streams(&self) -> Result<()> {
+        self.storage()?.forget_streams();
+        Ok(())
+    }
+
     /// As [`record_stream`](Self::record_stream), for the stream of a backend.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ pub(crate) mod from_host;
 pub(crate) mod host_access;
 pub(crate) mod into_vec;
 pub(crate) mod layout;
+pub(crate) mod lent_together;
 pub(crate) mod memory;
 #[cfg(feature = "ndarray")]
 pub(crate) mod ndarray;

@@ -1,17 +1,20 @@
 //! Many pieces of memory that somebody else allocated, with one owner.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
+use crate::alignment::Alignment;
 use crate::backend::RawMemory;
 use crate::backend::host::foreign_memory::{ForeignMemory, host_range};
 use crate::device::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::allocate;
 use crate::tensor::layout::Layout;
+use crate::tensor::lent_together::{Together, lent_across, lent_together};
 use crate::tensor::memory::Owner;
 use crate::tensor::storage::{Lent, Storage};
-use crate::tensor::tensor::Tensor;
+use crate::tensor::tensor::{Tensor, check_range};
 
 /// What keeps many pieces of memory alive, such as a batch of somebody else's tensors. It is dropped with this and the last tensor over one of them, once
 /// nothing uses their memory any more, as the owner of [`Tensor::from_raw`] is. A tensor counts it, and needs no owner of its own.
@@ -61,6 +64,65 @@ impl SharedOwner {
         Tensor::from_storage(storage, 0, layout)
     }
 
+    /// A tensor over each of many pieces of the memory, in their order. Pieces that lie in one allocation of a device cost its driver as many questions
+    /// as one of them does; they [share their memory](Tensor::shares_memory_with).
+    ///
+    /// # Safety
+    ///
+    /// As [`tensor`](Self::tensor), for each piece. What lies between them is neither read nor written, and may be anybody's.
+    ///
+    /// # Errors
+    ///
+    /// As [`tensor`](Self::tensor), if one of them cannot be lent.
+    pub unsafe fn tensors(
+        &self,
+        pieces: impl IntoIterator<Item = (RawMemory, Layout)>,
+    ) -> Result<Vec<Tensor>> {
+        let pieces = pieces.into_iter();
+        if self.device.is_host() || self.device.limits().copy_granularity != Alignment::ONE {
+            // SAFETY: passed on.
+            return pieces.map(|(memory, layout)| unsafe { self.tensor(memory, layout) }).collect();
+        }
+        let (memory, layouts): (Vec<RawMemory>, Vec<Layout>) = pieces.unzip();
+        let together = lent_together(&memory, |address| self.device.backend().allocation_of(address));
+        // SAFETY: passed on.
+        unsafe { self.lend_ranges(together, &memory, &layouts) }
+    }
+
+    /// As [`tensors`](Self::tensors), for pieces of allocations that the caller knows: each comes with the addresses of its own. The driver is
+    /// asked about the first and the last byte of all that lie apart, and not about each allocation.
+    ///
+    /// # Safety
+    ///
+    /// As [`tensors`](Self::tensors); and each piece of a device's memory is of this device.
+    ///
+    /// # Errors
+    ///
+    /// As [`tensors`](Self::tensors).
+    pub unsafe fn tensors_of_allocations(
+        &self,
+        pieces: impl IntoIterator<Item = (Range<u64>, RawMemory, Layout)>,
+    ) -> Result<Vec<Tensor>> {
+        let pieces = pieces.into_iter();
+        if self.device.is_host() || self.device.limits().copy_granularity != Alignment::ONE {
+            // SAFETY: passed on.
+            return pieces.map(|(_, memory, layout)| unsafe { self.tensor(memory, layout) }).collect();
+        }
+        let (mut allocations, mut memory, mut layouts) = (Vec::new(), Vec::new(), Vec::new());
+        for (allocation, piece, layout) in pieces {
+            allocations.push(allocation);
+            memory.push(piece);
+            layouts.push(layout);
+        }
+        // SAFETY: passed on.
+        match unsafe { self.lend_ranges(lent_across(&memory, &allocations), &memory, &layouts) } {
+            // Not every backend takes a range that goes beyond one allocation.
+            // SAFETY: passed on.
+            Err(Error::InvalidMemory { .. }) => unsafe { self.tensors(memory.into_iter().zip(layouts)) },
+            lent => lent,
+        }
+    }
+
     /// As [`tensor`](Self::tensor), for memory that may be written as well.
     ///
     /// # Safety
@@ -76,9 +138,94 @@ impl SharedOwner {
         Tensor::from_storage(storage, 0, layout)
     }
 
+    /// As [`tensor`](Self::tensor), for memory of the host that others may write at any time, such as another process that maps it too. Only
+    /// copies read it, and each gives whatever bytes it finds: a copy to the host, too, is one. All that would read it in place is
+    /// [`Error::SharedMemory`]: slices, casts, DLPack.
+    ///
     /// # Safety
     ///
-    /// As [`Tensor::from_raw`], or [`Tensor::from_raw_mut`] if it may be written.
+    /// `memory` must be mapped and valid for reads by the host until the owner is dropped, and initialised; if its kind is
+    /// [`MemoryKind::Pinned`](crate::MemoryKind::Pinned), page-locked for every driver whose devices it is copied to. No reference of this process
+    /// points there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tensor::from_raw`]; [`Error::Unsupported`] for memory of another device than the host.
+    pub unsafe fn tensor_over_shared(&self, memory: RawMemory, layout: Layout) -> Result<Tensor> {
+        if !self.device.is_host() {
+            let what = "take memory that others write; take that of the host";
+            return Err(Error::Unsupported { device: self.device.id(), what });
+        }
+        // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
+        let storage = unsafe { self.lend(memory, Lent::ToCopy) }?;
+        Tensor::from_storage(storage, 0, layout)
+    }
+
+    /// A tensor over each piece, in their order.
+    ///
+    /// # Safety
+    ///
+    /// As [`tensors`](Self::tensors).
+    unsafe fn lend_ranges(
+        &self,
+        together: Vec<Together>,
+        memory: &[RawMemory],
+        layouts: &[Layout],
+    ) -> Result<Vec<Tensor>> {
+        let mut numbered = Vec::with_capacity(memory.len());
+        for Together { memory: range, pieces } in together {
+            // SAFETY: the caller's promise; what lies between several pieces is not read (`Gaps::Unread`).
+            let storage = unsafe { self.lend_together(range, pieces.len()) }?;
+            for (storage, number) in storage.shares(pieces.len()).zip(pieces) {
+                let (Some(piece), Some(layout)) = (memory.get(number), layouts.get(number)) else { continue };
+                check_range(0, layout.span(), piece.bytes)?;
+                let offset = usize::try_from(piece.address - range.address).unwrap_or(usize::MAX);
+                numbered.push((number, Tensor::from_storage(storage, offset, layout.clone())?));
+            }
+        }
+        numbered.sort_unstable_by_key(|(number, _)| *number);
+        Ok(numbered.into_iter().map(|(_, tensor)| tensor).collect())
+    }
+
+    /// Memory of a device of which so many pieces are read.
+    ///
+    /// # Safety
+    ///
+    /// As [`Tensor::from_raw`], for these pieces.
+    unsafe fn lend_together(&self, memory: RawMemory, pieces: usize) -> Result<Storage> {
+        if pieces == 1 {
+            // SAFETY: passed on.
+            return unsafe { self.lend(memory, Lent::ToRead) };
+        }
+        // SAFETY: passed on; bytes that no tensor is over promise nothing. This share of the owner keeps the memory.
+        let buffer = unsafe { self.device.backend().wrap(memory, Box::new(self.owner.clone())) }?;
+        Ok(Storage::lent_in_pieces(buffer, &self.device))
+    }
+
+    /// Tensors over parts of one piece of memory that may be written, each said by its offset there in bytes and its layout. They
+    /// [share it](Tensor::shares_memory_with): one [`start_copy_into`](crate::start_copy_into) fills all of them, and refuses those that overlap.
+    ///
+    /// # Safety
+    ///
+    /// As [`Tensor::from_raw_mut`], for the bytes of the elements. What lies between them is neither read nor written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tensor::from_raw`].
+    pub unsafe fn parts_mut(
+        &self,
+        memory: RawMemory,
+        parts: impl IntoIterator<Item = (usize, Layout)>,
+    ) -> Result<Vec<Tensor>> {
+        // SAFETY: passed on.
+        let storage = unsafe { self.lend(memory, Lent::ToWrite) }?;
+        let part = |(offset, layout)| Tensor::from_storage(storage.clone(), offset, layout);
+        parts.into_iter().map(part).collect()
+    }
+
+    /// # Safety
+    ///
+    /// As [`Tensor::from_raw`], [`Tensor::from_raw_mut`] if it may be written, [`tensor_over_shared`](Self::tensor_over_shared) if it is to be copied only.
     unsafe fn lend(&self, memory: RawMemory, lent: Lent) -> Result<Storage> {
         if !self.device.is_host() {
             // SAFETY: passed on; this share of the owner keeps the memory.

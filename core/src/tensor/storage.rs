@@ -76,6 +76,8 @@ pub(crate) enum Lent {
     No,
     ToRead,
     ToWrite,
+    /// To be read by copies alone: others, such as another process, may write it at any time.
+    ToCopy,
 }
 
 /// Whose the bytes between tensors are.
@@ -85,6 +87,8 @@ pub(crate) enum Gaps {
     Kept,
     /// Padding of a plan, which belongs to no tensor.
     Padding,
+    /// Not lent: not even read.
+    Unread,
 }
 
 impl Storage {
@@ -144,6 +148,11 @@ impl Storage {
         filled_by: Option<Arc<Completion>>,
     ) -> Self {
         Self::with(buffer, device, filled_by, Gaps::Kept, lent)
+    }
+
+    /// The same for memory that others have in between: what no tensor is over is not read.
+    pub(crate) fn lent_in_pieces(buffer: impl Into<Allocated>, device: &Device) -> Self {
+        Self::with(buffer, Some(device.clone()), None, Gaps::Unread, Lent::ToRead)
     }
 
     /// The same for memory of the host whose owner has lent more of it.
@@ -320,7 +329,8 @@ impl Storage {
     /// Whether its owner lets it be written.
     pub(crate) fn is_writable(&self) -> bool {
         let by_host = || self.0.host().is_some_and(|(_, writable)| writable);
-        self.0.lent != Lent::ToRead && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
+        matches!(self.0.lent, Lent::No | Lent::ToWrite)
+            && (self.0.device.is_some() || self.0.bytes == 0 || by_host())
     }
 
     /// Whether nobody else holds it: no other tensor, and nothing in flight.
@@ -417,10 +427,11 @@ impl Storage {
     pub(crate) fn host_bytes(&self, offset: usize, bytes: usize) -> Result<&[u8]> {
         if bytes > 0 {
             self.check_ready()?;
+            self.check_unshared()?;
         }
         let start = self.host_range(offset, bytes)?;
         // SAFETY: the range is inside of the buffer (`host_range`), which outlives the borrow of `self`; nothing
-        // writes it: copies into it are done (`check_ready`), and `host_bytes_mut` needs an unshared storage.
+        // writes it: no other process does (`check_unshared`), copies into it are done (`check_ready`), and `host_bytes_mut` needs an unshared storage.
         Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) })
     }
 
@@ -452,6 +463,16 @@ impl Storage {
             Memory::Buffer(memory) => Some(&mut memory.buffer),
             Memory::Part(_) | Memory::Split(_) | Memory::Joined(_) => None,
         })
+    }
+
+    /// Fails for memory that others may write at any time: no reference may point there.
+    pub(crate) fn check_unshared(&self) -> Result<()> {
+        if self.is_shared_with_others() { Err(Error::SharedMemory) } else { Ok(()) }
+    }
+
+    /// Whether others than this library may write it at any time.
+    pub(crate) fn is_shared_with_others(&self) -> bool {
+        self.0.lent == Lent::ToCopy
     }
 
     /// Fails unless a range lies within the storage.
@@ -491,7 +512,7 @@ impl Storage {
     #[cold]
     fn shared(&self) -> Error {
         let cure = match self.gaps() {
-            Gaps::Kept => {
+            Gaps::Kept | Gaps::Unread => {
                 "drop the other tensors over it, or wait for the copies that use it (after a cancelled one: Cancelled::in_flight)"
             }
             Gaps::Padding => {
@@ -523,6 +544,12 @@ impl Storage {
         });
         // Not under the lock: streams may go with it.
         drop(over);
+    }
+
+    /// Its end waits for no stream that it was handed to.
+    pub(crate) fn forget_streams(&self) {
+        let forgotten = self.0.uses.with(Uses::take_streams);
+        drop(forgotten);
     }
 
     /// A graph that is being captured on `stream` uses the memory.

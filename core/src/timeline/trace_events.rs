@@ -166,3 +166,39 @@ impl Display for Quoted<'_> {
         f.write_char('"')
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// When each of three copies on a stream was on its way, whose ends were seen at these times.
+    fn spans(seen: [u64; 3]) -> [[u64; 2]; 3] {
+        let device = DeviceId::new("late", 0).unwrap();
+        let submissions = [1, 2, 3].map(|copy| Submitted {
+            copy,
+            device,
+            stream: 7,
+            position: copy,
+            begin: 10 * copy,
+            bytes: 64,
+        });
+        let ends = [1, 2, 3].into_iter().zip(seen).collect();
+        let records = Records { submissions: submissions.into(), ends, ..Records::default() };
+        flights(&records, 1000)
+            .iter()
+            .map(|flight| [flight.begin, flight.end])
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap()
+    }
+
+    /// catches: 362-the-late-end-of-a-copy-covers-the-next
+    #[test]
+    fn a_copy_ends_before_the_one_behind_it_whenever_that_is_seen() {
+        assert_eq!(spans([40, 50, 60]), [[10, 40], [40, 50], [50, 60]]);
+        assert_eq!(spans([60, 50, 40]), [[10, 40], [40, 40], [40, 40]]);
+        assert_eq!(spans([15, 70, 65]), [[10, 15], [20, 65], [65, 65]]);
+    }
+}

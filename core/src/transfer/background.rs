@@ -5,10 +5,13 @@
 use std::mem;
 use std::sync::{Arc, Weak};
 
+use crate::device::room::RoomAwaited;
 use crate::error::{Error, Result};
+use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::trace::span;
-use crate::runtime::workers;
+use crate::runtime::workers::Team;
+use crate::runtime::{reactor, workers};
 use crate::transfer::carry_in_parallel::{ParallelCopy, most_fillers};
 use crate::transfer::cut_segments::{segments, segments_of_many};
 use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
@@ -18,12 +21,15 @@ pub(crate) struct BackgroundCopy {
     state: Mutex<State>,
     /// Told when they have begun.
     begun: Condvar,
+    team: Team,
     completions: Completions,
 }
 
 enum State {
     /// Nobody has begun.
     Called(JobGroup),
+    /// A single copy, which nobody begins before there is room for what it fills, or none is to come.
+    Waiting(JobGroup, Arc<RoomAwaited>),
     /// A thread begins, and may wait for devices.
     Beginning,
     Begun(Weak<ParallelCopy>),
@@ -32,25 +38,37 @@ enum State {
 impl BackgroundCopy {
     /// Calls one worker. The thread that begins the copies calls the others.
     pub(crate) fn call(group: JobGroup) -> Result<Arc<Self>> {
-        let (team, completions) = (group.team(), group.completions());
-        let state = Mutex::new(State::Called(group));
-        let background = Arc::new(Self { state, begun: Condvar::new(), completions });
-        let called = background.clone();
-        let result = workers::run(team, move || {
+        let background = Self::new(group.team(), group.completions(), State::Called(group));
+        background.call_worker().inspect_err(|_| drop(background.take_back()))?;
+        Ok(background)
+    }
+
+    /// Calls a worker when it is over with `room`, which the only copy of `group` waits for: no thread waits meanwhile.
+    pub(crate) fn wait(group: JobGroup, room: Arc<RoomAwaited>) -> Result<Arc<Self>> {
+        let background = Self::new(group.team(), group.completions(), State::Waiting(group, room));
+        reactor::watch(Waiting(background.clone())).inspect_err(|_| drop(background.take_back()))?;
+        Ok(background)
+    }
+
+    fn new(team: Team, completions: Completions, state: State) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(state), begun: Condvar::new(), team, completions })
+    }
+
+    fn call_worker(self: &Arc<Self>) -> Result<()> {
+        let called = self.clone();
+        workers::run(self.team, move || {
             if let Some(copy) = called.answer() {
                 copy.help();
             }
-        });
-        if result.is_err() {
-            let called_off = mem::replace(&mut *background.state.lock(), State::Begun(Weak::new()));
-            drop(called_off);
-        }
-        result.map(|()| background)
+        })
     }
 
     /// Begins the copies, unless another thread has. Returns them with their destinations allocated; `None` if they are over. May
     /// wait for devices.
     pub(crate) fn join(&self) -> Option<Arc<ParallelCopy>> {
+        if let Some(room) = self.room_awaited() {
+            room.wait(|| self.is_wanted() && self.room_awaited().is_some());
+        }
         let mut state = self.state.lock();
         while let State::Beginning = &*state {
             self.begun.wait(&mut state);
@@ -67,13 +85,59 @@ impl BackgroundCopy {
         }
     }
 
+    /// Ends copies that nobody has begun: nobody wants them. Lets go of their memory, and of their place in line.
+    pub(crate) fn call_off(&self) {
+        if let Some(group) = self.take_back() {
+            drop(group);
+            conclude(&self.completions, Some(Error::Cancelled));
+        }
+    }
+
+    /// The copies, if nobody has begun; nobody will.
+    fn take_back(&self) -> Option<JobGroup> {
+        let mut state = self.state.lock();
+        if !matches!(&*state, State::Called(_) | State::Waiting(..)) {
+            return None;
+        }
+        let taken = mem::replace(&mut *state, State::Begun(Weak::new()));
+        drop(state);
+        match taken {
+            State::Called(group) => Some(group),
+            State::Waiting(group, room) => {
+                drop(room.end());
+                Some(group)
+            }
+            State::Beginning | State::Begun(_) => None,
+        }
+    }
+
+    /// What nobody has begun for.
+    fn room_awaited(&self) -> Option<Arc<RoomAwaited>> {
+        match &*self.state.lock() {
+            State::Waiting(_, room) => Some(room.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether one of the copies still runs, and is not late.
+    fn is_wanted(&self) -> bool {
+        self.completions.iter().any(|copy| matches!(copy.is_done(), Ok(false)) && !copy.is_abandoned())
+    }
+
     fn enter(&self, mut state: MutexGuard<'_, State>) -> Option<Arc<ParallelCopy>> {
         if let State::Begun(copy) = &*state {
             return copy.upgrade();
         }
-        let State::Called(group) = mem::replace(&mut *state, State::Beginning) else { return None };
+        let taken = mem::replace(&mut *state, State::Beginning);
         drop(state);
-        let copy = caught(|| begin(group));
+        let copy = caught(|| match taken {
+            State::Called(group) => begin(group),
+            State::Waiting(mut group, room) => {
+                group.give_room(room.end()?);
+                begin(group)
+            }
+            State::Beginning | State::Begun(_) => Ok(None),
+        });
         let known = copy.as_ref().ok().and_then(Option::as_ref).map_or_else(Weak::new, Arc::downgrade);
         *self.state.lock() = State::Begun(known);
         self.begun.notify_all();
@@ -83,6 +147,18 @@ impl BackgroundCopy {
             Err(error) => conclude(&self.completions, Some(error)),
         }
         None
+    }
+}
+
+/// A copy that waits for room, as the reactor looks after it.
+struct Waiting(Arc<BackgroundCopy>);
+
+impl Pollable for Waiting {
+    fn is_finished(&mut self, _: &mut Asked) -> bool {
+        let Some(room) = self.0.room_awaited() else { return true };
+        let goes_on = !self.0.is_wanted() || room.is_over();
+        // If no worker can be called, this tries again, and so does who waits.
+        goes_on && self.0.call_worker().is_ok()
     }
 }
 

@@ -9,11 +9,12 @@ use crate::job::kernels::{Kernels, part_of_block};
 use crate::job::leaf::Leaf;
 use crate::job::transfer_path::TransferPath;
 use crate::staging::block::Block;
+use crate::tensor::storage::Gaps;
 use crate::transfer::cut_segments;
 use crate::transfer::cut_segments::{Piece, Segment, pieces};
 use crate::transfer::submission_resources::Storages;
 
-/// Neighbours in the same memory are joined over gaps of up to so many bytes: a copy of its own takes as long as copying 60 KB.
+/// Neighbours in the same memory are joined over gaps of up to so many bytes, which may be read: a copy of its own takes as long as copying 60 KB.
 const LARGEST_GAP: usize = 4096;
 
 /// The largest part of a strided tensor, in bytes, that a kernel gathers together with others. A larger one is gathered by a launch
@@ -180,6 +181,7 @@ impl End {
             && self.chunk == piece.chunk
             && gap()
                 .is_some_and(|gap| gap <= LARGEST_GAP && piece.linear.checked_sub(self.linear) == Some(gap))
+            && (gap() == Some(0) || leaf.storage.gaps() != Gaps::Unread)
     }
 }
 
@@ -271,9 +273,8 @@ fn split_ranges(
     table: impl FnOnce(usize) -> Option<Block>,
 ) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
     let Some(kernel) = kernels.ranges else { return (None, ranges) };
-    let is_small = |range: &CopyRange| range.bytes <= kernel.largest;
     let (mut small, mut parts) = (0, 0_usize);
-    for range in ranges.iter().filter(|range| is_small(range)) {
+    for range in ranges.iter().filter(|range| range.bytes <= kernel.largest) {
         small += 1;
         parts = parts.saturating_add(kernel.parts(range.bytes));
     }
@@ -283,12 +284,19 @@ fn split_ranges(
     let bytes = parts.saturating_mul(kernel.entry);
     match table(bytes).filter(|table| table.bytes() >= bytes) {
         None => (None, ranges),
-        Some(table) if parts == ranges.len() => (Some((ranges, table)), Vec::new()),
+        Some(table) if [small, parts] == [ranges.len(); 2] => (Some((ranges, table)), Vec::new()),
         Some(table) => {
-            let (small, large): (Vec<_>, Vec<_>) = ranges.into_iter().partition(is_small);
-            let mut together = Vec::with_capacity(parts);
-            together.extend(small.into_iter().flat_map(|range| range.in_parts(kernel.part)));
-            (Some((together, table)), large)
+            let (mut together, mut single) = (Vec::with_capacity(parts), Vec::new());
+            for range in ranges {
+                if range.bytes <= kernel.part {
+                    together.push(range);
+                } else if range.bytes <= kernel.largest {
+                    together.extend(range.in_parts(kernel.part));
+                } else {
+                    single.push(range);
+                }
+            }
+            (Some((together, table)), single)
         }
     }
 }

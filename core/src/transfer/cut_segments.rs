@@ -66,39 +66,50 @@ pub(crate) fn whole(job: &Job, path: &TransferPath) -> Segment {
     Segment { path: 0, start: 0, end: span, staged: path.staged_bytes, block: span, last: true }
 }
 
-/// All segments of a copy.
+/// All segments of a copy, in the order in which they are carried.
 pub(crate) fn segments(job: &Job) -> SmallVec<[Segment; 1]> {
-    segments_by(job, |_, sizes| sizes)
+    segments_by(job, TransferPath::segment_sizes)
 }
 
 /// The same for a copy that is one of many at a time.
 pub(crate) fn segments_of_many(job: &Job) -> SmallVec<[Segment; 1]> {
-    segments_by(job, |path, sizes| if path.is_filled_by_many() { sizes.of_many() } else { sizes })
+    segments_by(job, TransferPath::segment_sizes_of_many)
 }
 
-fn segments_by(
-    job: &Job,
-    sizes_of: fn(&TransferPath, SegmentSizes) -> SegmentSizes,
-) -> SmallVec<[Segment; 1]> {
+fn segments_by(job: &Job, sizes_of: fn(&TransferPath, bool) -> SegmentSizes) -> SmallVec<[Segment; 1]> {
     let mut segments = SmallVec::<[Segment; 1]>::new();
     for (index, path) in job.paths.iter().enumerate() {
-        let span = job.plan.source_span(path.source);
         let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-        let sizes = sizes_of(path, path.segment_sizes(pageable));
-        let (all, widening) = (path.staged_bytes, &path.widening);
-        let block = sizes.largest.min(all);
-        let (mut start, mut done) = (0, 0);
-        while start < span {
-            let end = widening.cut(start, span, sizes.next(done, all.saturating_sub(done)));
-            let staged = widening.staged(start..end);
-            segments.push(Segment { path: index, start, end, staged, block, last: false });
-            (start, done) = (end, done + staged);
+        let first = segments.len();
+        cut(&mut segments, (index, path), job.plan.source_span(path.source), sizes_of(path, pageable));
+        if path.begins_with_large()
+            && let Some(of_path) = segments.get_mut(first..)
+        {
+            of_path.reverse();
         }
     }
     if let Some(segment) = segments.last_mut() {
         segment.last = true;
     }
     segments
+}
+
+/// Adds those of a path of `span` bytes, in linear order.
+fn cut(
+    segments: &mut SmallVec<[Segment; 1]>,
+    (index, path): (usize, &TransferPath),
+    span: usize,
+    sizes: SegmentSizes,
+) {
+    let (all, widening) = (path.staged_bytes, &path.widening);
+    let block = sizes.largest.min(all);
+    let (mut start, mut done) = (0, 0);
+    while start < span {
+        let end = widening.cut(start, span, sizes.next(done, all.saturating_sub(done)));
+        let staged = widening.staged(start..end);
+        segments.push(Segment { path: index, start, end, staged, block, last: false });
+        (start, done) = (end, done + staged);
+    }
 }
 
 /// The part of a leaf within a segment.

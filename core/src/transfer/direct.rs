@@ -34,14 +34,14 @@ impl<'a> SegmentCopy<'a> {
             false => coalesce::split(ranges, self.path.kernels, table),
         };
         self.count_gathered(gathered.as_ref().map_or(0, |(ranges, _)| ranges.len()), &single);
-        if let Some((ranges, table)) = gathered {
-            self.copy_ranges(
-                SubmissionResources { table: Some(table), storages: storages.clone(), ..self.keep() },
-                &ranges,
-            )?;
-        }
+        // Large copies first: the device makes them while this thread writes the table of the others.
         if !single.is_empty() {
-            self.copy_ranges(SubmissionResources { storages, ..self.keep() }, &single)?;
+            let keep = SubmissionResources { storages: storages.clone(), ..self.keep() };
+            self.copy_ranges(keep, &single)?;
+        }
+        if let Some((ranges, table)) = gathered {
+            let keep = SubmissionResources { table: Some(table), storages, ..self.keep() };
+            self.copy_ranges(keep, &ranges)?;
         }
         Ok(Carried::Whole)
     }

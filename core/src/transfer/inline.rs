@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use crate::device::block_size::MOST_INLINE_BYTES;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::callers_memory::Preallocated;
 use crate::job::job::Job;
 use crate::job::result_blocks::HostResults;
@@ -28,8 +28,8 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
         return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
     }
     let host_results = if effort == Effort::Quick { HostResults::IdleOnly } else { HostResults::Grow };
-    let destinations = match job.allocate(host_results, |bytes| job.target.reserve(bytes)) {
-        Err(refused) if job.target.may_have_room_later(&refused) => return Err(NO_ROOM_YET),
+    let destinations = match job.allocate(host_results, |bytes| job.target.reserve_in_turn(bytes)) {
+        Err(refused) if has_no_room_yet(job, &refused, effort) => return Err(NO_ROOM_YET),
         allocated => allocated?.ok_or(NotInline::NeedsWorker("no pinned result is idle", WAIT))?,
     };
     if !order_behind_uses(job, &destinations.uses, false)? {
@@ -54,6 +54,12 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
     unsafe { job.close()? };
     job.completion.submitted();
     Ok(())
+}
+
+/// Whether the copy may get the room that it was refused. Where workers are allowed, nobody can tell before it stands in line.
+pub(crate) fn has_no_room_yet(job: &Job, refused: &Error, effort: Effort) -> bool {
+    matches!(refused, Error::OverBudget { .. })
+        && (effort == Effort::Quick || job.target.may_have_room_later(refused))
 }
 
 /// Refuses what is too much for the caller's thread.

@@ -2,14 +2,16 @@
 //! devices that read the same staging blocks.
 
 use smallvec::{SmallVec, smallvec};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::{mem, ptr};
 
 use crate::device::device::Device;
 use crate::device::host_node;
 use crate::error::{Error, Result};
+use crate::in_flight::carried::Hold;
 use crate::in_flight::completion::Completion;
-use crate::job::chunk_memory::Destinations;
+use crate::in_flight::memory_budget::Reservation;
 use crate::job::job::Job;
 use crate::job::options::CopyOptions;
 use crate::job::result_blocks::HostResults;
@@ -27,18 +29,50 @@ use crate::transfer::take_blocks::{BlockSource, Now, take_blocks};
 use crate::transfer::{inline, order};
 
 /// Copies with one plan. If one of them fails, the others go on.
-#[derive(Clone)]
 pub(crate) struct JobGroup {
     jobs: SmallVec<[Arc<Job>; 2]>,
     /// The share of staging that they have while they are carried out by workers.
     lease: Option<Arc<CopyShare>>,
     /// What other threads do belongs to this span.
     pub(crate) parent: Parent,
+    /// What is reserved for each of them, until its memory is allocated; `None` where it asks then.
+    rooms: Rooms,
+    /// Of those that are left to workers. Dropped behind the copies.
+    holds: SmallVec<[Hold; 2]>,
 }
+
+type Rooms = SmallVec<[Option<Reservation>; 2]>;
 
 impl JobGroup {
     pub(crate) fn of(job: Arc<Job>) -> Self {
-        Self { jobs: smallvec![job], lease: None, parent: Parent::none() }
+        Self { jobs: smallvec![job], ..Self::none() }
+    }
+
+    fn none() -> Self {
+        Self {
+            jobs: SmallVec::new(),
+            lease: None,
+            parent: Parent::none(),
+            rooms: Rooms::new(),
+            holds: SmallVec::new(),
+        }
+    }
+
+    /// No copies yet, for workers, whose spans belong to `parent`.
+    pub(crate) fn for_workers(parent: Parent) -> Self {
+        Self { parent, ..Self::none() }
+    }
+
+    /// Adds a copy that workers carry out, with what is reserved for it.
+    pub(crate) fn leave(&mut self, job: &Arc<Job>, hold: Hold, room: Option<Reservation>) {
+        self.jobs.push(job.clone());
+        self.holds.push(hold);
+        self.rooms.push(room);
+    }
+
+    /// There is room for its only copy.
+    pub(crate) fn give_room(&mut self, room: Reservation) {
+        self.rooms = smallvec![Some(room)];
     }
 
     /// Whether a copy to `target` can share with these.
@@ -88,8 +122,8 @@ impl JobGroup {
             }
         }
         let (has_room, is_ordered) = (Cell::new(true), Cell::new(true));
-        self.each(|job| match job.allocate(HostResults::Grow, |bytes| job.target.reserve(bytes)) {
-            Err(refused) if job.target.may_have_room_later(&refused) => {
+        self.each(|job| match job.allocate(HostResults::Grow, |bytes| job.target.reserve_in_turn(bytes)) {
+            Err(refused) if inline::has_no_room_yet(job, &refused, effort) => {
                 has_room.set(false);
                 Ok(())
             }
@@ -132,16 +166,19 @@ impl JobGroup {
     }
 
     /// Does what comes before the first segment. May wait for devices.
-    pub(crate) fn prepare(&self) -> Result<()> {
+    pub(crate) fn prepare(&mut self) -> Result<()> {
+        let rooms = RefCell::new(mem::take(&mut self.rooms));
         self.each(|job| {
             order::order_behind_predecessors(job, true)?;
             order::order_behind_destinations(job, true)?;
-            if let Some(destinations) = allocate_patiently(job)? {
+            let number = self.jobs.iter().position(|known| ptr::eq(&**known, job));
+            let room = number.and_then(|number| rooms.borrow_mut().get_mut(number)?.take());
+            let reserve = |bytes| room.map_or_else(|| job.target.reserve(bytes), Ok);
+            if let Some(destinations) = job.allocate(HostResults::Grow, reserve)? {
                 order::order_behind_uses(job, &destinations.uses, true)?;
             }
             Ok(())
         })?;
-        self.jobs.iter().for_each(|job| job.completion.note_has_memory());
         self.share_queues();
         Ok(())
     }
@@ -216,12 +253,6 @@ impl JobGroup {
         let first = self.jobs.first().filter(|_| all_failed)?;
         first.completion.is_done().err()
     }
-}
-
-/// Allocates what the copy fills. If the budget has no room for it, waits for what is in flight, for as long as the copy is wanted.
-fn allocate_patiently(job: &Job) -> Result<Option<&Destinations>> {
-    let is_wanted = || !job.completion.is_submitted() && !job.completion.is_abandoned();
-    job.allocate(HostResults::Grow, |bytes| job.target.reserve_patiently(bytes, is_wanted))
 }
 
 /// The completions of the copies of a group. They are told the end after the group was dropped, because it owns the sources.

@@ -36,6 +36,21 @@ pub(crate) fn order_behind_predecessors(job: &Job, may_block: bool) -> Result<bo
             stream.wait(position, None)?;
         }
     }
+    order_reads_behind_callers_stream(job, may_block)
+}
+
+/// A copy by way of the host reads on a stream of the source's own, behind what the caller's stream of the target is behind by now.
+fn order_reads_behind_callers_stream(job: &Job, may_block: bool) -> Result<bool> {
+    for path in job.paths.iter().filter(|path| path.on_callers_stream) {
+        let PathKind::ViaHost { down } = &path.kind else { continue };
+        let callers = path.queue.stream();
+        let position = callers.record()?;
+        match down.stream().wait_for(&**callers, position) {
+            Err(Error::Unsupported { .. }) if !may_block => return Ok(false),
+            Err(Error::Unsupported { .. }) => drop(callers.wait(position, None)?),
+            waits => waits?,
+        }
+    }
     Ok(true)
 }
 

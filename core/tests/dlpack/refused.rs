@@ -1,7 +1,7 @@
 //! What cannot come in. The caller keeps it.
 
 use transship_core::dlpack::{DLPackVersion, type_code};
-use transship_core::{Error, Tensor};
+use transship_core::{DType, Device, Error, Layout, MemoryKind, RawMemory, SharedOwner, Tensor};
 
 use crate::theirs::{Theirs, device, let_go};
 
@@ -94,4 +94,16 @@ fn memory_that_is_misaligned_is_refused() {
         let error = refused(Theirs { byte_offset, ..Theirs::of(&[1, 2, 3, 4], &[2]) });
         assert!(matches!(error, Error::Misaligned { alignment: 4, .. }), "{error}");
     }
+}
+
+#[test]
+fn memory_that_another_process_writes_stays_here() {
+    let mut theirs = [1_u8; 8];
+    let address = theirs.as_mut_ptr().expose_provenance() as u64;
+    let memory = RawMemory::new(address, 8, MemoryKind::Pageable);
+    let layout = Layout::contiguous(DType::U8, &[8]).unwrap();
+    // SAFETY: it stays where it is until the tensor has gone.
+    let tensor = unsafe { SharedOwner::new((), &Device::host()).tensor_over_shared(memory, layout) };
+    let refused = tensor.unwrap().into_dlpack(None).unwrap_err();
+    assert!(matches!(Error::from(refused), Error::SharedMemory));
 }

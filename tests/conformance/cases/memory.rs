@@ -1,8 +1,12 @@
 //! Staging, pinned memory, budgets, paced copies, background work.
 
+use std::thread;
+
 use libtest_mimic::Failed;
 use transship::backend::MemoryKind;
-use transship::{BackgroundWork, CopyOptions, DType, Device, Error, ErrorKind, Tensor, start_copy};
+use transship::{
+    BackgroundWork, CopyOptions, DType, Device, Error, ErrorKind, StreamPriority, Tensor, start_copy,
+};
 
 use crate::backends::Need::{OwnMemory, Pinned};
 use crate::bed::{Bed, eventually};
@@ -28,6 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(small_budget_makes_small_blocks).needs(OwnMemory),
         case!(zeros_are_zeros),
         case!(tensors_stay_within_the_budget_of_their_device),
+        case!(copies_that_find_no_room_are_served_in_their_order),
     ]
 }
 
@@ -250,6 +255,44 @@ fn tensors_stay_within_the_budget_of_their_device(bed: &Bed) -> Result<(), Faile
     device.synchronize()?;
     let (there, _) = bed.copy(second, &device, bed.options())?;
     assert_same(&expected, &Contents::of_all(&mut bed.down(there)?));
+    device.synchronize()?;
+    eventually("all is given back", || device.memory().is_ok_and(|memory| memory.tensors == Some(0)))
+}
+
+/// Each thread has its last result and the next one, on a stream of its own. All fit as soon as what is in flight has ended, the large
+/// ones as well.
+fn copies_that_find_no_room_are_served_in_their_order(bed: &Bed) -> Result<(), Failed> {
+    if bed.device.is_host() {
+        return Ok(());
+    }
+    let sizes = [4 << 10, 64 << 10, 64 << 10, 2 * MIB];
+    let device = bed.private()?;
+    device.set_memory_budget(2 * sizes.iter().sum::<usize>())?;
+    let copies = |bytes: usize| -> Result<(), Failed> {
+        let (stream, mut held) = (device.create_stream(StreamPriority::Normal)?, None);
+        for step in 0..40_u8 {
+            let source = Tensor::from(vec![step; bytes]);
+            let there = start_copy(source, &device, bed.options())?.wait_on(&stream)?;
+            if step % 20 == 19 {
+                assert_eq!(bed.down(there.clone())?.to_vec::<u8>()?, vec![step; bytes]);
+            }
+            held = Some(there);
+        }
+        drop(held);
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = sizes
+            .map(|bytes| {
+                scope.spawn({
+                    let copies = &copies;
+                    move || copies(bytes)
+                })
+            })
+            .into_iter()
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+    })?;
     device.synchronize()?;
     eventually("all is given back", || device.memory().is_ok_and(|memory| memory.tensors == Some(0)))
 }

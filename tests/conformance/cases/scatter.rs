@@ -109,13 +109,13 @@ impl Place {
 /// Writes elements to where those of `view` lie in the bytes of its memory, by the definition of strides.
 fn write(memory: &mut [u8], view: &Tensor, elements: &[u8]) {
     let size = view.dtype().size();
-    for (index, element) in elements.chunks(size).enumerate() {
-        let (mut rest, mut place) = (index, 0);
-        for (count, stride) in view.shape().iter().zip(view.strides().iter()).rev() {
-            place += rest % count * stride;
-            rest /= count;
-        }
-        memory[view.offset() + place * size..][..size].copy_from_slice(element);
+    let mut places = vec![view.offset()];
+    for (count, stride) in view.shape().iter().zip(view.strides().iter()) {
+        let along = |place: usize| (0..*count).map(move |index| place + index * stride * size);
+        places = places.into_iter().flat_map(along).collect();
+    }
+    for (place, element) in places.into_iter().zip(elements.chunks(size)) {
+        memory[place..place + size].copy_from_slice(element);
     }
 }
 
@@ -167,26 +167,29 @@ fn down_into_views(bed: &Bed) -> Result<(), Failed> {
         .try_for_each(|dtype| down.fill(bed, *dtype, &SHAPE, views))
 }
 
-/// More than a staging block, cut anywhere.
+/// More than the largest staging block, cut anywhere. Of wide elements, since what takes time here is their number.
 fn large_views(bed: &Bed) -> Result<(), Failed> {
-    let columns: Take = |whole| Ok(vec![whole.narrow(1, 100, 800)?]);
-    let turned: Take = |whole| Ok(vec![whole.narrow(1, 3, 900)?.transpose(0, 1)?]);
+    const LARGEST_BLOCK: usize = 4 << 20;
+    let columns: Take = |whole| Ok(vec![whole.narrow(1, 20, 250)?]);
+    let turned: Take = |whole| Ok(vec![whole.narrow(1, 3, 260)?.transpose(0, 1)?]);
+    const { assert!(1101 * 250 * DType::Complex128.size() > LARGEST_BLOCK) };
     let bring = |value| bed.up(value);
     for to in [&bed.device, &bed.host] {
         for bring in [&Ok as Bring<'_>, &bring] {
             let copying = Copying::of(bed, to, bring);
-            copying.fill(bed, DType::F32, &[2501, 1000], columns)?;
+            copying.fill(bed, DType::Complex128, &[1101, 300], columns)?;
             // Without a kernel each element is a copy of its own.
-            let shape = if scatters(bed, to) { [2501, 1000] } else { [25, 1000] };
-            copying.fill(bed, DType::F32, &shape, turned)?;
+            let shape = if scatters(bed, to, DType::Complex128) { [1101, 300] } else { [25, 300] };
+            copying.fill(bed, DType::Complex128, &shape, turned)?;
         }
     }
     Ok(())
 }
 
-/// Whether the host or a kernel writes there.
-fn scatters(bed: &Bed, to: &Device) -> bool {
-    to.is_host() || bed.device.limits().gather_strided.is_some()
+/// Whether the host or a kernel writes elements of that type one by one there, if there are many.
+fn scatters(bed: &Bed, to: &Device, dtype: DType) -> bool {
+    let limits = bed.device.limits();
+    to.is_host() || limits.gather_strided.is_some() || limits.largest_scattered_run >= dtype.size()
 }
 
 /// On the host, and on a device that gathers.

@@ -3,6 +3,7 @@
 mod capture;
 
 use std::any::Any;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -77,6 +78,8 @@ impl LateBackend {
             limits.gather = config.gather;
             limits.gather_strided = config.gather_strided;
             limits.largest_strided = config.largest_strided;
+            limits.largest_scattered_run = config.largest_scattered_run;
+            limits.fewest_scattered_runs = config.fewest_scattered_runs;
         }
         Self { instance, device, limits }
     }
@@ -252,6 +255,14 @@ unsafe impl Backend for LateBackend {
             life: Some(Life::Owner { _owner: owner }),
             open: false.into(),
         }))
+    }
+
+    fn allocation_of(&self, address: u64) -> Option<Range<u64>> {
+        let state = self.instance.enter(Call::AllocationOf, false, self.device).ok()?;
+        state.allocations.values().filter(|memory| memory.device == self.device).find_map(|memory| {
+            let range = memory.address..memory.address + memory.block.bytes() as u64;
+            range.contains(&address).then_some(range)
+        })
     }
 
     unsafe fn register(

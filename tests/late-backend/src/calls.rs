@@ -29,6 +29,8 @@ pub enum Call {
     Unregister,
     /// `Backend::wrap`.
     Wrap,
+    /// `Backend::allocation_of`.
+    AllocationOf,
     /// `Backend::submit`.
     Submit,
     /// `Backend::memory`, `Backend::reset_memory_peaks`.

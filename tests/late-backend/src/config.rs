@@ -47,6 +47,10 @@ pub struct LateConfig {
     pub gather_strided: Option<usize>,
     /// The largest strided tensor whose gaps it leaves out without a table, beside other copies.
     pub largest_strided: usize,
+    /// The largest run that it writes to strided places as well, of tensors as large as those.
+    pub largest_scattered_run: usize,
+    /// How many runs a tensor has at the least that it writes so.
+    pub fewest_scattered_runs: usize,
     /// The device that has none of these kernels, if one has none.
     pub without_kernels: Option<usize>,
     /// Over how many streams of a kind copies of different threads are spread.
@@ -89,6 +93,8 @@ impl LateConfig {
             gather: None,
             gather_strided: None,
             largest_strided: 0,
+            largest_scattered_run: 0,
+            fewest_scattered_runs: 0,
             without_kernels: None,
             copy_streams: 4,
             submit_failure: SubmitFailure::BeforeAnything,

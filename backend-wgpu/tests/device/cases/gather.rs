@@ -1,10 +1,10 @@
 //! Many small buffers that come down together.
 
-use transship_core::{CopyOptions, CopyReport, DType, Device, Tensor, start_copy};
+use transship_core::{CopyOptions, CopyReport, DType, Device, Tensor, start_copy, start_copy_into};
 use wgpu::BufferUsages;
 
 use super::Outcome;
-use crate::bed::{Program, down, numbers};
+use crate::bed::{Program, down, eventually, numbers};
 
 const ROUNDS: usize = 3;
 
@@ -90,6 +90,91 @@ pub(crate) fn views_of_buffers_larger_than_a_binding_come_down() -> Outcome {
     Ok(())
 }
 
+/// catches: 484-bound-anew-each-time
+pub(crate) fn the_same_tensors_are_bound_once() -> Outcome {
+    // Twelve sources a launch: 80 take 7.
+    let program = Program::with_bindings(14);
+    // Another one first, for which staging is allocated.
+    Batch::new(&program, 41)?.comes_down(|_| {})?;
+    let batch = Batch::new(&program, 40)?;
+    let first = calls_until_started(&program, &batch)?;
+    for _ in 0..ROUNDS {
+        assert_eq!(calls_until_started(&program, &batch)?, first - 7);
+        batch.comes_down(|_| {})?;
+    }
+    Ok(())
+}
+
+/// More of them in turn than launches are kept for, and what else uses the memory of these.
+///
+/// catches: 483-buffers-of-one-shape-are-one, 485-bindings-outlive-their-table
+pub(crate) fn batches_of_one_shape_are_told_apart() -> Outcome {
+    let program = Program::with_limits_of_the_adapter();
+    let columns =
+        start_copy(Tensor::from(numbers(64 * 40, 5)), &program.target, CopyOptions::default())?.wait()?;
+    let columns: Vec<_> =
+        (0..40).map(|column| columns.as_strided(&[64], &[40], column)).collect::<Result<_, _>>()?;
+    for count in [1, 4, 6] {
+        let batches =
+            (0..count).map(|seed| Batch::seeded(&program, 40, seed)).collect::<Result<Vec<_>, _>>()?;
+        for batch in batches.iter().chain(&batches).chain(batches.iter().rev()) {
+            batch.comes_down(|_| {})?;
+            batch.comes_down(|_| {})?;
+            for (column, tensor) in down(columns.clone()).iter().enumerate() {
+                let expected = numbers(64 * 40, 5).into_iter().skip(column).step_by(40);
+                assert_eq!(tensor.to_vec::<f32>()?, expected.collect::<Vec<_>>(), "{column}");
+            }
+            batch.comes_down(|_| {})?;
+        }
+    }
+    Ok(())
+}
+
+/// The same tensors with other numbers in them, and in another order.
+pub(crate) fn what_is_bound_is_read_anew() -> Outcome {
+    let program = Program::with_limits_of_the_adapter();
+    let there =
+        |seed: usize| (0..40).map(|number| Tensor::from(numbers(80, seed + number))).collect::<Vec<_>>();
+    let options = || CopyOptions::default().packing(false);
+    let mut tensors = start_copy(there(0), &program.target, options())?.wait()?;
+    for seed in 1..5 {
+        tensors = start_copy_into(there(seed), tensors, options())?.wait()?;
+        tensors.reverse();
+        for (number, tensor) in down(tensors.clone()).iter().rev().enumerate() {
+            assert_eq!(tensor.to_vec::<f32>()?, numbers(80, seed + number), "{number}");
+        }
+    }
+    Ok(())
+}
+
+/// catches: 482-bindings-hold-memory
+pub(crate) fn what_is_bound_goes_with_its_tensors() -> Outcome {
+    let program = Program::with_limits_of_the_adapter();
+    let come_and_go = || {
+        let wrap = |_| {
+            let buffer = program.buffer(64 << 10, BufferUsages::COPY_SRC | BufferUsages::STORAGE);
+            transship_wgpu::wrap_buffer(&program.target, buffer, 0, &[16 << 10], DType::F32)
+        };
+        let (_, report) = came_down((0..40).map(wrap).collect::<Result<_, _>>()?)?;
+        assert_eq!(report.gathered, 40, "{report}");
+        Ok::<_, libtest_mimic::Failed>(())
+    };
+    come_and_go()?;
+    let allocated = || {
+        program.wait();
+        let report = program.device.generate_allocator_report();
+        report.map(|report| report.total_allocated_bytes).ok_or("this API does not say what is allocated")
+    };
+    let before = allocated()?;
+    come_and_go()?;
+    assert!(
+        eventually(|| allocated() == Ok(before)),
+        "{:?} bytes are allocated, {before} before",
+        allocated()
+    );
+    Ok(())
+}
+
 /// What is kept for the next batch goes when it is asked to.
 pub(crate) fn trim_gives_back_what_gathers() -> Outcome {
     let program = Program::with_limits_of_the_adapter();
@@ -111,9 +196,15 @@ struct Batch {
 
 impl Batch {
     fn new(program: &Program, count: usize) -> Result<Self, libtest_mimic::Failed> {
+        Self::seeded(program, count, 0)
+    }
+
+    /// The same with other bytes for each seed.
+    fn seeded(program: &Program, count: usize, seed: usize) -> Result<Self, libtest_mimic::Failed> {
         let size = |number: usize| if number % 50 == 49 { 60_001 } else { number * 37 % 601 + 2 };
-        let bytes =
-            |number: usize| (0..size(number)).map(|at| (number * 31 + at * 7) as u8).collect::<Vec<_>>();
+        let bytes = |number: usize| {
+            (0..size(number)).map(|at| (seed * 101 + number * 31 + at * 7) as u8).collect::<Vec<_>>()
+        };
         let mut bytes: Vec<Vec<u8>> = (0..count).map(bytes).collect();
         let tensors = bytes.iter().cloned().map(Tensor::from).collect::<Vec<_>>();
         let options = CopyOptions::default().packing(false);
@@ -139,6 +230,15 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// How many calls of the driver it takes until the copy is submitted.
+fn calls_until_started(program: &Program, batch: &Batch) -> Result<u64, libtest_mimic::Failed> {
+    let before = program.target.counters().driver_calls;
+    let handle = start_copy(batch.tensors.clone(), &Device::host(), CopyOptions::default())?;
+    let calls = program.target.counters().driver_calls - before;
+    handle.wait()?;
+    Ok(calls)
 }
 
 fn came_down(tensors: Vec<Tensor>) -> Result<(Vec<Tensor>, CopyReport), libtest_mimic::Failed> {

@@ -44,6 +44,25 @@ pub(crate) fn the_next_copy_of_about_the_same_size_takes_the_same_memory() -> Ou
     Ok(())
 }
 
+/// Many of 1 MiB fill blocks of wgpu's.
+///
+/// catches: 486-only-large-buffers-are-kept
+pub(crate) fn many_of_a_mebibyte_take_the_same_memory_again() -> Outcome {
+    const COUNT: usize = 40;
+    let program = Program::new();
+    let batch = |seed| (0..COUNT).map(move |number| Tensor::from(numbers(1 << 18, seed + number)));
+    for seed in [1, 100, 200] {
+        let there = up(batch(seed).collect::<Vec<_>>(), &program.target);
+        assert_eq!(device_bytes(&program), (COUNT << 20) as u64);
+        for (number, tensor) in there.into_iter().enumerate() {
+            check(tensor, 1 << 18, seed + number);
+        }
+        let are_kept = || device_bytes(&program) == (COUNT << 20) as u64;
+        assert!(eventually(are_kept), "they are not kept: {:?}", program.target.counters());
+    }
+    Ok(())
+}
+
 pub(crate) fn a_buffer_that_the_program_holds_is_left_alone() -> Outcome {
     let program = Program::new();
     let there = up(Tensor::from(numbers(LARGE, 1)), &program.target);
@@ -125,7 +144,7 @@ pub(crate) fn trim_gives_it_back() -> Outcome {
 
 pub(crate) fn small_buffers_go_at_once() -> Outcome {
     let program = Program::new();
-    drop(up(Tensor::from(numbers(1 << 20, 1)), &program.target));
+    drop(up(Tensor::from(numbers((1 << 18) - 1, 1)), &program.target));
     assert!(eventually(|| device_bytes(&program) == 0), "{:?}", program.target.counters());
     Ok(())
 }

@@ -5,9 +5,13 @@
 )]
 
 use std::ffi::{CStr, c_void};
+#[cfg(unix)]
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::alignment::Alignment;
+#[cfg(unix)]
+use crate::backend::shared_pool::{MemoryName, SHARES_NO_MEMORY};
 use crate::backend::{DeviceMemory, DeviceProperties, HostAccess, MemoryKind, StreamPriority};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -175,10 +179,40 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Lets `peer` read and write all memory of the pool.
     unsafe fn open_pool(&self, pool: Self::Pool, peer: &Self) -> Result<()>;
 
+    /// Creates a pool whose memory another process may import, on a device that has such pools.
+    #[cfg(unix)]
+    unsafe fn create_shared_pool(&self) -> Result<Self::Pool> {
+        Err(Error::Unsupported { device: self.id(), what: SHARES_NO_MEMORY })
+    }
+
+    /// What another process imports such a pool by.
+    #[cfg(unix)]
+    unsafe fn export_pool(&self, _pool: Self::Pool) -> Result<OwnedFd> {
+        Err(Error::Unsupported { device: self.id(), what: SHARES_NO_MEMORY })
+    }
+
+    /// A pool of another process. It allocates nothing.
+    #[cfg(unix)]
+    unsafe fn import_pool(&self, _descriptor: BorrowedFd<'_>) -> Result<Self::Pool> {
+        Err(Error::Unsupported { device: self.id(), what: SHARES_NO_MEMORY })
+    }
+
+    /// The name of memory of such a pool, by its first byte.
+    #[cfg(unix)]
+    unsafe fn export_pooled(&self, _address: u64) -> Result<MemoryName> {
+        Err(Error::Unsupported { device: self.id(), what: SHARES_NO_MEMORY })
+    }
+
+    /// Memory of a pool that was imported. Any name may be asked for.
+    #[cfg(unix)]
+    unsafe fn import_pooled(&self, _pool: Self::Pool, _name: &MemoryName) -> Result<u64> {
+        Err(Error::Unsupported { device: self.id(), what: SHARES_NO_MEMORY })
+    }
+
     /// Allocates from the pool, in stream order.
     unsafe fn allocate_pooled(&self, bytes: usize, pool: Self::Pool, stream: Self::Stream) -> Result<u64>;
 
-    /// Frees memory of a pool, in stream order.
+    /// Frees memory of a pool, in stream order; or gives up what was imported.
     unsafe fn free_pooled(&self, address: u64, stream: Self::Stream) -> Result<()>;
 
     /// Allocates device memory without a pool.
@@ -207,6 +241,11 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
 
     /// The ordinal of the device whose memory this is.
     unsafe fn ordinal_of(&self, address: u64) -> Result<usize>;
+
+    /// Where the allocation begins that the byte at this address of device memory lies in, and how many bytes it has.
+    unsafe fn allocation_of(&self, _address: u64) -> Result<(u64, usize)> {
+        Err(Error::Unsupported { device: self.id(), what: "tell the bounds of allocations" })
+    }
 
     /// Host to device.
     unsafe fn copy_up(&self, to: u64, from: NonNull<u8>, bytes: usize, stream: Self::Stream) -> Result<()>;

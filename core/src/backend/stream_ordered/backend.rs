@@ -1,6 +1,9 @@
 //! One device behind the seam.
 
 use std::any::Any;
+use std::ops::Range;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -13,12 +16,16 @@ use crate::backend::stream_ordered::gather_kernel::{Gather, GatherEntry};
 use crate::backend::stream_ordered::peers::Peers;
 use crate::backend::stream_ordered::pinned::PinnedStaging;
 use crate::backend::stream_ordered::registration::HostRegistration;
+#[cfg(unix)]
+use crate::backend::stream_ordered::shared_pool::PeerPool;
 use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::backend::stream_ordered::submit;
 use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, HostAccess,
     Limits, RawMemory, Registration, Staging, StreamPriority, Submission,
 };
+#[cfg(unix)]
+use crate::backend::{ImportedPool, SharedPool};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 
@@ -148,6 +155,12 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         Ok(Box::new(OrderedBuffer::wrap(&self.allocator, memory, owner)?))
     }
 
+    fn allocation_of(&self, address: u64) -> Option<Range<u64>> {
+        // SAFETY: the device is current; any address may be asked about.
+        let (start, bytes) = unsafe { self.context().enter().ok()?.allocation_of(address) }.ok()?;
+        Some(start..start.checked_add(bytes as u64)?)
+    }
+
     unsafe fn register(
         &self,
         start: NonNull<u8>,
@@ -156,6 +169,16 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     ) -> Result<Box<dyn Registration>> {
         // SAFETY: the caller's promises.
         Ok(Box::new(unsafe { HostRegistration::new(self.context(), start, bytes, access)? }))
+    }
+
+    #[cfg(unix)]
+    fn create_shared_pool(&self) -> Result<Arc<dyn SharedPool>> {
+        Ok(Arc::new(PeerPool::create(self.context())?))
+    }
+
+    #[cfg(unix)]
+    fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<Arc<dyn ImportedPool>> {
+        Ok(Arc::new(PeerPool::import(self.context(), descriptor)?))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {

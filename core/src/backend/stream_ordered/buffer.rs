@@ -49,6 +49,14 @@ impl<A: Api> OrderedBuffer<A> {
         Ok(Self { held: Some(Allocation::Lent(owner)), memory, allocator: allocator.clone() })
     }
 
+    /// What keeps the memory, where it is somebody else's.
+    pub fn owner(&self) -> Option<&(dyn Any + Send + Sync)> {
+        match &self.held {
+            Some(Allocation::Lent(owner)) => Some(&**owner),
+            _ => None,
+        }
+    }
+
     /// This kind of buffer behind the seam, if it is one.
     pub(crate) fn of(buffer: &dyn Buffer) -> Option<&Self> {
         (buffer as &dyn Any).downcast_ref()

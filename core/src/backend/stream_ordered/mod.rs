@@ -24,6 +24,8 @@ pub(crate) mod places;
 pub(crate) mod push;
 pub(crate) mod registration;
 pub(crate) mod scatter_entry;
+#[cfg(unix)]
+pub(crate) mod shared_pool;
 pub(crate) mod stream;
 pub(crate) mod strided_entry;
 pub(crate) mod submit;

@@ -18,6 +18,7 @@ const CAPABILITY_MAJOR: u32 = 75;
 const HOST_POINTERS_OF_REGISTERED: u32 = 91;
 const READ_ONLY_REGISTRATION: u32 = 113;
 const MEMORY_POOLS: u32 = 115;
+const POOL_HANDLES: u32 = 119;
 const HOST_NODE: u32 = 134;
 
 /// Bits of the number of a slot on a bus, and of that of a bus: devices fill one slot of each bus after the other.
@@ -59,17 +60,42 @@ exports! {
             UNIFIED_ADDRESSING | HOST_POINTERS_OF_REGISTERED | READ_ONLY_REGISTRATION => 1,
             CAPABILITY_MAJOR => 9,
             MEMORY_POOLS => i32::from(sim.has_pools()),
-            PCI_BUS => (device + 1) & ((1 << BUS_BITS) - 1),
-            PCI_DEVICE => (device + 1) >> BUS_BITS & ((1 << SLOT_BITS) - 1),
-            PCI_DOMAIN => (device + 1) >> (BUS_BITS + SLOT_BITS),
+            POOL_HANDLES => i32::from(sim.has_shared_pools()),
+            PCI_BUS => slot(device).bus,
+            PCI_DEVICE => slot(device).number,
+            PCI_DOMAIN => slot(device).domain,
             HOST_NODE => device % 2,
             _ => 0,
         })
     };
 
+    fn cuDeviceGetPCIBusId(address: Out<c_char>, length: i32, device: i32) |sim| {
+        sim.check_device(device)?;
+        let Slot { domain, bus, number } = slot(device);
+        let room = usize::try_from(length).unwrap_or(0).saturating_sub(1);
+        let text = format!("{domain:04X}:{bus:02X}:{number:02X}.0");
+        address.put_all(text.bytes().take(room).chain([0]).map(|byte| byte as c_char))
+    };
+
     fn cuDeviceCanAccessPeer(answer: Out<i32>, device: i32, peer: i32) |sim| {
         answer.put(i32::from(sim.can_access_peer(device, peer)?))
     };
+}
+
+/// Where a device is plugged in.
+struct Slot {
+    domain: i32,
+    bus: i32,
+    number: i32,
+}
+
+fn slot(device: i32) -> Slot {
+    let plugged = device + 1;
+    Slot {
+        domain: plugged >> (BUS_BITS + SLOT_BITS),
+        bus: plugged & ((1 << BUS_BITS) - 1),
+        number: plugged >> BUS_BITS & ((1 << SLOT_BITS) - 1),
+    }
 }
 
 /// Not counted, and never made to fail: it asks nothing of a device.

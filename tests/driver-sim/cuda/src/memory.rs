@@ -11,8 +11,11 @@ const READ_ONLY: u32 = 8;
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 const READ_WRITE: u32 = 3;
-/// In words of the struct of a pool's properties: the device.
+/// In words of the struct of a pool's properties: how other processes import it, and the device.
+const POOL_HANDLES: usize = 1;
 const POOL_DEVICE: usize = 3;
+const NO_HANDLES: i32 = 0;
+const DESCRIPTORS: i32 = 1;
 
 /// Of the attributes of pools.
 const RELEASE_THRESHOLD: u32 = 4;
@@ -36,6 +39,10 @@ exports! {
         address.take(|| sim.allocate_pinned(bytes, flags & PORTABLE != 0))
     };
 
+    fn cuMemAllocHost_v2(address: Out<u64>, bytes: usize) |sim| {
+        address.take(|| sim.allocate_pinned(bytes, false))
+    };
+
     fn cuMemFreeHost(address: u64) |sim| sim.free_pinned(address);
 
     fn cuMemHostRegister_v2(address: u64, bytes: usize, flags: u32) |sim| {
@@ -55,7 +62,29 @@ exports! {
     fn cuMemFreeAsync(address: u64, stream: u64) |sim| sim.free_ordered(address, stream);
 
     fn cuMemPoolCreate(pool: Out<u64>, properties: In<i32>) |sim| {
-        pool.take(|| sim.create_pool(properties.at(POOL_DEVICE)?))
+        let device = properties.at(POOL_DEVICE)?;
+        match properties.at(POOL_HANDLES)? {
+            NO_HANDLES => pool.take(|| sim.create_pool(device)),
+            DESCRIPTORS => pool.take(|| sim.create_shared_pool(device)),
+            _ => Err(Failure::InvalidValue),
+        }
+    };
+
+    fn cuMemPoolExportToShareableHandle(handle: Out<i32>, pool: u64, kind: i32, _flags: u64) |sim| match kind {
+        DESCRIPTORS => handle.take(|| sim.export_pool(pool)),
+        _ => Err(Failure::InvalidValue),
+    };
+
+    fn cuMemPoolImportFromShareableHandle(pool: Out<u64>, handle: u64, kind: i32, _flags: u64) |sim| match kind {
+        DESCRIPTORS => pool.take(|| sim.import_pool(handle as i32)),
+        _ => Err(Failure::InvalidValue),
+    };
+
+    fn cuMemPoolExportPointer(name: Out<[u64; 8]>, address: u64) |sim| name.take(|| sim.export_pointer(address));
+
+    fn cuMemPoolImportPointer(address: Out<u64>, pool: u64, name: In<[u64; 8]>) |sim| {
+        let name = name.read()?;
+        address.take(|| sim.import_pointer(pool, &name))
     };
 
     fn cuMemPoolDestroy(pool: u64) |sim| sim.destroy_pool(pool);
@@ -95,6 +124,12 @@ exports! {
     fn cuPointerGetAttribute(value: Out<c_void>, attribute: u32, address: u64) |sim| {
         let place = sim.place(address)?.ok_or(Failure::InvalidValue)?;
         pointer_attribute(&value, attribute, address, &place)
+    };
+
+    fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, address: u64) |sim| {
+        let place = sim.place(address)?.filter(|place| place.device.is_some()).ok_or(Failure::InvalidValue)?;
+        start.put(place.start)?;
+        bytes.put(place.bytes)
     };
 }
 

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::faults::Limited;
 use crate::memory::{Block, Kind, Life};
 use crate::pages;
+use crate::shared::Piece;
 use crate::sim::Sim;
 
 /// What an address is.
@@ -138,6 +139,9 @@ impl Sim {
     /// Takes an allocation away and gives its bytes back to where they came from.
     pub(crate) fn remove_block(&mut self, block: u64, call: &'static str) {
         let Some(block) = self.memory.remove(block, call) else { return };
+        if let Some(Err(wrong)) = block.piece().map(Piece::end) {
+            self.violation(wrong.to_owned());
+        }
         match block.kind {
             Kind::Pinned { .. } => self.counters.unpinned(block.bytes),
             Kind::Device { pool: Some(pool), .. } => {

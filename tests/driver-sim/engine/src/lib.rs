@@ -27,6 +27,7 @@ mod report;
 mod run;
 mod schedule;
 mod settings;
+mod shared;
 mod sim;
 mod stream;
 mod submit;

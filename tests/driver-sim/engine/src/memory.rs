@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::pages::Pages;
 use crate::random::Random;
+use crate::shared::Piece;
 
 /// Outside of what the processor can address, so that nothing else lies there.
 const FIRST_ADDRESS: u64 = 0x00d0_0000_0000_0000;
@@ -46,6 +47,8 @@ pub(crate) struct Block {
     /// The call that has submitted its end.
     pub(crate) freeing: Option<&'static str>,
     pub(crate) call: &'static str,
+    /// Where it lies, if two processes have it.
+    piece: Option<Piece>,
     /// Nothing before it is alive.
     pages: Option<Pages>,
 }
@@ -131,7 +134,10 @@ impl Memory {
     pub(crate) fn bring_to_life(&mut self, number: u64) {
         if let Some(block) = self.blocks.get_mut(&number) {
             block.life = Life::Alive;
-            block.pages = Pages::map(block.bytes, DEVICE_POISON);
+            block.pages = match &block.piece {
+                Some(piece) => piece.map(block.bytes, DEVICE_POISON),
+                None => Pages::map(block.bytes, DEVICE_POISON),
+            };
         }
     }
 
@@ -258,7 +264,16 @@ impl Memory {
 
 impl Block {
     pub(crate) fn new(bytes: usize, kind: Kind, context: u64, life: Life, call: &'static str) -> Self {
-        Self { address: 0, bytes, kind, context, life, freeing: None, call, pages: None }
+        Self { address: 0, bytes, kind, context, life, freeing: None, call, piece: None, pages: None }
+    }
+
+    pub(crate) fn piece(&self) -> Option<&Piece> {
+        self.piece.as_ref()
+    }
+
+    /// The same in memory that two processes have.
+    pub(crate) fn in_piece(self, piece: Option<Piece>) -> Self {
+        Self { piece, ..self }
     }
 
     pub(crate) fn is_pinned(&self) -> bool {

@@ -1,8 +1,9 @@
 //! Pages of real memory behind an allocation.
 
+use std::os::fd::RawFd;
 use std::ptr;
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// A range of pages, with a guard page behind it; or memory of the program, of which nothing was mapped here.
 pub(crate) struct Pages {
@@ -35,6 +36,16 @@ impl Pages {
         // SAFETY: the range was made writable just now.
         unsafe { pages.start.write_bytes(fill, bytes) };
         Some(pages)
+    }
+
+    /// Maps `bytes` bytes of a file, which others may write as well.
+    pub(crate) fn map_file(file: RawFd, offset: u64, bytes: usize) -> Option<Self> {
+        let pages = Self::map(bytes, 0)?;
+        let (start, behind) = (pages.start.cast(), pages.mapped - PAGE);
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: it takes the place of the pages that were mapped just now.
+        let mapped = unsafe { libc::mmap(start, behind, access, flags, file, offset as i64) };
+        (mapped != libc::MAP_FAILED).then_some(pages)
     }
 
     /// Memory of the program.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::failure::Failure;
 use crate::faults::Limited;
 use crate::memory::{Block, Kind, Life};
+use crate::shared::PoolFile;
 use crate::sim::{self, Sim};
 use crate::stream::Work;
 
@@ -23,6 +24,8 @@ pub(crate) struct Pool {
     pub(crate) default: bool,
     /// Destroyed; it goes with its last allocation.
     pub(crate) destroyed: bool,
+    /// Where its memory lies, if another process may have it as well.
+    file: Option<PoolFile>,
     pub(crate) call: &'static str,
 }
 
@@ -50,7 +53,61 @@ impl Sim {
     /// Creates a pool on a device.
     pub fn create_pool(&mut self, ordinal: i32) -> Result<u64, Failure> {
         self.device(ordinal)?;
-        self.add_pool(ordinal as usize, false)
+        self.add_pool(ordinal as usize, false, None)
+    }
+
+    /// Whether other processes can import pools.
+    pub fn has_shared_pools(&self) -> bool {
+        self.settings.pools && self.settings.shared_pools
+    }
+
+    /// Creates a pool that another process can import.
+    pub fn create_shared_pool(&mut self, ordinal: i32) -> Result<u64, Failure> {
+        self.device(ordinal)?;
+        if !self.has_shared_pools() {
+            return Err(Failure::NotSupported);
+        }
+        let file = PoolFile::new(ordinal as usize).ok_or(Failure::OutOfMemory)?;
+        self.add_pool(ordinal as usize, false, Some(file))
+    }
+
+    /// A descriptor by which another process imports such a pool.
+    pub fn export_pool(&mut self, pool: u64) -> Result<i32, Failure> {
+        let file = self.pool(pool)?.file.as_ref().filter(|file| !file.imported);
+        file.ok_or(Failure::InvalidValue)?.export().ok_or(Failure::Unknown)
+    }
+
+    /// The pool of another process. Nothing can be allocated out of it.
+    pub fn import_pool(&mut self, descriptor: i32) -> Result<u64, Failure> {
+        self.check_initialised()?;
+        if !self.has_shared_pools() {
+            return Err(Failure::NotSupported);
+        }
+        let (file, device) = PoolFile::import(descriptor).ok_or(Failure::InvalidValue)?;
+        self.device(device as i32)?;
+        self.add_pool(device, false, Some(file))
+    }
+
+    /// The name of memory of such a pool.
+    pub fn export_pointer(&mut self, address: u64) -> Result<[u64; 8], Failure> {
+        self.check_initialised()?;
+        let block = self.memory.find(address).filter(|(_, offset)| *offset == 0);
+        let block = block.and_then(|(block, _)| self.memory.block(block));
+        block.and_then(|block| block.piece()?.name()).ok_or(Failure::InvalidValue)
+    }
+
+    /// Memory of a pool that was imported.
+    pub fn import_pointer(&mut self, pool: u64, name: &[u64; 8]) -> Result<u64, Failure> {
+        let context = self.usable_context()?;
+        self.check_capture()?;
+        let imported = self.pool(pool)?;
+        let device = imported.device;
+        let file = imported.file.as_ref().filter(|file| file.imported).ok_or(Failure::InvalidValue)?;
+        let (piece, bytes) = file.find(name).ok_or(Failure::InvalidValue)?;
+        imported.used += bytes as u64;
+        let kind = Kind::Device { device, pool: Some(pool) };
+        let block = Block::new(bytes, kind, context, Life::Alive, self.call);
+        Ok(self.memory.add_device(block.in_piece(Some(piece)), device).1)
     }
 
     /// The pool that a device has of itself.
@@ -58,7 +115,7 @@ impl Sim {
         if let Some(pool) = self.device(ordinal)?.default_pool {
             return Ok(pool);
         }
-        let pool = self.add_pool(ordinal as usize, true)?;
+        let pool = self.add_pool(ordinal as usize, true, None)?;
         self.device(ordinal)?.default_pool = Some(pool);
         Ok(pool)
     }
@@ -140,13 +197,18 @@ impl Sim {
         let device = self.pool(pool)?.device;
         self.make_room(device, Some(pool), bytes)?;
         let used = self.pool(pool)?;
+        let piece = match &mut used.file {
+            Some(file) if file.imported => return Err(Failure::InvalidValue),
+            Some(file) => Some(file.take(bytes).ok_or(Failure::OutOfMemory)?),
+            None => None,
+        };
         used.used += bytes as u64;
         used.reserved = used.reserved.max(used.used);
         used.most_used = used.most_used.max(used.used);
         used.most_reserved = used.most_reserved.max(used.reserved);
         let kind = Kind::Device { device, pool: Some(pool) };
         let block = Block::new(bytes, kind, context, Life::Ordered, self.call);
-        let (number, address) = self.memory.add_device(block, device);
+        let (number, address) = self.memory.add_device(block.in_piece(piece), device);
         self.submit(stream, Work::Allocate { block: number }, Vec::new())?;
         Ok(address)
     }
@@ -177,7 +239,7 @@ impl Sim {
         if bytes == 0 {
             return Err(Failure::InvalidValue);
         }
-        let used: u64 = self.pools.values().filter(|pool| pool.device == device).map(|pool| pool.used).sum();
+        let used: u64 = self.own_pools(device).map(|pool| pool.used).sum();
         let in_all = used + self.devices[device].plain_bytes + bytes as u64;
         if self.faults.exceeds(Limited::Device, in_all) {
             return Err(Failure::OutOfMemory);
@@ -200,14 +262,20 @@ impl Sim {
         (bytes as u64).saturating_sub(idle) <= self.available(device)
     }
 
+    /// Memory of pools that were imported is another process's.
+    fn own_pools(&self, device: usize) -> impl Iterator<Item = &Pool> {
+        let is_imported = |pool: &&Pool| pool.file.as_ref().is_some_and(|file| file.imported);
+        self.pools.values().filter(move |pool| pool.device == device && !is_imported(pool))
+    }
+
     /// Bytes that nothing holds; a sixteenth of the device is the driver's own.
     pub(crate) fn available(&self, device: usize) -> u64 {
-        let pools = self.pools.values().filter(|pool| pool.device == device);
-        let held = pools.map(|pool| pool.reserved).sum::<u64>() + self.devices[device].plain_bytes;
+        let held =
+            self.own_pools(device).map(|pool| pool.reserved).sum::<u64>() + self.devices[device].plain_bytes;
         (self.settings.memory - self.settings.memory / 16).saturating_sub(held)
     }
 
-    fn add_pool(&mut self, device: usize, default: bool) -> Result<u64, Failure> {
+    fn add_pool(&mut self, device: usize, default: bool, file: Option<PoolFile>) -> Result<u64, Failure> {
         if !self.settings.pools {
             return Err(Failure::NotSupported);
         }
@@ -222,6 +290,7 @@ impl Sim {
             access: BTreeSet::new(),
             default,
             destroyed: false,
+            file,
             call: self.call,
         };
         self.pools.insert(number, pool);

@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) report: bool,
     /// Devices have memory pools.
     pub(crate) pools: bool,
+    /// Other processes can import pools.
+    pub(crate) shared_pools: bool,
     pub(crate) faults: String,
 }
 
@@ -34,6 +36,7 @@ impl Default for Settings {
             leaks_allowed: false,
             report: false,
             pools: true,
+            shared_pools: true,
             faults: String::new(),
         }
     }
@@ -53,6 +56,7 @@ impl Settings {
             Some(other) => return Err(format!("DRIVER_SIM_LEAKS={other} is neither fail nor allow")),
         };
         let without = read("DRIVER_SIM_WITHOUT").unwrap_or_default();
+        let has = |what| !without.split(',').any(|word| word.trim() == what);
         Ok(Self {
             devices: number("DRIVER_SIM_DEVICES", usual.devices as u64)? as usize,
             peers: number("DRIVER_SIM_PEERS", 1)? != 0,
@@ -62,7 +66,8 @@ impl Settings {
             slow: Duration::from_micros(number("DRIVER_SIM_SLOW_US", 0)?),
             leaks_allowed,
             report: number("DRIVER_SIM_REPORT", 0)? != 0,
-            pools: !without.split(',').any(|word| word.trim() == "pools"),
+            pools: has("pools"),
+            shared_pools: has("shared-pools"),
             faults: read("DRIVER_SIM_FAULTS").unwrap_or_default(),
         })
     }

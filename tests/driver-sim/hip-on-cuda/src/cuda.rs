@@ -67,6 +67,7 @@ functions! {
     cuMemHostRegister_v2(usize, usize, c_uint);
     cuMemHostUnregister(usize);
     cuPointerGetAttribute(usize, c_uint, usize);
+    cuMemGetAddressRange_v2(*mut usize, *mut usize, usize);
     cuStreamCreateWithPriority(*mut usize, c_uint, c_int);
     cuStreamDestroy_v2(usize);
     cuStreamSynchronize(usize);

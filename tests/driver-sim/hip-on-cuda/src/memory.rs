@@ -26,4 +26,6 @@ forward! {
     // Attributes of pointers have the same numbers in both.
     fn hipPointerGetAttribute(value: usize, attribute: c_uint, address: usize) =
         cuPointerGetAttribute(value, attribute, address);
+    fn hipMemGetAddressRange(start: *mut usize, bytes: *mut usize, address: usize) =
+        cuMemGetAddressRange_v2(start, bytes, address);
 }

@@ -156,8 +156,10 @@ impl LateBackend {
         elements: &Scattered,
         captured: &mut Vec<Op>,
     ) -> Result<(), String> {
-        self.limits.gather_strided.ok_or("a kernel that the device has not")?;
         let (read, written) = (&elements.from, &elements.to);
+        if self.limits.gather_strided.is_none() {
+            self.check_scatter_without_table(elements)?;
+        }
         for (side, skip) in [(read, elements.from_skip), (written, elements.to_skip)] {
             if side.runs.dims().len() > Runs::MOST_DIMS || side.cast.is_some() {
                 return Err(format!("{} dimensions to scatter, or a cast", side.runs.dims().len()));
@@ -178,6 +180,31 @@ impl LateBackend {
                 place += bytes;
             }
             done += bytes;
+        }
+        Ok(())
+    }
+
+    /// What a device demands that scatters beside other copies.
+    fn check_scatter_without_table(&self, elements: &Scattered) -> Result<(), String> {
+        let granularity = self.instance.config.copy_granularity;
+        let (written, limits) = (&elements.to, &self.limits);
+        if limits.largest_scattered_run == 0 {
+            return Err("a kernel that the device has not".to_owned());
+        }
+        let (run, runs) = (written.runs.bytes(), written.bytes() / written.runs.bytes());
+        if run > limits.largest_scattered_run || runs < limits.fewest_scattered_runs {
+            return Err(format!("{runs} runs of {run} bytes scattered"));
+        }
+        let steps = written.runs.dims().iter().map(|dim| dim.step);
+        let places = [written.offset, written.runs.bytes(), elements.to_skip, elements.bytes];
+        if let Some(bytes) = steps.chain(places).find(|bytes| !granularity.divides(*bytes)) {
+            return Err(format!("elements scattered by {bytes} bytes: no whole granules"));
+        }
+        for side in [&elements.from, written] {
+            let bytes = side.bytes().max(side.runs.span());
+            if !side.runs.dims().is_empty() && bytes > self.limits.largest_strided {
+                return Err(format!("{bytes} bytes scattered"));
+            }
         }
         Ok(())
     }

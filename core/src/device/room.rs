@@ -1,0 +1,104 @@
+//! Room in the budget of a device, for those who wait if there is none.
+
+use std::sync::Arc;
+
+use crate::device::device::Device;
+use crate::device::room_to_come::RoomToCome;
+use crate::error::Result;
+use crate::in_flight::carried::Carried;
+use crate::in_flight::memory_budget::{InLine, Reservation};
+use crate::runtime::backoff::Backoff;
+use crate::runtime::sync::{Instant, Mutex};
+
+/// What became of a question for room.
+pub(crate) enum Room {
+    Reserved(Reservation),
+    Awaited(Arc<RoomAwaited>),
+}
+
+/// A place in line, and what was in flight when it was taken. Whoever likes goes on with it ([`is_over`](Self::is_over)); given up when it
+/// is dropped.
+pub(crate) struct RoomAwaited {
+    device: Device,
+    bytes: usize,
+    place: InLine,
+    /// `None` while a thread asks.
+    coming: Mutex<Option<RoomToCome>>,
+}
+
+impl Device {
+    /// Reserves `bytes` bytes if nobody waits for room and there is some, else takes the last place in line. If nothing can make room, that is
+    /// an error. `copy`, if one asks, counts from now on as in flight. Never waits.
+    pub(crate) fn ask_for_room(&self, bytes: usize, copy: Option<Carried>) -> Result<Room> {
+        let now = self.budget().exceeded();
+        if bytes > now.budget {
+            return Err(self.over_budget(bytes, now));
+        }
+        // Places in line and what each waits for are in one order, so that no two wait for each other.
+        let mut background = self.background().lock();
+        let (before, place) = (background.noted(), self.budget().stand_in_line(bytes));
+        let seen = copy.map(|copy| background.note(copy));
+        drop(background);
+        drop(seen);
+        let coming = Mutex::new(Some(RoomToCome::of(self, before)));
+        let awaited = RoomAwaited { device: self.clone(), bytes, place, coming };
+        match awaited.is_over() {
+            true => awaited.end().map(Room::Reserved),
+            false => Ok(Room::Awaited(Arc::new(awaited))),
+        }
+    }
+
+    /// Counts `bytes` bytes as used by tensors. Where there is no room, waits for what is in flight now, behind those who wait already.
+    pub(crate) fn reserve_patiently(&self, bytes: usize) -> Result<Reservation> {
+        match self.ask_for_room(bytes, None)? {
+            Room::Reserved(reserved) => Ok(reserved),
+            Room::Awaited(room) => {
+                room.wait(|| true);
+                room.end()
+            }
+        }
+    }
+}
+
+impl RoomAwaited {
+    /// Whether there is room, or none is to come any more. Asks drivers, if it is the first in line; never blocks.
+    pub(crate) fn is_over(&self) -> bool {
+        if !self.place.is_first() {
+            return self.place.is_served();
+        }
+        // Without the lock: whoever is told of the end of a copy may be told here.
+        let coming = self.coming.lock().take();
+        let mut asking = Asking { coming, of: self };
+        let Some(coming) = &mut asking.coming else { return false };
+        let is_over = coming.is_over(&self.device);
+        is_over || self.place.is_served()
+    }
+
+    /// Waits until it is over, for as long as it `is_wanted`.
+    pub(crate) fn wait(&self, is_wanted: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while is_wanted() && !self.is_over() {
+            Backoff::FOR_A_STREAM.sleep(begin);
+        }
+    }
+
+    /// Gives the place up; returns the room, or why there is none.
+    pub(crate) fn end(&self) -> Result<Reservation> {
+        let refused = || self.device.over_budget(self.bytes, self.device.budget().exceeded());
+        self.place.leave().ok_or_else(refused)
+    }
+}
+
+/// Puts back what was taken out, though a driver may panic.
+struct Asking<'a> {
+    coming: Option<RoomToCome>,
+    of: &'a RoomAwaited,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(coming) = self.coming.take() {
+            *self.of.coming.lock() = Some(coming);
+        }
+    }
+}

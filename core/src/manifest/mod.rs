@@ -1,0 +1,16 @@
+//! A structure without its bytes: which tensors it has, and where in which chunks they lie, as a text of bytes that another process or machine reads.
+//! `docs/MANIFEST.md` has the format.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+pub(crate) mod difference;
+pub(crate) mod entry;
+pub(crate) mod format;
+pub(crate) mod leaf;
+pub(crate) mod manifest;
+pub(crate) mod packed;
+pub(crate) mod put_tensors;
+pub(crate) mod reader;
+pub(crate) mod resident;
+pub(crate) mod writer;

@@ -1,0 +1,75 @@
+//! Tensors that a manifest names, put into a structure.
+
+use crate::error::{Error, Result};
+use crate::manifest::difference::check;
+use crate::manifest::entry::{Entry, entries};
+use crate::manifest::leaf::ManifestLeaf;
+use crate::manifest::manifest::Manifest;
+use crate::tensor::tensor::Tensor;
+use crate::tree::tensor_tree::{TensorTree, for_each_tensor};
+
+impl Manifest {
+    /// Puts a tensor into the place of each of `tree`, which has the tensors of this manifest: what `make` makes of the leaf there. Either all are put
+    /// there or none.
+    ///
+    /// ```
+    /// use transship_core::{Alignment, Manifest, Tensor};
+    ///
+    /// let mut tree = vec![Tensor::from(vec![0_u8; 2]), Tensor::from(vec![0_u8; 3])];
+    /// let manifest = Manifest::packed(&tree, Alignment::ONE)?;
+    /// let chunk = Tensor::from(vec![1_u8, 2, 3, 4, 5]);
+    /// manifest.put_tensors(&mut tree, |leaf| chunk.narrow(0, leaf.offset(), leaf.layout().nbytes()))?;
+    /// assert_eq!(tree[1].as_slice::<u8>()?, [3, 4, 5]);
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ManifestMismatch`] with the first tensor that differs, in `tree` or in what `make` makes; what `make` returns; as
+    /// [`for_each_path`](crate::for_each_path); [`Error::TreeChanged`] if `tree` visits other tensors than it shows: some are put there then.
+    pub fn put_tensors<S: TensorTree + ?Sized>(
+        &self,
+        tree: &mut S,
+        mut make: impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
+    ) -> Result<()> {
+        // A tensor is known by where it is in memory: it is in the same place when it is visited.
+        let entries = entries(tree, |tensor| Ok(address(tensor)))?;
+        let mut made = self.make_all(&entries, &mut make)?;
+        made.sort_unstable_by_key(|(address, _)| *address);
+        put(tree, made)
+    }
+
+    fn make_all(
+        &self,
+        entries: &[Entry<usize>],
+        make: &mut impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
+    ) -> Result<Vec<(usize, Option<Tensor>)>> {
+        let (mut leaves, mut entries) = (self.leaves(), entries.iter());
+        let mut made = Vec::new();
+        loop {
+            let (entry, leaf) = (entries.next(), leaves.next()?);
+            let own = entry.map(|entry| (entry.path.as_str(), &entry.layout));
+            check(own, leaf.as_ref().map(|leaf| (leaf.path, &leaf.layout)))?;
+            let (Some(entry), Some(leaf)) = (entry, leaf) else { return Ok(made) };
+            let tensor = make(&leaf)?;
+            check(Some((leaf.path, tensor.layout())), Some((leaf.path, &leaf.layout)))?;
+            made.push((entry.kept, Some(tensor)));
+        }
+    }
+}
+
+fn put<S: TensorTree + ?Sized>(tree: &mut S, mut made: Vec<(usize, Option<Tensor>)>) -> Result<()> {
+    let (first, mut second) = (made.len(), 0_usize);
+    for_each_tensor(tree, |place| {
+        let found = made.binary_search_by_key(&address(place), |(address, _)| *address);
+        let made = found.ok().and_then(|index| made.get_mut(index)?.1.take());
+        *place = made.ok_or(Error::TreeChanged { first, second })?;
+        second = second.saturating_add(1);
+        Ok(())
+    })?;
+    if second == first { Ok(()) } else { Err(Error::TreeChanged { first, second }) }
+}
+
+fn address(tensor: &Tensor) -> usize {
+    std::ptr::from_ref(tensor).addr()
+}

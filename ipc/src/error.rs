@@ -1,0 +1,127 @@
+//! What can go wrong between processes.
+
+use std::io;
+use std::time::Duration;
+
+use transship_core::{DeviceId, DeviceUuid};
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IpcError {
+    /// A call of the system failed.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Tensors or devices.
+    #[error(transparent)]
+    Tensors(#[from] transship_core::Error),
+    /// The other process says what it must not. The connection has ended.
+    #[error("the other process breaks the rules: {what}; both must have the same version of transship-ipc")]
+    Protocol {
+        /// What it says.
+        what: &'static str,
+    },
+    /// The other process runs under another user. The connection has ended.
+    #[error("the other process runs as user {user}, and this one as {own}; both must be the same")]
+    OtherUser {
+        /// Its user.
+        user: u32,
+        /// The user of this process.
+        own: u32,
+    },
+    /// The other process has gone, or has thrown this one out.
+    #[error("the other process has gone or ended the connection; connect again when there is one")]
+    PeerGone,
+    /// What was waited for did not happen in time. The next call waits again.
+    #[error("{what} within {limit:?}")]
+    NotInTime {
+        /// What did not happen.
+        what: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// An importer has as many trees as it may have at a time.
+    #[error("the importer has {limit} trees; wait until it lets go of one (Offer::wait_released)")]
+    TooManyTrees {
+        /// How many it may have.
+        limit: usize,
+    },
+    /// The tensors of a tree lie on several devices.
+    #[error(
+        "the tensor at {path} lies on {other}, and one before it on {own}; hand over what lies on one device"
+    )]
+    SeveralDevices {
+        /// Where in the tree it is.
+        path: String,
+        /// Where it lies.
+        other: DeviceId,
+        /// Where those before it lie.
+        own: DeviceId,
+    },
+    /// A tree lies on another device than that of the importer.
+    #[error(
+        "the tree lies on the device with the UUID {theirs}, and {device} of this process is {own}; connect with that one"
+    )]
+    OtherDevice {
+        /// The device that it lies on.
+        theirs: DeviceUuid,
+        /// The device of the importer.
+        device: DeviceId,
+        /// Its UUID, or that it has none.
+        own: String,
+    },
+    /// A batch does not fit into a slot.
+    #[error(
+        "a batch of {needed} bytes does not fit into a slot of {slot}; make slots larger (FeedOptions::new)"
+    )]
+    TooLarge {
+        /// Bytes that it needs, with its manifest.
+        needed: usize,
+        /// Bytes that a slot has.
+        slot: usize,
+    },
+    /// The loader says that a batch cannot be had. Those behind it come.
+    #[error("batch {number}: {message}")]
+    Failed {
+        /// Its number.
+        number: u64,
+        /// What the loader says.
+        message: String,
+    },
+    /// Loaders died over a batch again and again. Those behind it come.
+    #[error("batch {number} was given up: {attempts} loaders died or were late over it")]
+    GivenUp {
+        /// Its number.
+        number: u64,
+        /// How many did.
+        attempts: u32,
+    },
+    /// No batch came in time. The next call waits for the same one.
+    #[error("no batch within {limit:?}; {loaders} loaders are connected")]
+    TimedOut {
+        /// How long was waited.
+        limit: Duration,
+        /// How many loaders there are.
+        loaders: usize,
+    },
+}
+
+/// Names what failed.
+pub(crate) trait Named<T> {
+    fn named(self, what: &'static str) -> Result<T, IpcError>;
+}
+
+impl<T> Named<T> for rustix::io::Result<T> {
+    fn named(self, what: &'static str) -> Result<T, IpcError> {
+        self.map_err(|errno| IpcError::System { what, error: errno.into() })
+    }
+}
+
+pub(crate) fn broken(what: &'static str) -> IpcError {
+    IpcError::Protocol { what }
+}

@@ -1,0 +1,91 @@
+//! The end of a process that loads.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{IpcError, broken};
+use crate::job::Job;
+use crate::listener::connect_to;
+use crate::mapping::Mapping;
+use crate::socket::{hear, hear_now, hear_with_descriptor, tell};
+use crate::wire::{MOST_SLOTS, Message};
+
+/// A process that loads batches for a [`Feed`](crate::Feed). It opens no device.
+pub struct Loader {
+    pub(crate) socket: OwnedFd,
+    pub(crate) mapping: Mapping,
+    pub(crate) slot_bytes: usize,
+    slots: usize,
+    is_over: AtomicBool,
+}
+
+impl Loader {
+    /// Connects to the feed at `path`. Waits until that has looked at its loaders once.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::System`] if nobody listens there; [`IpcError::PeerGone`] if the feed is over, or has enough loaders; [`IpcError::OtherUser`];
+    /// [`IpcError::Protocol`] if it sends no memory that is safe to use.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, IpcError> {
+        let socket = connect_to(path.as_ref())?;
+        let (message, memory) = hear_with_descriptor(&socket)?;
+        let Message::Ring { slots, slot_bytes } = message else {
+            return Err(broken("a feed does not begin with a ring"));
+        };
+        let slots = usize::try_from(slots).ok().filter(|slots| (1..=MOST_SLOTS).contains(slots));
+        let slot_bytes = usize::try_from(slot_bytes).ok().filter(|bytes| *bytes > 0);
+        let (Some(slots), Some(slot_bytes)) = (slots, slot_bytes) else {
+            return Err(broken("a ring has too many slots or none"));
+        };
+        let bytes = slots.checked_mul(slot_bytes).filter(|bytes| isize::try_from(*bytes).is_ok());
+        let bytes = bytes.ok_or_else(|| broken("a ring is larger than any memory"))?;
+        let mapping = Mapping::of(&memory, bytes)?;
+        Ok(Self { socket, mapping, slot_bytes, slots, is_over: AtomicBool::new(false) })
+    }
+
+    /// The next batch to make, `None` once the feed is over. Waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::PeerGone`]; [`IpcError::Protocol`].
+    pub fn next_job(&mut self) -> Result<Option<Job<'_>>, IpcError> {
+        if *self.is_over.get_mut() {
+            return Ok(None);
+        }
+        match hear(&self.socket)? {
+            Message::Work { ticket, number, slot } => {
+                let slot = usize::try_from(slot).ok().filter(|slot| *slot < self.slots);
+                let slot = slot.ok_or_else(|| broken("a feed names a slot that is none"))?;
+                Ok(Some(Job::new(self, ticket, number, slot)))
+            }
+            Message::Over => {
+                *self.is_over.get_mut() = true;
+                Ok(None)
+            }
+            _ => Err(broken("a feed says what only a loader may")),
+        }
+    }
+
+    /// Tells the feed. One that is over needs no more: what it has said shows why it does not listen.
+    pub(crate) fn tell(&self, message: Message) -> Result<(), IpcError> {
+        let Err(gone) = tell(&self.socket, message) else { return Ok(()) };
+        while let Ok(Some(said)) = hear_now(&self.socket) {
+            if said == Message::Over {
+                self.is_over.store(true, Ordering::Relaxed);
+            }
+        }
+        if self.is_over.load(Ordering::Relaxed) { Ok(()) } else { Err(gone) }
+    }
+
+    /// The size of a slot, in bytes.
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+}
+
+impl std::fmt::Debug for Loader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loader").field("slots", &self.slots).field("slot_bytes", &self.slot_bytes).finish()
+    }
+}

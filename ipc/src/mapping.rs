@@ -1,0 +1,96 @@
+//! Memory that two processes map.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create,
+};
+use rustix::io::retry_on_intr;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::error::{IpcError, Named, broken};
+
+/// Nobody can make the memory smaller, which would kill who touches it, nor larger.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// A mapping of shared memory, which another process may write at any time: no reference ever points there.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is an address and a size; who reads or writes there does so through raw pointers.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// New memory of zeros, all of which is there, and the descriptor to send. It keeps its size. The system lists it by its name.
+    pub(crate) fn new(name: &'static str, bytes: usize) -> Result<(Self, OwnedFd), IpcError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = memfd_create(name, flags).named("memory to be shared")?;
+        // All of it now: a page that cannot be had when it is first touched kills who does.
+        retry_on_intr(|| fallocate(&memory, FallocateFlags::empty(), 0, bytes as u64))
+            .named("memory to be shared")?;
+        fcntl_add_seals(&memory, SEALS | SealFlags::SEAL).named("sealing memory to be shared")?;
+        Ok((Self::map(&memory, bytes)?, memory))
+    }
+
+    /// Memory that another process has sent, of so many bytes. Fails unless it has them for good.
+    pub(crate) fn of(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
+        let seals = fcntl_get_seals(&memory).map_err(|_| broken("the descriptor is of no shared memory"))?;
+        if !seals.contains(SEALS) {
+            return Err(broken("the memory can be made smaller"));
+        }
+        let size = fstat(&memory).named("the size of shared memory")?.st_size;
+        if usize::try_from(size) != Ok(bytes) {
+            return Err(broken("the memory has another size"));
+        }
+        Self::map(memory, bytes)
+    }
+
+    fn map(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the system chooses touches no other memory.
+        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memory, 0) };
+        let start = NonNull::new(start.named("mapping shared memory")?.cast());
+        Ok(Self { start: start.ok_or_else(|| broken("the memory lies nowhere"))?, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where `offset` lies; `None` unless `bytes` bytes fit behind it.
+    pub(crate) fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(bytes)?;
+        // SAFETY: `offset` is within the mapping.
+        (end <= self.bytes).then(|| unsafe { self.start.add(offset) })
+    }
+
+    /// A copy of a range: what is there at this moment.
+    pub(crate) fn copy(&self, offset: usize, bytes: usize) -> Option<Vec<u8>> {
+        let from = self.at(offset, bytes)?;
+        let mut copy = vec![0; bytes];
+        // SAFETY: `at` has checked the range; `copy` is as long, and new.
+        unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(from.as_ptr(), bytes) };
+        Some(copy)
+    }
+
+    /// Writes `bytes` there; `false`, and nothing is written, if they do not fit.
+    #[must_use]
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        let Some(to) = self.at(offset, bytes.len()) else { return false };
+        // SAFETY: `at` has checked the range; nothing of this process but tensors that are copied only lies there, and so no slice does.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        true
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this mapped it, and who has an address in it keeps this alive.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

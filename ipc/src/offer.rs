@@ -1,0 +1,42 @@
+//! A tree that was handed over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::IpcError;
+use crate::ledger::Ledger;
+
+/// A tree that was handed to an importer. Whether this is kept or dropped changes nothing for that.
+pub struct Offer {
+    ledger: Arc<Ledger>,
+    ticket: u64,
+}
+
+impl Offer {
+    pub(crate) fn new(ledger: &Arc<Ledger>, ticket: u64) -> Self {
+        Self { ledger: Arc::clone(ledger), ticket }
+    }
+
+    /// Whether the importer has let go of its last tensor of the tree, and no copy of it reads one any more; or has gone.
+    pub fn is_released(&self) -> bool {
+        !self.ledger.is_lent(self.ticket)
+    }
+
+    /// Waits for that, for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`IpcError::NotInTime`].
+    pub fn wait_released(&self, limit: Duration) -> Result<(), IpcError> {
+        match self.ledger.wait(self.ticket, limit) {
+            true => Ok(()),
+            false => Err(IpcError::NotInTime { what: "the importer did not let go of the tree", limit }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Offer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offer").field("is_released", &self.is_released()).finish()
+    }
+}

@@ -1,0 +1,116 @@
+//! Sending and receiving whole messages, one of them with a descriptor.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recv, recvmsg, send, sendmsg,
+};
+use rustix::process::geteuid;
+
+use crate::error::{IpcError, Named, broken};
+use crate::wire::{BYTES, Message};
+
+/// Fails unless the process at the other end runs as this user.
+pub(crate) fn check_user(socket: impl AsFd) -> Result<(), IpcError> {
+    let user = socket_peercred(socket).named("asking who is connected")?.uid.as_raw();
+    let own = geteuid().as_raw();
+    if user == own { Ok(()) } else { Err(IpcError::OtherUser { user, own }) }
+}
+
+/// Sends without waiting: what a peer does not read is never more than its slots, and one with more has ended.
+pub(crate) fn tell(socket: impl AsFd, message: Message) -> Result<(), IpcError> {
+    match send(socket, &message.to_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(IpcError::PeerGone),
+    }
+}
+
+/// The same with a descriptor.
+pub(crate) fn tell_with(socket: impl AsFd, message: Message, descriptor: &OwnedFd) -> Result<(), IpcError> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(broken("a message has no room for a descriptor"));
+    }
+    let bytes = message.to_bytes();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags) {
+        Ok(_) => Ok(()),
+        // Of this user: so many are on their way, to whomever.
+        Err(Errno::TOOMANYREFS) => Err(Errno::TOOMANYREFS).named("sending shared memory"),
+        Err(_) => Err(IpcError::PeerGone),
+    }
+}
+
+/// The next message, `None` if there is none yet. There is no room for descriptors: the system closes those that come.
+pub(crate) fn hear_now(socket: impl AsFd) -> Result<Option<Message>, IpcError> {
+    hear_with(socket, RecvFlags::DONTWAIT)
+}
+
+/// The next message, waiting for it.
+pub(crate) fn hear(socket: impl AsFd) -> Result<Message, IpcError> {
+    hear_with(&socket, RecvFlags::empty())?.ok_or(IpcError::PeerGone)
+}
+
+fn hear_with(socket: impl AsFd, flags: RecvFlags) -> Result<Option<Message>, IpcError> {
+    let mut bytes = [0; BYTES];
+    loop {
+        return match recv(&socket, &mut bytes, flags | RecvFlags::TRUNC) {
+            Ok((_, 0)) => Err(IpcError::PeerGone),
+            Ok((_, length)) => Message::from_bytes(&bytes, length).map(Some),
+            // A reset is said once, before what is still in the queue.
+            Err(Errno::INTR | Errno::CONNRESET) => continue,
+            Err(Errno::AGAIN) => Ok(None),
+            Err(_) => Err(IpcError::PeerGone),
+        };
+    }
+}
+
+/// The next message and the one descriptor that comes with it, waiting for them.
+pub(crate) fn hear_with_descriptor(socket: impl AsFd) -> Result<(Message, OwnedFd), IpcError> {
+    match receive(socket, RecvFlags::empty())? {
+        Some((message, Some(descriptor))) => Ok((message, descriptor)),
+        Some(_) => Err(broken("the ring comes with no descriptor")),
+        None => Err(IpcError::PeerGone),
+    }
+}
+
+/// The next message, with a descriptor if one comes with it; `None` if there is none yet.
+pub(crate) fn hear_all_now(socket: impl AsFd) -> Result<Option<(Message, Option<OwnedFd>)>, IpcError> {
+    receive(socket, RecvFlags::DONTWAIT)
+}
+
+fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Option<(Message, Option<OwnedFd>)>, IpcError> {
+    let (mut bytes, mut space) = ([0; BYTES], [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))]);
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+    let length = loop {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        match recvmsg(&socket, &mut parts, &mut control, flags) {
+            Ok(received) if received.bytes > 0 => break received.bytes,
+            // A reset is said once, before what is still in the queue.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            _ => return Err(IpcError::PeerGone),
+        }
+    };
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(sent) = message {
+            descriptors.extend(sent);
+        }
+    }
+    let message = Message::from_bytes(&bytes, length)?;
+    let descriptor = descriptors.pop();
+    match descriptors.is_empty() {
+        true => Ok(Some((message, descriptor))),
+        false => Err(broken("a message comes with several descriptors")),
+    }
+}

@@ -1,0 +1,119 @@
+//! The messages between a feed and its loaders, and between an exporter and its importers: 40 bytes each, whole or not at all (`SOCK_SEQPACKET`). Large things
+//! lie in shared memory.
+
+use crate::error::{IpcError, broken};
+
+pub(crate) const BYTES: usize = 40;
+
+/// What a ring may have at most, and how many trees an importer may have at a time: a loader believes no more. A socket takes a message for each slot without waiting (about 270 of them, by the
+/// system's own limit), so that one that takes no more is one that has gone wrong.
+pub(crate) const MOST_SLOTS: usize = 128;
+
+const HEAD: [u8; 5] = *b"TSRG\x01";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// To a loader, first of all, with the descriptor of the ring.
+    Ring { slots: u64, slot_bytes: u64 },
+    /// To a loader: write the batch of this number to this slot.
+    Work { ticket: u64, number: u64, slot: u64 },
+    /// To a loader or an importer: there will be no more.
+    Over,
+    /// From a loader: the batch is there, and its manifest lies in the slot behind it.
+    Filled { ticket: u64, slot: u64, manifest_at: u64, manifest_bytes: u64 },
+    /// From a loader: there is no such batch. The reason lies at the start of the slot.
+    Failed { ticket: u64, slot: u64, text_bytes: u64 },
+    /// To an importer, with the descriptor of memory: a tree, and its manifest behind it.
+    Offer { ticket: u64, chunk_bytes: u64, manifest_bytes: u64 },
+    /// From an importer: it has let go of a tree.
+    Released { ticket: u64 },
+    /// To an importer, with the descriptor of a pool of memory of the device that has this UUID.
+    Pool { pool: u64, uuid: [u64; 2] },
+    /// To an importer, with the descriptor of memory: the name of memory of a pool that has a tree, and the manifest of that.
+    OfferInPool { ticket: u64, pool: u64, chunk_bytes: u64, manifest_bytes: u64 },
+}
+
+impl Message {
+    pub(crate) fn to_bytes(self) -> [u8; BYTES] {
+        let (kind, words) = match self {
+            Self::Ring { slots, slot_bytes } => (1, [slots, slot_bytes, 0, 0]),
+            Self::Work { ticket, number, slot } => (2, [ticket, number, slot, 0]),
+            Self::Over => (3, [0; 4]),
+            Self::Filled { ticket, slot, manifest_at, manifest_bytes } => {
+                (4, [ticket, slot, manifest_at, manifest_bytes])
+            }
+            Self::Failed { ticket, slot, text_bytes } => (5, [ticket, slot, text_bytes, 0]),
+            Self::Offer { ticket, chunk_bytes, manifest_bytes } => {
+                (6, [ticket, chunk_bytes, manifest_bytes, 0])
+            }
+            Self::Released { ticket } => (7, [ticket, 0, 0, 0]),
+            Self::Pool { pool, uuid: [first, second] } => (8, [pool, first, second, 0]),
+            Self::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes } => {
+                (9, [ticket, pool, chunk_bytes, manifest_bytes])
+            }
+        };
+        let mut bytes = [0; BYTES];
+        bytes[..HEAD.len()].copy_from_slice(&HEAD);
+        bytes[HEAD.len()] = kind;
+        for (place, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// `length`: how many bytes the message had, of which those behind the first 40 are lost.
+    pub(crate) fn from_bytes(bytes: &[u8; BYTES], length: usize) -> Result<Self, IpcError> {
+        if length != BYTES || bytes[..HEAD.len()] != HEAD {
+            return Err(broken("a message is of another kind"));
+        }
+        let mut words = [0; 4];
+        for (word, place) in words.iter_mut().zip(bytes[8..].chunks_exact(8)) {
+            *word = place.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        }
+        let [one, two, three, four] = words;
+        Ok(match bytes[HEAD.len()] {
+            1 => Self::Ring { slots: one, slot_bytes: two },
+            2 => Self::Work { ticket: one, number: two, slot: three },
+            3 => Self::Over,
+            4 => Self::Filled { ticket: one, slot: two, manifest_at: three, manifest_bytes: four },
+            5 => Self::Failed { ticket: one, slot: two, text_bytes: three },
+            6 => Self::Offer { ticket: one, chunk_bytes: two, manifest_bytes: three },
+            7 => Self::Released { ticket: one },
+            8 => Self::Pool { pool: one, uuid: [two, three] },
+            9 => Self::OfferInPool { ticket: one, pool: two, chunk_bytes: three, manifest_bytes: four },
+            _ => return Err(broken("a message is of another kind")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use super::*;
+
+    #[test]
+    fn messages_come_back_and_others_are_refused() {
+        for message in [
+            Message::Ring { slots: 3, slot_bytes: u64::MAX },
+            Message::Work { ticket: 1, number: 1 << 40, slot: 2 },
+            Message::Over,
+            Message::Filled { ticket: 1, slot: 2, manifest_at: 3, manifest_bytes: 4 },
+            Message::Failed { ticket: 5, slot: 6, text_bytes: 7 },
+            Message::Offer { ticket: 8, chunk_bytes: 9, manifest_bytes: u64::MAX },
+            Message::Released { ticket: 10 },
+            Message::Pool { pool: 11, uuid: [u64::MAX, 12] },
+            Message::OfferInPool { ticket: 13, pool: 14, chunk_bytes: 15, manifest_bytes: 16 },
+        ] {
+            let bytes = message.to_bytes();
+            assert_eq!(Message::from_bytes(&bytes, BYTES).unwrap(), message);
+            assert!(Message::from_bytes(&bytes, BYTES - 1).is_err());
+            assert!(Message::from_bytes(&bytes, BYTES + 1).is_err());
+            for place in 0..6 {
+                let mut other = bytes;
+                other[place] ^= 0x40;
+                assert!(Message::from_bytes(&other, BYTES).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A process that means harm plays the exporter: the importer believes nothing that could harm it.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+
+use libtest_mimic::Trial;
+use rustix::fs::{SealFlags, ftruncate};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recv, send, sendmsg, socket_with,
+};
+use transship_core::{Alignment, Device, Manifest, Tensor};
+use transship_ipc::{Importer, IpcError};
+
+use crate::hostile_feed::memory;
+use crate::hostile_loader::message;
+use crate::support::{LONG, case, devices, eventually, folder, held};
+
+pub(crate) fn cases() -> Vec<Trial> {
+    vec![
+        case("an_importer_takes_no_memory_that_can_go", an_importer_takes_no_memory_that_can_go),
+        case("an_importer_believes_no_size", an_importer_believes_no_size),
+        case("an_importer_believes_no_manifest", an_importer_believes_no_manifest),
+        case("an_importer_hears_offers_alone", an_importer_hears_offers_alone),
+        case("what_comes_behind_a_lie_is_given_back", what_comes_behind_a_lie_is_given_back),
+    ]
+}
+
+pub(crate) type Sent = (Vec<u8>, Vec<OwnedFd>);
+
+const PAGE: u64 = 4096;
+pub(crate) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// What an importer makes of one message: how many tensors the tree has.
+fn importer_of(sent: Sent) -> Result<Option<usize>, IpcError> {
+    importer_of_all(vec![sent], devices()[1])
+}
+
+/// The same of several, on a device.
+pub(crate) fn importer_of_all(sent: Vec<Sent>, device: &Device) -> Result<Option<usize>, IpcError> {
+    let (_folder, path) = folder();
+    let socket = listening(&path);
+    let played = thread::spawn(move || {
+        let peer = accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+        sent.into_iter().for_each(|sent| say(&peer, sent));
+    });
+    let mut importer = Importer::connect(&path, device).unwrap();
+    let there = importer.next_within(LONG);
+    let result = there.map(|there| there.map(|there| there.tensors().map_or(0, |tensors| tensors.len())));
+    if matches!(result, Err(IpcError::Protocol { .. })) {
+        assert!(importer.next_within(LONG).unwrap().is_none());
+    }
+    drop(importer);
+    played.join().unwrap();
+    result
+}
+
+fn listening(path: &Path) -> OwnedFd {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    listen(&socket, 1).unwrap();
+    socket
+}
+
+fn say(peer: &OwnedFd, (bytes, descriptors): Sent) {
+    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    }
+    let _ = sendmsg(peer, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
+}
+
+#[track_caller]
+fn is_refused(bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
+    let result = importer_of((bytes, descriptors));
+    assert!(matches!(result, Err(IpcError::Protocol { .. })), "{result:?}");
+    eventually("nothing is mapped", || held().1 == 0);
+}
+
+fn offer(chunk_bytes: u64, manifest_bytes: u64) -> Vec<u8> {
+    message(6, [1, chunk_bytes, manifest_bytes, 0])
+}
+
+pub(crate) fn manifest(bytes: usize) -> Vec<u8> {
+    Manifest::packed(&vec![Tensor::from(vec![0_u8; bytes])], Alignment::ONE).unwrap().to_bytes().to_vec()
+}
+
+/// A chunk of so many bytes, and a manifest behind it.
+pub(crate) fn tree(chunk: u64, manifest: &[u8], seals: SealFlags) -> OwnedFd {
+    let memory = memory((chunk + manifest.len() as u64).next_multiple_of(PAGE), seals);
+    rustix::io::pwrite(&memory, manifest, chunk).unwrap();
+    memory
+}
+
+fn an_importer_takes_no_memory_that_can_go() {
+    let manifest = manifest(5000);
+    let works = importer_of((offer(5000, manifest.len() as u64), vec![tree(5000, &manifest, SEALS)]));
+    assert!(matches!(works, Ok(Some(1))), "{works:?}");
+    for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SHRINK] {
+        is_refused(offer(5000, manifest.len() as u64), vec![tree(5000, &manifest, seals)]);
+    }
+    let file: OwnedFd = tempfile::tempfile().unwrap().into();
+    ftruncate(&file, 2 * PAGE).unwrap();
+    is_refused(offer(5000, manifest.len() as u64), vec![file]);
+    is_refused(offer(5000, manifest.len() as u64), vec![]);
+    is_refused(
+        offer(5000, manifest.len() as u64),
+        [0, 1].map(|_| tree(5000, &manifest, SEALS)).into_iter().collect(),
+    );
+}
+
+fn an_importer_believes_no_size() {
+    let manifest = manifest(5000);
+    let length = manifest.len() as u64;
+    for (chunk, bytes) in [
+        (0, 0),
+        (0, length),
+        (5000, 0),
+        (PAGE, length),
+        (3 * PAGE, length),
+        (5000, 2 * PAGE),
+        (5000, 1 << 40),
+        (5000, u64::MAX),
+        (u64::MAX, length),
+        (u64::MAX, u64::MAX),
+        (u64::MAX - length, length),
+        (1 << 63, length),
+        (i64::MAX as u64, 1),
+    ] {
+        is_refused(offer(chunk, bytes), vec![tree(5000, &manifest, SEALS)]);
+    }
+    // A manifest that would take a lot of memory to look at.
+    is_refused(offer(0, 1 << 38), vec![memory(1 << 38, SEALS)]);
+}
+
+/// catches: 568-manifest-of-another-size
+fn an_importer_believes_no_manifest() {
+    for other in [4999, 5001, 100_000, 0] {
+        let manifest = manifest(other);
+        is_refused(offer(5000, manifest.len() as u64), vec![tree(5000, &manifest, SEALS)]);
+    }
+    let two = vec![Tensor::from(vec![0_u8; 2500]), Tensor::from(vec![0_u8; 2500])];
+    let two = Manifest::of(&two).unwrap().to_bytes().to_vec();
+    is_refused(offer(5000, two.len() as u64), vec![tree(5000, &two, SEALS)]);
+    let mut garbage = manifest(5000);
+    garbage[9] ^= 1;
+    is_refused(offer(5000, garbage.len() as u64), vec![tree(5000, &garbage, SEALS)]);
+    is_refused(offer(5000, 20), vec![tree(5000, &[0; 20], SEALS)]);
+}
+
+fn an_importer_hears_offers_alone() {
+    for kind in [0, 1, 2, 4, 5, 7, 8, 9, 200] {
+        is_refused(message(kind, [1, 5000, 20, 0]), vec![]);
+    }
+    is_refused(message(3, [0; 4]), vec![tree(0, &[0; 20], SEALS)]);
+    is_refused(message(1, [2, PAGE, 0, 0]), vec![memory(2 * PAGE, SEALS)]);
+    is_refused(b"HTTP/1.1 200 OK".to_vec(), vec![]);
+    is_refused(vec![0x54; 4000], vec![]);
+    assert!(matches!(importer_of((message(3, [0; 4]), vec![])), Ok(None)));
+}
+
+/// Deliberate bug: an importer that has been lied to stays connected, and keeps what it does not look at.
+fn what_comes_behind_a_lie_is_given_back() {
+    let (_folder, path) = folder();
+    let socket = listening(&path);
+    let mut importer = Importer::connect(&path, devices()[0]).unwrap();
+    let peer = accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+    set_socket_timeout(&peer, Timeout::Recv, Some(LONG)).unwrap();
+    let manifest = manifest(5000);
+    say(&peer, (message(1, [0; 4]), vec![]));
+    let offer = message(6, [5, 5000, manifest.len() as u64, 0]);
+    say(&peer, (offer.clone(), vec![tree(5000, &manifest, SEALS)]));
+    assert!(matches!(importer.next_within(LONG), Err(IpcError::Protocol { .. })));
+    let mut heard = [0; 40];
+    assert_eq!(recv(&peer, &mut heard, RecvFlags::empty()).unwrap().1, 40);
+    assert_eq!(heard[..], message(7, [5, 0, 0, 0]));
+    assert_eq!(send(&peer, &offer, SendFlags::NOSIGNAL), Err(Errno::PIPE));
+    assert!(importer.next_within(LONG).unwrap().is_none());
+}
