@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
@@ -15,6 +15,9 @@ use crate::place::Place;
 
 const VERSIONED: &CStr = c"dltensor_versioned";
 const UNVERSIONED: &CStr = c"dltensor";
+/// Flags of DLPack: the memory must not be written; it is that of a copy.
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
 
 /// Describes an object that has `__dlpack__`. What comes with it keeps its memory. What lies on a device is in order of that device's default stream.
 pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
@@ -31,6 +34,20 @@ pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Lea
     }
     let text = "a tensor of an element type that is not known here, on a device that is not, or with negative strides";
     Err(PyTypeError::new_err(text))
+}
+
+/// As [`read`], for a tensor that is to be written.
+pub fn read_to_write<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
+    let capsule = ask(object)?;
+    if let Ok(managed) = capsule.cast::<PyCapsule>()?.pointer_checked(Some(VERSIONED)) {
+        // SAFETY: this is what capsules of this name hold.
+        let flags = unsafe { managed.cast::<DLManagedTensorVersioned>().as_ref() }.flags;
+        if flags & (READ_ONLY | IS_COPIED) != 0 {
+            return Err(PyValueError::new_err("a tensor that must not be written is not copied into"));
+        }
+    }
+    let text = "a tensor of an element type that is not known here, on a device that is not, or with negative strides";
+    read_capsule(capsule)?.ok_or_else(|| PyTypeError::new_err(text))
 }
 
 fn read_capsule(capsule: Bound<'_, PyAny>) -> PyResult<Option<(Bound<'_, PyAny>, Leaf)>> {

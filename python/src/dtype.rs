@@ -49,29 +49,19 @@ pub fn number_of(data_type: DLDataType) -> Option<usize> {
     (lanes == 1).then(|| ALL.iter().position(|known| (known.code, known.bits) == (code, bits)))?
 }
 
+/// Where the type of this name is in [`ALL`].
+pub fn number_of_name(name: &str) -> Option<usize> {
+    ALL.iter().position(|known| known.name == name)
+}
+
 /// Where an element type of the library is in [`ALL`].
 pub fn number_of_library(dtype: DType) -> Option<usize> {
-    let name = match dtype {
-        DType::Bool => "bool",
-        DType::U8 => "uint8",
-        DType::I8 => "int8",
-        DType::U16 => "uint16",
-        DType::I16 => "int16",
-        DType::F16 => "float16",
-        DType::BF16 => "bfloat16",
-        DType::U32 => "uint32",
-        DType::I32 => "int32",
-        DType::F32 => "float32",
-        DType::U64 => "uint64",
-        DType::I64 => "int64",
-        DType::F64 => "float64",
-        DType::F8E4M3FN => "float8_e4m3fn",
-        DType::F8E5M2 => "float8_e5m2",
-        DType::Complex64 => "complex64",
-        DType::Complex128 => "complex128",
-        _ => return None,
-    };
-    ALL.iter().position(|known| known.name == name)
+    number_of_name(&dtype.to_string())
+}
+
+/// An element type of [`ALL`] as the library's; `None` for those that it does not know.
+pub fn of_library(element: usize) -> Option<DType> {
+    ALL.get(element)?.name.parse().ok()
 }
 
 /// Where `uint8` is in [`ALL`].

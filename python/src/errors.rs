@@ -12,9 +12,28 @@ pyo3::create_exception!(
 
 /// The exception for an error of the library.
 pub fn of(py: Python<'_>, error: &transship::Error) -> PyErr {
-    let exception = Error::new_err(error.to_string());
+    with_text(py, error, error.to_string())
+}
+
+fn with_text(py: Python<'_>, error: &transship::Error, text: String) -> PyErr {
+    let exception = Error::new_err(text);
     match exception.value(py).setattr("kind", format!("{:?}", error.kind())) {
         Ok(()) => exception,
         Err(failed) => failed,
     }
+}
+
+/// As [`of`], for an error of a list of leaves, which calls them by their numbers there; `path_of` says where each is in its structure.
+pub fn of_leaf(
+    py: Python<'_>,
+    error: &transship::Error,
+    path_of: impl FnOnce(usize) -> Option<String>,
+) -> PyErr {
+    let text = error.to_string();
+    let named = text.strip_prefix('[').and_then(|rest| {
+        let (number, rest) = rest.split_once(']')?;
+        let path = path_of(number.parse().ok()?)?;
+        Some(if path.is_empty() { format!("the leaf{rest}") } else { format!("{path}{rest}") })
+    });
+    with_text(py, error, named.unwrap_or(text))
 }

@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::leaf::{Leaf, Order};
 use crate::place::Place;
-use crate::start::Slot;
+use crate::start::{self, Slot};
 use crate::torch::Torch;
 use crate::tree::{Opened, Rules};
 
@@ -33,7 +33,7 @@ impl<'py> Forebear<'py> {
     ) -> PyResult<Self> {
         let modules = device.py().import("sys")?.getattr("modules")?;
         let array = modules.get_item("numpy").ok().and_then(|numpy| numpy.getattr("ndarray").ok());
-        Ok(Self { torch, device, target, always, array, slots: Vec::new() })
+        Ok(Self { torch, device, target, always, array, slots: start::slots() })
     }
 
     fn add(&mut self, tensor: Bound<'py, PyAny>) -> PyResult<()> {
@@ -103,9 +103,15 @@ pub fn slot<'py>(
 /// kernels have, or that go to another device: the library gathers into memory of the host, and of the device that they are on.
 fn is_for_pytorch_to_gather(leaf: &Leaf, target: Option<Place>) -> bool {
     let size = leaf.type_of_elements().bytes() as u64;
-    let changes_device = leaf.place != Place::Host
-        && target.is_some_and(|target| target != Place::Host && target != leaf.place);
-    !leaf.address.is_multiple_of(size) || leaf.rank() > 8 || changes_device
+    !leaf.address.is_multiple_of(size)
+        || leaf.rank() > 8
+        || target.is_some_and(|target| is_gathered_between(leaf, target))
+}
+
+/// Whether it has gaps and goes from one device to another.
+pub fn is_gathered_between(leaf: &Leaf, target: Place) -> bool {
+    let changes_device = leaf.place != Place::Host && target != Place::Host && target != leaf.place;
+    changes_device && leaf.order == Order::Strided
 }
 
 /// Arrays of types that PyTorch does not have are a `TypeError`, whatever it says of them.

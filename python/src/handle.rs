@@ -53,10 +53,10 @@ impl Handle {
         target: Option<Place>,
         convert: Option<Py<PyAny>>,
     ) -> Self {
-        let Started { chunks, running, plan, launch } = started;
+        let Started { chunks, running, before, plan, launch } = started;
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
         let keeps_tensors = slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
-        let copies = Copies::new(running, keeps_tensors);
+        let copies = Copies::new(running, before, keeps_tensors);
         let content = Content { skeleton, slots, chunks, made: OnceLock::new(), convert };
         Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target }
     }

@@ -38,26 +38,24 @@ impl Leaf {
     /// # Safety
     ///
     /// `tensor` is valid: its numbers are as many as it says.
+    #[inline]
     pub unsafe fn read(tensor: &DLTensor) -> Option<Self> {
         let rank = usize::try_from(tensor.ndim).ok()?;
         let element = dtype::number_of(tensor.dtype)?;
         let place = Place::of(tensor.device)?;
-        let mut numbers = SmallVec::new();
-        if rank > 0 {
+        let slice = |start: *mut i64| match start.is_null() || rank == 0 {
+            true => &[][..],
             // SAFETY: the caller's promise.
-            numbers.extend_from_slice(unsafe { std::slice::from_raw_parts(tensor.shape, rank) });
-        }
-        if rank > 0 && !tensor.strides.is_null() {
-            // SAFETY: the caller's promise.
-            numbers.extend_from_slice(unsafe { std::slice::from_raw_parts(tensor.strides, rank) });
-        } else {
-            append_row_major(&mut numbers);
-        }
+            false => unsafe { std::slice::from_raw_parts(start, rank) },
+        };
+        let (shape, strides) = (slice(tensor.shape), slice(tensor.strides));
+        let numbers = numbers(Some(shape).filter(|shape| shape.len() == rank)?, strides);
         let address = tensor.data.expose_provenance() as u64 + tensor.byte_offset;
         Self::new(address, place, element, numbers)
     }
 
     /// `None` for sizes that memory has no room for, negative strides, and elements without memory.
+    #[inline]
     pub fn new(address: u64, place: Place, element: usize, mut numbers: SmallVec<[i64; 8]>) -> Option<Self> {
         let rank = numbers.len() / 2;
         let (shape, strides) = numbers.split_at_mut(rank);
@@ -100,6 +98,46 @@ impl Leaf {
             copied.order = Order::Contiguous;
         }
         copied
+    }
+}
+
+/// Sizes and strides, one behind the other; without strides those of a tensor without gaps.
+#[inline]
+fn numbers(shape: &[i64], strides: &[i64]) -> SmallVec<[i64; 8]> {
+    let rank = shape.len();
+    let mut both: SmallVec<[i64; 8]> = match 2 * rank {
+        len @ 0..=8 => SmallVec::from_buf_and_len([0; 8], len),
+        len => SmallVec::from_elem(0, len),
+    };
+    both[..rank].copy_from_slice(shape);
+    if strides.len() == rank {
+        both[rank..].copy_from_slice(strides);
+    } else {
+        both.truncate(rank);
+        append_row_major(&mut both);
+    }
+    both
+}
+
+impl Leaf {
+    /// The leaf as its copy is with elements of another type.
+    pub fn copied_as(&self, element: usize) -> Self {
+        let mut copied = self.copied();
+        let count = self.bytes / self.type_of_elements().bytes();
+        copied.element = element;
+        copied.bytes = count.saturating_mul(copied.type_of_elements().bytes());
+        copied
+    }
+
+    /// How many bytes lie from its first element to the end of its last one.
+    pub fn span(&self) -> usize {
+        if self.bytes == 0 {
+            return 0;
+        }
+        let steps =
+            self.shape().iter().zip(self.strides()).map(|(size, stride)| (size - 1).saturating_mul(*stride));
+        let last = usize::try_from(steps.fold(0, i64::saturating_add)).unwrap_or(usize::MAX);
+        last.saturating_add(1).saturating_mul(self.type_of_elements().bytes())
     }
 }
 

@@ -8,48 +8,60 @@
 //! | `leaf`, `dtype`, `place` | what is known of a leaf |
 //! | `plan` | which leaves share a chunk |
 //! | `start`, `transfer` | from leaves to copies of the library |
-//! | `gather` | many small leaves of the host become one tensor |
+//! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
+//! | `into`, `destinations` | copies into memory of the program |
+//! | `gather`, `on_source` | many small leaves of the host, or of a device, become one tensor |
 //! | `progress`, `handle` | copies that run |
+//! | `slots` | memory that worker processes of loaders fill |
 //! | `released` | objects that were let go of without the GIL |
 
+mod calls;
+mod casts;
+mod destinations;
 mod dlpack;
 mod dtype;
 mod errors;
 mod forebear;
 mod gather;
 mod handle;
+mod into;
 mod leaf;
+mod on_source;
 mod ours;
 mod place;
 mod plan;
 mod progress;
 mod released;
+mod shipment;
+#[cfg(target_os = "linux")]
+mod slots;
 #[cfg(unix)]
 mod socket;
 mod start;
 mod tensor;
 mod torch;
+mod torch_memory;
 mod transfer;
 mod tree;
+mod typed;
 
 use pyo3::prelude::*;
 
 #[pymodule(gil_used = true)]
 mod _transship {
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet};
     use std::path::PathBuf;
     use std::time::Instant;
 
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 
-    use transship::DeviceId;
     use transship::safetensors::{LoadOptions, load_files};
 
     use crate::errors;
     use crate::forebear::Forebear;
     use crate::ours::Ours;
-    use crate::place::{self, Place};
+    use crate::place;
     use crate::plan::Packing;
     use crate::released;
     use crate::start::{Request, Started, start};
@@ -58,9 +70,14 @@ mod _transship {
     use crate::tree::Skeleton;
 
     #[pymodule_export]
+    use crate::calls::{start_copies, start_copy_into};
+    #[pymodule_export]
     use crate::errors::Error;
     #[pymodule_export]
     use crate::handle::Handle;
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use crate::slots::{ClaimedSlot, SlotFiller, SlotLease, Slots};
     #[pymodule_export]
     use crate::tensor::Tensor;
 
@@ -112,11 +129,12 @@ mod _transship {
     /// them out of what is on the target already; without it that goes through.
     #[pyfunction]
     #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
-    #[pyo3(signature = (tree, device, *, own_memory, convert, present, packing, alignment, max_chunk_bytes, pinned,
+    #[pyo3(signature = (tree, device, *, refused, own_memory, convert, present, packing, alignment, max_chunk_bytes, pinned,
         background, always))]
     fn start_copy(
         tree: &Bound<'_, PyAny>,
         device: &str,
+        refused: Vec<String>,
         own_memory: bool,
         convert: Option<Py<PyAny>>,
         present: Option<Bound<'_, PyAny>>,
@@ -129,10 +147,10 @@ mod _transship {
     ) -> PyResult<Handle> {
         let py = tree.py();
         released::drain(py);
-        let target = place_of(py, device)?;
+        let target = place::of_name(py, device)?;
         let torch = if own_memory { Torch::loaded(py)? } else { Some(Torch::import(py)?) };
         let begin = Instant::now();
-        let mut rules = Ours::new(py, torch, target, always, present)?;
+        let mut rules = Ours::new(py, torch, target, always, present)?.without(&refused);
         let skeleton = Skeleton::of(tree, &mut rules)?;
         let read = begin.elapsed();
         let mut slots = rules.slots;
@@ -154,7 +172,7 @@ mod _transship {
         names: Option<HashSet<String>>,
     ) -> PyResult<Py<PyDict>> {
         released::drain(py);
-        let target = place_of(py, device)?;
+        let target = place::of_name(py, device)?;
         let loaded = py.detach(|| {
             let mut options = LoadOptions::default();
             if let Some(names) = names {
@@ -173,18 +191,24 @@ mod _transship {
         Ok(tensors.unbind())
     }
 
-    fn place_of(py: Python<'_>, device: &str) -> PyResult<Place> {
-        let error = |error: transship::Error| errors::of(py, &error);
-        let id: DeviceId =
-            device.parse().map_err(|failed: transship::ParseDeviceIdError| error(failed.into()))?;
-        let unsupported = transship::Error::Unsupported { device: id, what: "hold tensors of Python" };
-        Place::of_id(id).ok_or_else(|| error(unsupported))
-    }
-
     /// The devices that there are, by name, beside the host.
     #[pyfunction]
     fn devices() -> Vec<String> {
         transship::Device::list().iter().filter(|id| !id.is_host()).map(ToString::to_string).collect()
+    }
+
+    /// What the library holds, in bytes, by device: tensors in its memory, page-locked blocks in use; and how much it has leaked.
+    #[pyfunction]
+    fn held(py: Python<'_>) -> HashMap<String, u64> {
+        released::drain(py);
+        let mut held = HashMap::from([("leaked".to_owned(), transship::runtime_stats().leaked_bytes)]);
+        for device in place::opened() {
+            let tensors = device.memory().ok().and_then(|memory| memory.tensors);
+            let blocks = device.staging_usage().in_use + device.result_usage().in_use;
+            held.insert(format!("{}, tensors", device.id()), tensors.unwrap_or(0));
+            held.insert(format!("{}, blocks", device.id()), blocks as u64);
+        }
+        held
     }
 
     /// Which ways PyTorch is used by.

@@ -8,9 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::dlpack;
+use crate::dtype;
 use crate::forebear;
+use crate::leaf::Leaf;
 use crate::place::Place;
-use crate::start::Slot;
+use crate::start::{self, Slot};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use crate::tree::{Opened, Rules};
@@ -29,10 +31,17 @@ pub struct Ours<'py> {
     present: Option<Bound<'py, PyAny>>,
     kinds: HashMap<*mut PyTypeObject, (Bound<'py, PyType>, Kind<'py>)>,
     pub slots: Vec<Slot>,
+    /// Types that results must not have: numbers of [`dtype::ALL`].
+    refused: Vec<usize>,
+    /// The leaves as they came, if they are asked for: then what is on the target already is read as well.
+    pub originals: Option<Vec<Bound<'py, PyAny>>>,
 }
 
+/// What a container holds, what makes another one, and what it calls what it holds.
+type Taken<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
 #[derive(Clone)]
-enum Kind<'py> {
+pub enum Kind<'py> {
     List,
     Tuple,
     Dict,
@@ -56,10 +65,46 @@ impl<'py> Ours<'py> {
     ) -> PyResult<Self> {
         let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
         let find = py.import("transship._containers")?.getattr("find")?;
-        Ok(Self { torch, device, target, always, find, present, kinds: HashMap::new(), slots: Vec::new() })
+        let (kinds, slots) = (HashMap::new(), start::slots());
+        Ok(Self {
+            torch,
+            device,
+            target,
+            always,
+            find,
+            present,
+            kinds,
+            slots,
+            refused: Vec::new(),
+            originals: None,
+        })
     }
 
-    fn kind(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Kind<'py>> {
+    /// The same, where results of these types are an error.
+    pub fn without(mut self, refused: &[String]) -> Self {
+        self.refused = refused.iter().filter_map(|name| dtype::number_of_name(name)).collect();
+        self
+    }
+
+    /// The same, with the leaves as they came.
+    pub fn with_originals(mut self) -> Self {
+        self.originals = Some(Vec::new());
+        self
+    }
+
+    pub fn target(&self) -> Place {
+        self.target
+    }
+
+    /// What is on the target already, as the caller asked for it.
+    pub fn presented(&self, object: &Bound<'py, PyAny>) -> PyResult<Slot> {
+        Ok(Slot::There(match &self.present {
+            Some(present) => present.call1((object,))?.unbind(),
+            None => object.clone().unbind(),
+        }))
+    }
+
+    pub fn kind(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Kind<'py>> {
         if let Some((_, kind)) = self.kinds.get(&object.get_type_ptr()) {
             return Ok(kind.clone());
         }
@@ -99,7 +144,7 @@ impl<'py> Ours<'py> {
     /// What becomes of a leaf, with what is there already as the caller asked for it.
     fn settled(&self, object: &Bound<'py, PyAny>, kind: &Kind<'py>) -> PyResult<Option<Slot>> {
         let slot = match (self.slot(object, kind)?, &self.present) {
-            (Some(Slot::There(there)), Some(present)) => Some(Slot::There(present.call1((there,))?.unbind())),
+            (Some(Slot::There(there)), Some(_)) => Some(self.presented(there.bind(object.py()))?),
             (slot, _) => slot,
         };
         let is_kept = matches!(&slot, Some(Slot::There(there)) if there.is(object));
@@ -107,13 +152,25 @@ impl<'py> Ours<'py> {
             let text = "a masked array: a copy would have no mask; copy its `data` and its `mask`, or what `filled` gives";
             return Err(PyTypeError::new_err(text));
         }
-        Ok(slot)
+        match &slot {
+            Some(Slot::Leaf(_, leaf)) if !self.refused.is_empty() => self.check_type(leaf).map(|()| slot),
+            _ => Ok(slot),
+        }
+    }
+
+    fn check_type(&self, leaf: &Leaf) -> PyResult<()> {
+        match self.refused.contains(&leaf.element) {
+            true => Err(not_given(leaf.type_of_elements().name)),
+            false => Ok(()),
+        }
     }
 
     fn slot(&self, object: &Bound<'py, PyAny>, kind: &Kind<'py>) -> PyResult<Option<Slot>> {
         match (kind, self.torch, &self.device) {
             (Kind::Torch, Some(torch), Some(device)) => {
-                forebear::slot(torch, object.clone(), device, Some(self.target), self.always).map(Some)
+                let reads = self.originals.is_some() && torch.read(object)?.is_some();
+                let always = self.always || reads;
+                forebear::slot(torch, object.clone(), device, Some(self.target), always).map(Some)
             }
             (Kind::Own, _, _) => {
                 let leaf = object.cast::<Tensor>()?.get().leaf().clone();
@@ -121,19 +178,20 @@ impl<'py> Ours<'py> {
             }
             (Kind::Dlpack | Kind::Masked, _, _) => {
                 let (capsule, leaf) = dlpack::read(object)?;
-                Ok(Some(self.slot_of(object, &capsule, leaf)))
+                match (self.torch, &self.device) {
+                    (Some(torch), Some(device)) if forebear::is_gathered_between(&leaf, self.target) => {
+                        let tensor = object.py().import("torch")?.call_method1("from_dlpack", (object,))?;
+                        forebear::slot(torch, tensor, device, Some(self.target), self.always).map(Some)
+                    }
+                    _ => Ok(Some(self.slot_of(object, &capsule, leaf))),
+                }
             }
             _ => Ok(None),
         }
     }
 
-    fn slot_of(
-        &self,
-        object: &Bound<'py, PyAny>,
-        keeper: &Bound<'py, PyAny>,
-        leaf: crate::leaf::Leaf,
-    ) -> Slot {
-        if leaf.place == self.target && !self.always {
+    fn slot_of(&self, object: &Bound<'py, PyAny>, keeper: &Bound<'py, PyAny>, leaf: Leaf) -> Slot {
+        if leaf.place == self.target && !self.always && self.originals.is_none() {
             return Slot::There(object.clone().unbind());
         }
         Slot::Leaf(keeper.clone().unbind(), leaf)
@@ -145,6 +203,9 @@ impl<'py> Rules<'py> for Ours<'py> {
         let kind = self.kind(object)?;
         let slot = self.settled(object, &kind)?;
         let is_leaf = slot.is_some();
+        if is_leaf && let Some(originals) = &mut self.originals {
+            originals.push(object.clone());
+        }
         self.slots.extend(slot);
         Ok(is_leaf)
     }
@@ -155,16 +216,23 @@ impl<'py> Rules<'py> for Ours<'py> {
             Kind::Tuple => Some(Opened::Tuple),
             Kind::Dict => Some(Opened::Dict),
             Kind::Container(open) => {
-                let (held, rebuild) =
-                    open.call1((object,))?.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>()?;
+                let (held, rebuild, names) = open.call1((object,))?.extract::<Taken<'py>>()?;
                 let held = held.cast_into::<PyList>().map_err(|_| {
-                    PyTypeError::new_err("what takes a container apart gives a list and a function")
+                    PyTypeError::new_err("what takes a container apart gives a list, a function and names")
                 })?;
-                Some(Opened::Other(held, rebuild))
+                Some(Opened::Other(held, rebuild, names))
             }
             Kind::Torch | Kind::Own | Kind::Dlpack | Kind::Masked | Kind::Same => None,
         })
     }
+}
+
+/// The error for a type that arrays of numpy do not have.
+pub fn not_given(name: &str) -> PyErr {
+    let text = format!(
+        "arrays of numpy have no {name}: install ml_dtypes, which adds that type to numpy, or ask for another one with cast=, or for like=\"dlpack\""
+    );
+    PyTypeError::new_err(text)
 }
 
 fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use pyo3::prelude::*;
 use transship::dlpack::{DLDevice, device_type};
-use transship::{Device, DeviceId, Error, Result, Stream, StreamPriority};
+use transship::{Device, DeviceId, Error, ParseDeviceIdError, Result, Stream, StreamPriority};
+
+use crate::errors;
 
 /// Where memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,6 +107,20 @@ impl Place {
         }
         Ok(streams.entry(key).or_insert(stream).clone())
     }
+}
+
+/// The device of this name, as a place.
+pub fn of_name(py: Python<'_>, device: &str) -> PyResult<Place> {
+    let error = |error: Error| errors::of(py, &error);
+    let id: DeviceId = device.parse().map_err(|failed: ParseDeviceIdError| error(failed.into()))?;
+    let unsupported = Error::Unsupported { device: id, what: "hold tensors of Python" };
+    Place::of_id(id).ok_or_else(|| error(unsupported))
+}
+
+/// The devices that were opened, and the host.
+pub fn opened() -> Vec<Device> {
+    let devices = DEVICES.lock();
+    devices.iter().flat_map(HashMap::values).cloned().chain([Device::host()]).collect()
 }
 
 /// Closes what was opened, as far as nothing uses it any more. Called when the interpreter ends.

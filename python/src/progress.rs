@@ -17,6 +17,8 @@ pub struct Copies {
     state: Mutex<State>,
     changed: Condvar,
     awaiting: Arc<Awaiting>,
+    /// So many of them, the first, have the results.
+    shown: usize,
     /// Whether what was filled is asked for. What is not is let go of once the copies are done: PyTorch's memory is kept by its tensors.
     keeps_tensors: bool,
 }
@@ -40,10 +42,12 @@ enum Copy {
 }
 
 impl Copies {
-    pub fn new(running: Vec<Running>, keeps_tensors: bool) -> Self {
-        let running = running.into_iter().map(|copy| Copy::Running(Box::new(copy))).collect();
-        let state = Mutex::new(State::Running(running));
-        Self { state, changed: Condvar::new(), awaiting: Arc::default(), keeps_tensors }
+    /// `before` are copies that some of `running` come behind.
+    pub fn new(running: Vec<Running>, before: Vec<Running>, keeps_tensors: bool) -> Self {
+        let shown = running.len();
+        let all = running.into_iter().chain(before).map(|copy| Copy::Running(Box::new(copy))).collect();
+        let state = Mutex::new(State::Running(all));
+        Self { state, changed: Condvar::new(), awaiting: Arc::default(), shown, keeps_tensors }
     }
 
     /// Whether they are done, or have failed.
@@ -158,7 +162,9 @@ impl Copies {
 
     fn ask<T>(&self, question: impl Fn(&Running) -> T) -> Option<Vec<T>> {
         match &*self.state.lock() {
-            State::Running(copies) => Some(copies.iter().filter_map(Copy::running).map(question).collect()),
+            State::Running(copies) => {
+                Some(copies.iter().take(self.shown).filter_map(Copy::running).map(question).collect())
+            }
             _ => None,
         }
     }
@@ -179,7 +185,7 @@ impl Copies {
             Ok(copies) if copies.iter().all(|copy| matches!(copy, Copy::Done(_))) => {
                 let mut tensors: Vec<_> = copies.into_iter().filter_map(Copy::done).collect();
                 if !self.keeps_tensors {
-                    tensors.clear();
+                    let_go(mem::take(&mut tensors));
                 }
                 (State::Done(tensors), Ok(true))
             }
@@ -191,6 +197,20 @@ impl Copies {
             wakers.iter().for_each(Waker::wake_by_ref);
         }
         answer
+    }
+}
+
+/// Lets go of what was filled in memory of PyTorch's.
+fn let_go(tensors: Vec<Vec<Tensor>>) {
+    let mut last: Option<&Tensor> = None;
+    for tensor in tensors.iter().flatten() {
+        if last.is_none_or(|last| !last.shares_memory_with(tensor)) {
+            // SAFETY: copies in flight keep the memory, and what else is submitted to a stream uses it through tensors of PyTorch's, whose
+            // allocator orders the next use behind that.
+            let forgotten = unsafe { tensor.forget_streams() };
+            debug_assert!(forgotten.is_ok());
+        }
+        last = Some(tensor);
     }
 }
 

@@ -1,9 +1,10 @@
 //! From a structure of Python to copies that run.
 
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use transship::{MemoryKind, Stream};
@@ -14,7 +15,7 @@ use crate::place::Place;
 use crate::plan::{self, LARGEST_PACKED, Packing, Size};
 use crate::released::{self, Held};
 use crate::torch::Torch;
-use crate::transfer::{Group, How, Item, Launched, Memory, Running, Source, To};
+use crate::transfer::{Beside, Group, How, Item, Launched, Memory, Running, Source, To};
 
 /// What one call asks for.
 #[derive(Debug, Clone, Copy)]
@@ -28,8 +29,13 @@ pub struct Request {
 
 impl Request {
     /// Whether results of leaves from there are page-locked.
-    fn is_pinned(self, from: Place) -> bool {
+    pub fn is_pinned(self, from: Place) -> bool {
         self.target == Place::Host && from != Place::Host && self.how.pinned_staging
+    }
+
+    /// Whether leaves from there are gathered where they are: copies between devices are few then.
+    fn gathers_on(self, from: Place) -> bool {
+        from != Place::Host && self.target != Place::Host && from != self.target
     }
 }
 
@@ -52,10 +58,22 @@ pub struct Started {
     pub chunks: Vec<Py<PyAny>>,
     /// A copy for each place that leaves come from.
     pub running: Vec<Running>,
+    /// What some of them come behind.
+    pub before: Vec<Running>,
     /// How long it took to plan, and to allocate what is filled.
     pub plan: Duration,
     /// How long it took to start the copies.
     pub launch: Duration,
+}
+
+/// How many leaves the last structure had. Mostly the next one has as many.
+static LEAVES: AtomicUsize = AtomicUsize::new(0);
+/// Room is made for so many at most before they are there.
+const MOST_EXPECTED: usize = 1 << 16;
+
+/// Room for the leaves of a structure.
+pub fn slots() -> Vec<Slot> {
+    Vec::with_capacity(LEAVES.load(Ordering::Relaxed).min(MOST_EXPECTED))
 }
 
 /// Starts the copies of all leaves in `slots`, and says there where each goes.
@@ -65,6 +83,7 @@ pub fn start(
     request: Request,
     slots: &mut [Slot],
 ) -> PyResult<Started> {
+    LEAVES.store(slots.len(), Ordering::Relaxed);
     let mut started = Started::default();
     if let Some(torch) = torch.filter(|_| !request.own_memory) {
         slots.iter_mut().try_for_each(|slot| slot.settle_empty(py, torch, request))?;
@@ -73,22 +92,34 @@ pub fn start(
         let begin = Instant::now();
         let leaves: Vec<usize> =
             (0..slots.len()).filter(|number| slots[*number].place() == Some(from)).collect();
-        let planned = Planned::new(py, torch, request, from, &leaves, slots)?;
+        let call = Call { py, torch, request, from, leaves: &leaves };
+        let planned = Planned::new(call, slots)?;
         let is_planned = Instant::now();
-        let Launched { running, results } = planned.start(py, torch, request, from, &leaves, slots)?;
-        planned.settle(py, &leaves, &results, slots, &mut started);
+        let Launched { running, before, results } = planned.start(call, slots)?;
+        planned.settle(call, &results, slots, &mut started);
         started.running.push(running);
+        started.before.extend(before);
         started.plan += is_planned - begin;
         started.launch += is_planned.elapsed();
     }
     Ok(started)
 }
 
+/// What is asked for, of the leaves of one place.
+#[derive(Clone, Copy)]
+struct Call<'a, 'py> {
+    py: Python<'py>,
+    torch: Option<&'a Torch>,
+    request: Request,
+    from: Place,
+    /// Their numbers among the slots.
+    leaves: &'a [usize],
+}
+
 /// Where the leaves of one place go.
 struct Planned {
     /// For each leaf its memory, and the offset there.
     places: Vec<To>,
-    sizes: Vec<Size>,
     /// Chunks, and then memory of single leaves: an object of PyTorch's each.
     memory: Vec<Allocated>,
     chunks: usize,
@@ -97,30 +128,32 @@ struct Planned {
 struct Allocated {
     /// An object of PyTorch's and its address; `None` for memory of the library, which is allocated later.
     object: Option<(Py<PyAny>, u64)>,
+    /// The same on the device that the leaves are on, for those that are gathered there.
+    beside: Option<(Py<PyAny>, u64)>,
     bytes: usize,
 }
 
 impl Planned {
-    fn new(
-        py: Python<'_>,
-        torch: Option<&Torch>,
-        request: Request,
-        from: Place,
-        leaves: &[usize],
-        slots: &[Slot],
-    ) -> PyResult<Self> {
+    fn new(call: Call<'_, '_>, slots: &[Slot]) -> PyResult<Self> {
+        let Call { py, torch, request, from, leaves } = call;
         let pinned = request.is_pinned(from);
-        let sizes = leaves.iter().filter_map(|number| slots[*number].size(py, torch).transpose());
-        let sizes = sizes.collect::<PyResult<Vec<Size>>>()?;
+        let sizes: Vec<Size> = leaves.iter().filter_map(|number| slots[*number].size()).collect();
         let plan = match from {
             Place::Host => plan::pack(&sizes, request.packing),
-            _ => plan::pack_side_by_side(&sizes, request.packing),
+            _ => plan::pack_by_address(&sizes, request.packing),
         };
-        let mut planned = Self { places: Vec::new(), sizes, memory: Vec::new(), chunks: plan.chunks.len() };
+        let mut planned = Self { places: Vec::new(), memory: Vec::new(), chunks: plan.chunks.len() };
         let torch = if request.own_memory { None } else { Some(torch_of(torch)?) };
         for bytes in plan.chunks {
-            let object = torch.map(|torch| torch.allocate(py, bytes, request.target, pinned)).transpose()?;
-            planned.memory.push(Allocated::new(torch.zip(object), bytes)?);
+            let allocate = |place| torch.map(|torch| torch.allocate(py, bytes, place, pinned)).transpose();
+            let mut memory = Allocated::new(torch.zip(allocate(request.target)?), bytes)?;
+            // Without room there the leaves go one by one.
+            if request.gathers_on(from)
+                && let Ok(beside) = allocate(from)
+            {
+                memory.beside = Allocated::new(torch.zip(beside), bytes)?.object;
+            }
+            planned.memory.push(memory);
         }
         for (number, place) in leaves.iter().zip(plan.places) {
             let place = match (place, &slots[*number]) {
@@ -139,21 +172,14 @@ impl Planned {
         Ok(planned)
     }
 
-    fn start(
-        &self,
-        py: Python<'_>,
-        torch: Option<&Torch>,
-        request: Request,
-        from: Place,
-        leaves: &[usize],
-        slots: &[Slot],
-    ) -> PyResult<Launched> {
+    fn start(&self, call: Call<'_, '_>, slots: &[Slot]) -> PyResult<Launched> {
+        let Call { py, torch, request, from, leaves } = call;
         let (mut items, mut sources) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
-        for ((number, to), size) in leaves.iter().zip(&self.places).zip(&self.sizes) {
+        for (number, to) in leaves.iter().zip(&self.places) {
             let Slot::Leaf(object, leaf) = &slots[*number] else { continue };
             let kind =
                 if from == Place::Host { kind_of(torch, object.bind(py), leaf)? } else { MemoryKind::Device };
-            items.push(Item { leaf, size: *size, kind, to: *to });
+            items.push(Item { leaf, kind, to: *to });
             sources.push(object.clone_ref(py));
         }
         let kind = match request.target {
@@ -182,16 +208,17 @@ impl Planned {
     /// Says in the slots what they have come to. The chunks go to those that are there.
     fn settle(
         self,
-        py: Python<'_>,
-        leaves: &[usize],
+        Call { py, leaves, .. }: Call<'_, '_>,
         results: &[(usize, usize)],
         slots: &mut [Slot],
         started: &mut Started,
     ) {
         for ((number, To { memory, offset }), (tensor, at)) in leaves.iter().zip(self.places).zip(results) {
             let slot = &mut slots[*number];
-            let Slot::Leaf(_, leaf) = slot else { continue };
-            let leaf = leaf.clone();
+            if slot.place().is_none() {
+                continue;
+            }
+            let Slot::Leaf(_, leaf) = mem::replace(slot, Slot::There(py.None())) else { continue };
             *slot = match &self.memory[memory].object {
                 None => Slot::Own { copy: started.running.len(), tensor: *tensor, offset: *at, leaf },
                 Some((object, _)) if memory >= self.chunks => Slot::There(object.clone_ref(py)),
@@ -209,7 +236,7 @@ impl Allocated {
             let address = torch.address_of(&object)?;
             Ok::<_, PyErr>((object.unbind(), address))
         };
-        Ok(Self { object: object.map(with_address).transpose()?, bytes })
+        Ok(Self { object: object.map(with_address).transpose()?, beside: None, bytes })
     }
 
     fn lend(&self, py: Python<'_>, kind: MemoryKind, locking: Option<Place>) -> Memory {
@@ -217,7 +244,12 @@ impl Allocated {
             Some((object, address)) => Source::Lent(*address, kind, Held::new(vec![object.clone_ref(py)])),
             None => Source::Own(locking),
         };
-        Memory::of_bytes(source, self.bytes)
+        let beside = self.beside.as_ref().map(|(object, address)| Beside {
+            address: *address,
+            bytes: self.bytes,
+            held: Held::new(vec![object.clone_ref(py)]),
+        });
+        Memory { beside, ..Memory::of_bytes(source, self.bytes) }
     }
 }
 
@@ -227,14 +259,18 @@ fn torch_of(torch: Option<&Torch>) -> PyResult<&Torch> {
 
 /// The stream to copy on, and one that it comes behind. With PyTorch that is its current one. Without, it is one of the library's own, and
 /// comes behind the default stream of the source: in its order others have handed their tensors out.
-fn streams(
+pub fn streams(
     py: Python<'_>,
     torch: Option<&Torch>,
     target: Place,
     from: Place,
 ) -> PyResult<(Option<Stream>, Option<Stream>)> {
     let of_torch = |torch: &Torch, place: Place| {
-        let handle = torch.current_stream(py, place)?;
+        // A device that is not there is an error of the library's, as it is without PyTorch.
+        let handle = torch.current_stream(py, place).map_err(|error| match place.device() {
+            Ok(_) => error,
+            Err(missing) => errors::of(py, &missing),
+        })?;
         // SAFETY: PyTorch destroys no stream of its pools. Who gives it one of somebody else's keeps that while he copies.
         unsafe { place.stream(handle) }.map_err(|error| errors::of(py, &error))
     };
@@ -259,7 +295,11 @@ fn streams(
 }
 
 /// Whether the memory of a leaf on the host is page-locked. Asked where that matters: small ones are staged anyway.
-fn kind_of(torch: Option<&Torch>, object: &Bound<'_, PyAny>, leaf: &Leaf) -> PyResult<MemoryKind> {
+pub fn kind_of(torch: Option<&Torch>, object: &Bound<'_, PyAny>, leaf: &Leaf) -> PyResult<MemoryKind> {
+    #[cfg(target_os = "linux")]
+    if let Some(kind) = crate::slots::kind_of(leaf.address, leaf.bytes) {
+        return Ok(kind);
+    }
     let is_large = leaf.bytes > LARGEST_PACKED && torch.is_some_and(|torch| torch.is_tensor(object));
     let is_pinned = is_large && object.call_method0("is_pinned")?.is_truthy()?;
     Ok(if is_pinned { MemoryKind::Pinned } else { MemoryKind::Pageable })
@@ -267,13 +307,30 @@ fn kind_of(torch: Option<&Torch>, object: &Bound<'_, PyAny>, leaf: &Leaf) -> PyR
 
 /// Where leaves come from, each once.
 fn places(slots: &[Slot]) -> Vec<Place> {
-    let mut places: Vec<Place> = slots.iter().filter_map(Slot::place).collect();
+    let mut places: Vec<Place> = Vec::new();
+    for place in slots.iter().filter_map(Slot::place) {
+        if places.last() != Some(&place) && !places.contains(&place) {
+            places.push(place);
+        }
+    }
     places.sort_unstable();
-    places.dedup();
     places
 }
 
 impl Slot {
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        match self {
+            Self::There(object) => Self::There(object.clone_ref(py)),
+            Self::Leaf(object, leaf) => Self::Leaf(object.clone_ref(py), leaf.clone()),
+            Self::Part { chunk, offset, leaf } => {
+                Self::Part { chunk: *chunk, offset: *offset, leaf: leaf.clone() }
+            }
+            Self::Own { copy, tensor, offset, leaf } => {
+                Self::Own { copy: *copy, tensor: *tensor, offset: *offset, leaf: leaf.clone() }
+            }
+        }
+    }
+
     /// Shows the garbage collector its object.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
@@ -282,7 +339,7 @@ impl Slot {
         }
     }
 
-    fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<Place> {
         match self {
             Self::Leaf(_, leaf) => Some(leaf.place),
             _ => None,
@@ -290,20 +347,11 @@ impl Slot {
     }
 
     /// `None` for what is no leaf to be copied.
-    fn size(&self, py: Python<'_>, torch: Option<&Torch>) -> PyResult<Option<Size>> {
-        let Self::Leaf(object, leaf) = self else { return Ok(None) };
-        let element = leaf.type_of_elements().bytes();
-        let may_lie_beside = leaf.place != Place::Host && leaf.bytes <= LARGEST_PACKED;
-        let object = object.bind(py);
-        let allocation = match torch.filter(|torch| may_lie_beside && torch.is_tensor(object)) {
-            Some(_) => {
-                let offset: u64 = object.call_method0(intern!(py, "storage_offset"))?.extract()?;
-                offset.checked_mul(element as u64).and_then(|offset| leaf.address.checked_sub(offset))
-            }
-            None => None,
-        };
+    fn size(&self) -> Option<Size> {
+        let Self::Leaf(_, leaf) = self else { return None };
         let is_contiguous = leaf.order == Order::Contiguous;
-        Ok(Some(Size { bytes: leaf.bytes, element, is_contiguous, address: leaf.address, allocation }))
+        let element = leaf.type_of_elements().bytes();
+        Some(Size { bytes: leaf.bytes, element, is_contiguous, address: leaf.address })
     }
 
     /// Of a leaf without elements nothing is copied.

@@ -50,7 +50,8 @@ impl Tensor {
 fn address_of(memory: &transship::Tensor, place: Place) -> transship::Result<u64> {
     match place {
         _ if memory.nbytes() == 0 => Ok(0),
-        Place::Host => Ok(memory.as_bytes()?.as_ptr().expose_provenance() as u64),
+        Place::Host if memory.is_contiguous() => Ok(memory.as_bytes()?.as_ptr().expose_provenance() as u64),
+        // With gaps on the host as well: such as were copied as they lay.
         _ => Ok(memory.address()?.unwrap_or(0)),
     }
 }
@@ -85,6 +86,20 @@ impl Tensor {
     #[getter]
     fn nbytes(&self) -> usize {
         self.leaf.bytes
+    }
+
+    /// Its memory as unsigned integers of the size of its elements, for libraries that do not have their type.
+    fn bits(&self) -> PyResult<Self> {
+        let name = match self.leaf.type_of_elements().bytes() {
+            1 => "uint8",
+            2 => "uint16",
+            4 => "uint32",
+            8 => "uint64",
+            _ => return Err(PyValueError::new_err("there are no integers of that size")),
+        };
+        let mut leaf = self.leaf.clone();
+        leaf.element = dtype::number_of_name(name).unwrap_or(leaf.element);
+        Ok(Self { leaf, memory: self.memory.clone() })
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -9,8 +9,8 @@ use transship::{
 
 use crate::gather::Blocks;
 use crate::leaf::{Leaf, Order};
+use crate::on_source::OnSource;
 use crate::place::Place;
-use crate::plan::Size;
 use crate::released::Held;
 
 /// How the library shall copy.
@@ -24,7 +24,6 @@ pub struct How {
 /// A leaf, and where its copy goes.
 pub struct Item<'a> {
     pub leaf: &'a Leaf,
-    pub size: Size,
     /// Of the leaf: page-locked memory needs no staging.
     pub kind: MemoryKind,
     pub to: To,
@@ -44,6 +43,15 @@ pub struct Memory {
     pub dtype: DType,
     pub shape: Vec<usize>,
     pub bytes: usize,
+    /// As much memory of the device that the leaves are on, where they are gathered before they go to another device.
+    pub beside: Option<Beside>,
+}
+
+/// Memory of PyTorch's.
+pub struct Beside {
+    pub address: u64,
+    pub bytes: usize,
+    pub held: Held,
 }
 
 /// Whose it is.
@@ -72,14 +80,18 @@ pub type Running = CopyHandle<Vec<Tensor>>;
 /// A copy, and where its results are.
 pub struct Launched {
     pub running: Running,
+    /// What it comes behind, if its leaves are gathered on their device first.
+    pub before: Option<Running>,
     /// For each item the number of the tensor that it is in, and the offset there, in bytes.
     pub results: Vec<(usize, usize)>,
 }
 
 impl Group<'_> {
     /// Starts the copy of all items. Needs no GIL, and takes none.
-    pub fn start(self, target: Place, how: How) -> Result<Launched> {
+    pub fn start(mut self, target: Place, how: How) -> Result<Launched> {
         let device = target.device()?;
+        let owner = SharedOwner::new(self.sources, &self.from.device()?);
+        let on_source = OnSource::gather(&self.items, &mut self.memory, &owner, self.behind.as_ref());
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
         }
@@ -87,25 +99,30 @@ impl Group<'_> {
         let blocks = if gathers { Blocks::of(&self.items, &self.memory, &device) } else { Blocks::none() };
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
-        let owner = SharedOwner::new(self.sources, &self.from.device()?);
-        let is_gathered: Vec<bool> = self.items.iter().map(|item| blocks.add(item)).collect();
-        let (mut sources, mut targets, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        let is_gathered: Vec<bool> =
+            self.items.iter().map(|item| on_source.has(item) || blocks.add(item)).collect();
+        let (mut sources, mut targets) = (Vec::new(), Vec::new());
         let mut of_memory = vec![0; memory.len()];
-        for (number, block) in blocks.into_tensors() {
+        for (number, block) in blocks.into_tensors().chain(on_source.tensors) {
             of_memory[number] = sources.len();
             sources.push(block);
             targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
         }
-        let (ranges, of_ranges) = ranges(&self.items, &is_gathered);
-        for (item, range) in self.items.iter().zip(of_ranges) {
-            results.push(match range {
-                Some((number, offset)) => (sources.len() + number, offset),
-                None => (of_memory[item.to.memory], item.to.offset),
-            });
-        }
-        for range in ranges {
-            sources.push(range.source(&owner, self.from)?);
-            targets.push(range.target(memory.get(range.first.to.memory).ok_or(Error::Taken)?)?);
+        let items = || self.items.iter().zip(&is_gathered);
+        let mut next = sources.len();
+        let results = items().map(|(item, is_gathered)| match is_gathered {
+            true => (of_memory[item.to.memory], item.to.offset),
+            false => {
+                next += 1;
+                (next - 1, 0)
+            }
+        });
+        let results = results.collect();
+        let single: Vec<&Item<'_>> =
+            items().filter(|(_, gathered)| !**gathered).map(|(item, _)| item).collect();
+        sources.extend(lend(&owner, single.iter().copied())?);
+        for item in single {
+            targets.push(item.target(memory.get(item.to.memory).ok_or(Error::Taken)?)?);
         }
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
@@ -113,12 +130,12 @@ impl Group<'_> {
         if let Some(stream) = &self.stream {
             options = options.stream(stream);
         }
-        Ok(Launched { running: start(sources, targets, options)?, results })
+        Ok(Launched { running: start(sources, targets, options)?, before: on_source.copy, results })
     }
 }
 
 /// What the caller's thread cannot do without waiting is done by threads of the library after all.
-fn start(sources: Vec<Tensor>, targets: Vec<Tensor>, options: CopyOptions) -> Result<Running> {
+pub fn start(sources: Vec<Tensor>, targets: Vec<Tensor>, options: CopyOptions) -> Result<Running> {
     start_copy_into(sources, targets, options.clone()).or_else(|failed| {
         let is_busy = matches!(failed.error(), Error::Busy { .. });
         match failed.error().clone() {
@@ -136,7 +153,7 @@ fn start(sources: Vec<Tensor>, targets: Vec<Tensor>, options: CopyOptions) -> Re
 impl Memory {
     /// Memory for any leaf, or parts of it for several.
     pub fn of_bytes(source: Source, bytes: usize) -> Self {
-        Self { source, dtype: DType::U8, shape: vec![bytes], bytes }
+        Self { source, dtype: DType::U8, shape: vec![bytes], bytes, beside: None }
     }
 
     /// Makes it that of a leaf with gaps, which is copied element by element.
@@ -162,60 +179,28 @@ impl Memory {
     }
 }
 
-/// Leaves that lie side by side in one allocation, and whose copies do so as well: they are copied at once, with what is between them.
-struct Range<'a> {
-    first: &'a Item<'a>,
-    bytes: usize,
-}
-
-/// The ranges that items which are not gathered make, and for each of these items the number of its range and the offset there, in bytes.
-fn ranges<'a>(items: &'a [Item<'a>], is_gathered: &[bool]) -> (Vec<Range<'a>>, Vec<Option<(usize, usize)>>) {
-    let (mut ranges, mut of_items) = (Vec::<Range<'a>>::new(), vec![None; items.len()]);
-    let mut numbers: Vec<usize> = (0..items.len()).filter(|number| !is_gathered[*number]).collect();
-    numbers.sort_by_key(|number| (items[*number].to.memory, items[*number].to.offset));
-    let mut before: Option<&Item<'_>> = None;
-    for number in numbers {
-        let item = &items[number];
-        match ranges.last_mut().filter(|_| before.is_some_and(|before| item.is_beside(before))) {
-            Some(range) => range.bytes = item.to.offset - range.first.to.offset + item.leaf.bytes,
-            None => ranges.push(Range { first: item, bytes: item.leaf.bytes }),
-        }
-        let range = ranges.len() - 1;
-        of_items[number] = Some((range, item.to.offset - ranges[range].first.to.offset));
-        before = Some(item);
-    }
-    (ranges, of_items)
+/// The memory of `items`, as tensors to copy.
+pub fn lend<'a>(owner: &SharedOwner, items: impl Iterator<Item = &'a Item<'a>>) -> Result<Vec<Tensor>> {
+    let pieces = items.map(Item::source).collect::<Result<Vec<_>>>()?;
+    // SAFETY: the owner keeps the objects that this memory is of. That others may write it meanwhile is said in the documentation, and is the
+    // same for every library that takes tensors of Python: it is read through raw pointers.
+    unsafe { owner.tensors(pieces) }
 }
 
 impl Item<'_> {
-    /// Whether it lies behind `before`, and its copy as far behind the copy of that.
-    fn is_beside(&self, before: &Self) -> bool {
-        let is_plain = self.leaf.order != Order::Strided && before.leaf.order != Order::Strided;
-        let distance = self.size.distance_from(&before.size);
-        let is_same =
-            distance.is_some_and(|distance| before.to.offset.checked_add(distance) == Some(self.to.offset));
-        is_plain && self.to.memory == before.to.memory && is_same
-    }
-}
-
-impl Range<'_> {
-    fn source(&self, owner: &SharedOwner, from: Place) -> Result<Tensor> {
-        let leaf = self.first.leaf;
-        let kind = if from == Place::Host { self.first.kind } else { MemoryKind::Device };
+    fn source(&self) -> Result<(RawMemory, Layout)> {
+        let leaf = self.leaf;
         let layout = match leaf.order {
-            Order::Contiguous | Order::Dense => Layout::contiguous(DType::U8, &[self.bytes])?,
+            Order::Contiguous | Order::Dense => Layout::contiguous(DType::U8, &[leaf.bytes])?,
             Order::Strided => Layout::strided(carrier(leaf), &sizes(leaf.shape()), &sizes(leaf.strides()))?,
         };
-        let memory = RawMemory::new(leaf.address, layout.span(), kind);
-        // SAFETY: the owner keeps the objects that this memory is of; what is between two of them is of the same allocation. That others may
-        // write it meanwhile is said in the documentation, and is the same for every library that takes tensors of Python: it is read
-        // through raw pointers.
-        unsafe { owner.tensor(memory, layout) }
+        Ok((RawMemory::new(leaf.address, layout.span(), self.kind), layout))
     }
 
-    fn target(&self, memory: &Tensor) -> Result<Tensor> {
-        match self.first.leaf.order {
-            Order::Contiguous | Order::Dense => memory.narrow(0, self.first.to.offset, self.bytes),
+    /// Its place in `memory`.
+    pub fn target(&self, memory: &Tensor) -> Result<Tensor> {
+        match self.leaf.order {
+            Order::Contiguous | Order::Dense => memory.narrow(0, self.to.offset, self.leaf.bytes),
             Order::Strided => Ok(memory.clone()),
         }
     }
@@ -233,6 +218,6 @@ fn carrier(leaf: &Leaf) -> DType {
 }
 
 /// Of a leaf none is negative.
-fn sizes(numbers: &[i64]) -> Vec<usize> {
+pub fn sizes(numbers: &[i64]) -> Vec<usize> {
     numbers.iter().map(|number| usize::try_from(*number).unwrap_or(0)).collect()
 }

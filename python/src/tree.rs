@@ -7,6 +7,9 @@ use pyo3::type_object::PyTypeInfo;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
+mod pair;
+mod paths;
+
 /// A structure without its leaves. Containers come before what they hold.
 #[derive(Default)]
 pub struct Skeleton {
@@ -17,11 +20,14 @@ pub struct Skeleton {
     same: Vec<Py<PyAny>>,
     /// What puts other containers together out of the list of what they held.
     rebuild: Vec<Py<PyAny>>,
+    /// For each of these, what it called what it held: a list of keys, a tuple of names, or `None`.
+    names: Vec<Py<PyAny>>,
     leaves: usize,
     /// Where the first error was, from the inside out.
     failed_at: Vec<String>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// The next leaf.
     Leaf,
@@ -51,8 +57,9 @@ pub enum Opened<'py> {
     List,
     Tuple,
     Dict,
-    /// What it holds, and what makes one like it out of a list of as many others.
-    Other(Bound<'py, PyList>, Bound<'py, PyAny>),
+    /// What it holds, what makes one like it out of a list of as many others, and what it calls them: a list of keys, a tuple of names,
+    /// or `None`.
+    Other(Bound<'py, PyList>, Bound<'py, PyAny>, Bound<'py, PyAny>),
 }
 
 impl Skeleton {
@@ -77,7 +84,8 @@ impl Skeleton {
 
     /// Shows the garbage collector all objects.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.keys.iter().chain(&self.same).chain(&self.rebuild).try_for_each(|object| visit.call(object))
+        let others = self.rebuild.iter().chain(&self.names);
+        self.keys.iter().chain(&self.same).chain(others).try_for_each(|object| visit.call(object))
     }
 
     /// Says in a note where the leaf is (Python 3.11 and newer).
@@ -134,13 +142,13 @@ impl Skeleton {
                 items.try_for_each(|(index, item)| self.add_at(&item, rules, || format!("[{index}]")))
             }
             Opened::Dict => self.add_dict(object.cast()?, rules),
-            Opened::Other(held, rebuild) => {
+            Opened::Other(held, rebuild, names) => {
                 self.steps.push(Step::Other(held.len()));
                 self.rebuild.push(rebuild.unbind());
-                let step = |index| format!(".{}[{index}]", object.get_type());
-                held.iter()
-                    .enumerate()
-                    .try_for_each(|(index, item)| self.add_at(&item, rules, || step(index)))
+                self.names.push(names.clone().unbind());
+                let mut items = held.iter().enumerate();
+                items
+                    .try_for_each(|(index, item)| self.add_at(&item, rules, || paths::step_of(&names, index)))
             }
         }
     }

@@ -1,6 +1,7 @@
 """Devices through ``transship.start_copy`` without PyTorch: on real ones, and on the stand-in for libcuda."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import random
@@ -163,3 +164,146 @@ def test_dropping_handles_in_flight():
         for _ in range(10):
             transship.start_copy([np.ones(n), np.ones(5)], DEVICES[0], like="dlpack")
     assert down(transship.start_copy([np.ones(3)], DEVICES[0], like="dlpack").get())[0].sum() == 3
+
+
+class Strided:
+    """Every ``step``-th element of a matrix's rows, or the first one again and again, of a library that says so by DLPack."""
+
+    def __init__(self, tensor, step):
+        self.tensor, self.step = tensor, step
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, stream=None):
+        capsule = self.tensor.__dlpack__(stream=stream)
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        described = DLTensor.from_address(get(capsule, b"dltensor"))
+        described.shape[1] //= self.step or 1
+        described.strides[1] *= self.step
+        return capsule
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+# Deliberate bug: `source` in `transfer.rs` makes every leaf contiguous.
+@pytest.mark.parametrize("kind", ["u1", "f4", "c16"])
+def test_strided_tensors_of_dlpack(kind):
+    array = (np.arange(40 * 12) % 251).astype(kind).reshape(40, 12)
+    up = transship.start_copy(array, DEVICES[0], like="dlpack").get()
+    expected = array[:, ::3]
+    for target in ["cpu", *FOUND[:2]]:
+        there = transship.start_copy([Strided(up, 3), up], target, like="dlpack", copy=True).get()
+        assert_arrays(down(there), [expected, array])
+    repeated = np.broadcast_to(array[:, :1], array.shape)
+    for options in ({"pinned": False}, {}):
+        for handle in transship.start_copy_to_all([Strided(up, 3), Strided(up, 0), up], ["cpu", "cpu"], like="numpy", **options):
+            assert_arrays(handle.get(), [expected, repeated, array])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_into_memory_that_is_held(seed):
+    rng = random.Random(seed)
+    arrays = random_arrays(rng, 40)
+    held = transship.start_copy([np.zeros_like(array) for array in arrays], DEVICES[0], like="dlpack").get()
+    addresses = [tensor.__dlpack__() for tensor in held]
+    result = transship.start_copy_into(arrays, held).get()
+    del addresses
+    assert all(one is other for one, other in zip(result, held))
+    assert_arrays(down(held), arrays)
+    host = [np.zeros(array.shape, array.dtype) for array in arrays]
+    transship.start_copy_into(held, host).get()
+    assert_arrays(host, arrays)
+    matrices = [np.zeros((*array.shape, 3), array.dtype) for array in arrays]
+    transship.start_copy_into(held, [matrix[..., 1] for matrix in matrices]).get()
+    assert_arrays([matrix[..., 1] for matrix in matrices], arrays)
+    assert not any(matrix[..., 0].any() or matrix[..., 2].any() for matrix in matrices)
+
+
+@two_devices
+def test_into_memory_of_another_device():
+    arrays = random_arrays(random.Random(3), 30)
+    first = transship.start_copy(arrays, DEVICES[0], like="dlpack").get()
+    second = transship.start_copy([np.zeros_like(array) for array in arrays], DEVICES[1], like="dlpack").get()
+    transship.start_copy_into(first, second).get()
+    assert_arrays(down(second), arrays)
+    with pytest.raises(ValueError, match=r"\[1\] lies on another device"):
+        transship.start_copy_into([np.ones(3), np.ones(3)], [first[0], second[0]])
+
+
+# Deliberate bugs: `in_groups` in `typed.rs` puts all into one group; `is_flat` in `launch` is always true.
+@pytest.mark.parametrize("target", ["up", "down", "there", "across"])
+def test_casts(target):
+    array = (np.arange(40 * 12) % 251).astype("f4").reshape(40, 12)
+    arrays = [np.linspace(-3, 3, n, dtype=dtype) for n in (1, 7, 3000) for dtype in ("f2", "f4", "f8")] + [np.arange(9, dtype="u1"), array]
+    source, place = arrays, DEVICES[0]
+    if target != "up":
+        source = transship.start_copy(arrays, DEVICES[0], like="dlpack").get()
+        source[-1] = Strided(source[-1], 3)
+        arrays = [*arrays[:-1], array[:, ::3]]
+        place = {"down": "cpu", "there": DEVICES[0], "across": FOUND[-1]}[target]
+    to = ["float16", "float32", "float64", None]
+    cast = lambda path, leaf: transship.Cast("float32", scale=0.5, bias=1) if path[0] == len(arrays) - 2 else to[path[0] % 4]
+    results = transship.start_copy(source, place, cast=cast, like="dlpack", copy=True).get()
+    expected = [array.astype(to[number % 4] or array.dtype) for number, array in enumerate(arrays)]
+    expected[-2] = arrays[-2].astype("f4") * np.float32(0.5) + np.float32(1)
+    assert_arrays(down(results), expected)
+
+
+def test_integers_of_a_device_saturate_or_are_refused():
+    up = transship.start_copy([np.array([1, 300, -5])], DEVICES[0], like="dlpack").get()
+    with pytest.raises(transship.Error, match=r"\[0\].*saturating"):
+        transship.start_copy(up, "cpu", like="numpy", cast="uint8")
+    assert transship.start_copy(up, "cpu", like="numpy", cast=transship.Cast("uint8", saturating=True)).get()[0].tolist() == [1, 255, 0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_to_all(seed):
+    rng = random.Random(seed)
+    arrays = random_arrays(rng, rng.randrange(1, 60))
+    there = transship.start_copy(random_arrays(rng, 5), DEVICES[0], like="dlpack").get()
+    devices = [*FOUND, "cpu", DEVICES[0]]
+    options = {"packing": rng.random() < 0.7, "alignment": rng.choice([1, 3, 16, 24]), "background": rng.random() < 0.5}
+    handles = transship.start_copy_to_all([*arrays, *there], devices, like="dlpack", **options)
+    expected = [*arrays, *down(there)]
+    for handle, device in zip(handles, devices):
+        results = handle.get()
+        assert all(tensor.device == device for tensor in results if isinstance(tensor, transship.Tensor) and device != "cpu")
+        assert_arrays(down(results), expected)
+        if device == DEVICES[0]:
+            assert all(one is other for one, other in zip(results[len(arrays) :], there))
+
+
+def test_to_all_again_and_again_from_threads():
+    failures = []
+
+    def work(seed):
+        try:
+            rng = random.Random(seed)
+            for _ in range(5):
+                arrays = random_arrays(rng, 20)
+                handles = transship.start_copy_to_all(arrays, FOUND, like="dlpack")
+                if rng.random() < 0.3:
+                    handles.pop(rng.randrange(len(handles)))
+                for handle in handles:
+                    assert_arrays(down(handle.get()), arrays)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

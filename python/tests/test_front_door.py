@@ -498,6 +498,7 @@ def test_an_interrupt_ends_waiting_and_not_the_copy():
     program = """
         import signal, threading, os, time
         import numpy as np, transship
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Started in the background, a program ignores it.
         handle = transship.start_copy([np.ones(1 << 24), np.ones(3)], "cpu", copy=True)
         try:
             threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

@@ -127,8 +127,7 @@ def test_what_is_there_already_is_kept():
     assert result[0] is here
 
 
-# Deliberate bug: `distance_from` in `plan.rs` leaves the allocation out; `place_beside` the alignment; `is_beside` in `transfer.rs` the offsets;
-# `is_for_pytorch_to_gather` in `forebear.rs` the change of the device.
+# Deliberate bug: `is_gathered_between` in `forebear.rs` leaves the change of the device out.
 def test_leaves_that_lie_side_by_side():
     packed = start_copy([torch.arange(n, dtype=dtype) for n in (1, 3, 50) for dtype in (torch.uint8, torch.float32, torch.float64)], GPU).get()
     block = torch.arange(4096, dtype=torch.float32, device=GPU)
@@ -443,3 +442,125 @@ def test_the_other_gpu_while_one_is_current():
         assert start_copy([torch.ones(2), torch.ones(3)], "cuda").get()[0].device == torch.device("cuda:1")
 
 
+@pytest.mark.parametrize("seed", seeds(10))
+def test_into_memory_that_is_held(seed):
+    rng = random.Random(seed)
+    tensors = [torch.randn(tuple(rng.randrange(1, 20) for _ in range(rng.randrange(3)))) for _ in range(60)] + [torch.randn(1 << 20)]
+    held = transship.start_copy([torch.zeros_like(tensor) for tensor in tensors], GPU).get()
+    addresses = [tensor.data_ptr() for tensor in held]
+    result = transship.start_copy_into(tensors, held).get()
+    assert all(one is other for one, other in zip(result, held)) and addresses == [tensor.data_ptr() for tensor in held]
+    assert_copied(held, tensors, on(GPU))
+    down = [torch.zeros_like(tensor) for tensor in tensors]
+    transship.start_copy_into(held, down).get()
+    assert_copied(down, tensors, on("cpu"))
+    matrix = torch.zeros(len(tensors[0].flatten()), 4, device=GPU)
+    # Columns of one matrix lie within each other: those of sources on two devices are two calls.
+    transship.start_copy_into([tensors[0].flatten()], [matrix[:, 1]]).get()
+    transship.start_copy_into([held[0].flatten()], [matrix[:, 3]]).get()
+    assert_same(matrix[:, 1], tensors[0].flatten())
+    assert_same(matrix[:, 3], tensors[0].flatten())
+    assert not matrix[:, 0].any() and not matrix[:, 2].any()
+
+
+# Deliberate bug: `streams` in `into.rs` are asked for without PyTorch.
+def test_filling_comes_behind_what_the_current_stream_does_with_it():
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        held = torch.zeros(1 << 20, device=GPU)
+        torch.cuda._sleep(200_000_000)
+        doubled = held * 2
+        held.fill_(9)
+        transship.start_copy_into([torch.full((1 << 20,), 3.0)], [held]).get()
+        assert float(doubled.sum()) == 0 and bool((held == 3).all())
+
+
+def test_a_parameter_is_filled_and_autograd_notices():
+    layer = torch.nn.Linear(8, 8, device=GPU)
+    saved = (layer.weight * torch.ones(8, 8, device=GPU, requires_grad=True)).sum()
+    with torch.no_grad():
+        transship.start_copy_into(torch.ones(8, 8), layer.weight).get()
+    assert bool((layer.weight == 1).all())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.backward()
+
+
+CASTS = [("float32", "bfloat16"), ("float32", "float64"), ("float64", "float16"), ("bfloat16", "float32"), ("uint8", "float16"), ("int32", "int64")]
+
+
+@pytest.mark.parametrize("memory", ["torch", "transship"])
+@pytest.mark.parametrize("before, after", CASTS, ids=str)
+def test_casts_up_down_and_there(before, after, memory):
+    source, target = getattr(torch, before), getattr(torch, after)
+    tensors = [torch.randint(0, 100, (n,)).to(source) for n in (1, 7, 300, 300_000)] + [torch.randint(0, 100, (30, 40)).to(source)[:, ::3]]
+    expected = [tensor.to(target) for tensor in tensors]
+    options = {"cast": {source: target}, "memory": memory}
+    assert_copied(transship.start_copy(tensors, GPU, **options).get(), expected, on(GPU))
+    up = transship.start_copy(tensors, GPU).get()
+    up[-1] = torch.randint(0, 100, (30, 40), device=GPU).to(source)[:, ::3]
+    expected[-1] = up[-1].cpu().to(target)
+    assert_copied(transship.start_copy(up, GPU, **options).get(), expected, on(GPU))
+    assert_copied(transship.start_copy(up, "cpu", **options).get(), expected, on("cpu"))
+
+
+def test_images_become_numbers():
+    images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8).to(memory_format=torch.channels_last)
+    result = transship.start_copy([images], GPU, cast=transship.Cast("float32", scale=1 / 255, bias=-0.5)).get()[0]
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(result.cpu(), images.float() * torch.tensor(1 / 255) - 0.5)
+
+
+def test_casts_share_a_storage_of_pytorch():
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    results = transship.start_copy([torch.ones(n) for n in range(1, 50)], GPU, cast=torch.float16).get()
+    assert len(storages(results)) == 1 and torch.cuda.memory_allocated() > before
+    results[0].record_stream(torch.cuda.current_stream())
+
+
+def test_out_of_memory_of_a_cast_is_that_of_pytorch():
+    torch.cuda.set_per_process_memory_fraction((1 << 30) / torch.cuda.mem_get_info()[1])
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            transship.start_copy([torch.empty(1 << 30, dtype=torch.uint8)], GPU, cast="float32")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("memory", ["torch", "transship"])
+@pytest.mark.parametrize("seed", seeds(8))
+def test_to_all(seed, memory):
+    rng = random.Random(seed)
+    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] + ["cpu"]
+    data = [random_tree(rng, device=rng.choice(["cpu", "cpu", GPU])) for _ in range(6)]
+    for handle, device in zip(transship.start_copy_to_all(data, devices, memory=memory), devices):
+        assert_copied(handle.get(), data, on(device))
+
+
+@two_gpus
+def test_to_all_is_in_order_on_each_current_stream():
+    streams = [torch.cuda.Stream(f"cuda:{number}") for number in range(2)]
+    for stream in streams:
+        spin(stream)
+    with torch.cuda.stream(streams[0]), torch.cuda.stream(streams[1]):
+        handles = transship.start_copy_to_all([torch.ones(3), torch.ones(1 << 18)], ["cuda:0", "cuda:1"])
+        assert not handles[0].ready() and not handles[1].ready()
+        for handle in handles:
+            assert float(handle.get()[1].sum()) == 1 << 18
+
+
+@two_gpus
+def test_strided_tensors_of_dlpack_between_gpus():
+    class Foreign:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **options):
+            return self.tensor.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    base = torch.arange(4000.0, device=GPU).reshape(40, 100)
+    result = transship.start_copy([Foreign(base[:, ::3]), Foreign(base.t()[3:50])], "cuda:1").get()
+    assert_copied(result, [base[:, ::3], base.t()[3:50]], on("cuda:1"))

@@ -204,3 +204,9 @@ def test_files_that_are_none(tmp_path):
     for name in ("none.safetensors", "missing.safetensors"):
         with pytest.raises(transship.Error, match=name):
             transship.load_safetensors(tmp_path / name, "cpu")
+
+
+def test_batches_are_cast_on_the_way():
+    batches = [{"image": torch.full((2, 3), index, dtype=torch.uint8), "index": index} for index in range(5)]
+    for index, batch in enumerate(transship.prefetch(batches, "cpu", cast={torch.uint8: torch.float16})):
+        assert batch["image"].dtype == torch.float16 and float(batch["image"][0, 0]) == index == batch["index"]

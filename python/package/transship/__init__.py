@@ -7,16 +7,21 @@ import os
 import sys
 import types
 
-from . import _transship, multi_tensor_copier
+from . import _loader_ring, _transship, multi_tensor_copier
+from ._cast import Cast
 from ._containers import register_container
 from ._copy import Handle, start_copy
 from ._files import load_safetensors
+from ._into import start_copy_into, start_copy_to_all
+from ._loader_ring import LoaderRing
 from ._prefetch import Prefetched, prefetch
 from ._transship import Error, Tensor, __version__, devices
 
 __all__ = [
+    "Cast",
     "Error",
     "Handle",
+    "LoaderRing",
     "Prefetched",
     "Tensor",
     "__version__",
@@ -28,6 +33,8 @@ __all__ = [
     "prefetch",
     "register_container",
     "start_copy",
+    "start_copy_into",
+    "start_copy_to_all",
 ]
 
 _process = os.getpid()
@@ -36,6 +43,7 @@ _process = os.getpid()
 def _close() -> None:
     """Objects that are let go of from now on are leaked, and devices are closed; those of a parent process are its own."""
     if os.getpid() == _process:
+        _loader_ring.close()
         _transship.close()
 
 

@@ -7,7 +7,9 @@ import dataclasses
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Callable
 
-Flatten = Callable[[Any], "tuple[list, Callable[[list], Any]]"]
+# What takes an object apart: into a list of what it holds, a function that makes another one out of a list of as many, and what it calls
+# them: a list of keys, a tuple of the names of attributes, or None.
+Flatten = Callable[[Any], "tuple[list, Callable[[list], Any], list | tuple | None]"]
 
 _registered: dict[type, Flatten] = {}
 
@@ -32,9 +34,9 @@ def register_container(
         if not callable(function):
             raise TypeError(f"register_container takes a function for {name}, and not {function!r}")
 
-    def opened(value: Any) -> tuple[list, Callable[[list], Any]]:
+    def opened(value: Any) -> tuple[list, Callable[[list], Any], None]:
         held, context = flatten(value)
-        return list(held), lambda items: unflatten(context, items)
+        return list(held), lambda items: unflatten(context, items), None
 
     _registered[cls] = opened
 
@@ -58,7 +60,7 @@ def find(cls: type) -> Flatten | None:
 
 
 def _named_tuple(value):
-    return list(value), type(value)._make
+    return list(value), type(value)._make, tuple(type(value)._fields)
 
 
 def _tuple(value):
@@ -68,7 +70,7 @@ def _tuple(value):
         tuple.__new__(cls)
     except TypeError:
         # Python refuses that for classes that are written in C, which are made out of what they hold.
-        return list(value), cls
+        return list(value), cls, None
     attributes = dict(getattr(value, "__dict__", ()))
 
     def rebuild(items):
@@ -77,7 +79,7 @@ def _tuple(value):
             made.__dict__.update(attributes)
         return made
 
-    return list(value), rebuild
+    return list(value), rebuild, None
 
 
 def _list(value):
@@ -89,7 +91,7 @@ def _list(value):
         made[:] = items
         return made
 
-    return list(value), rebuild
+    return list(value), rebuild, None
 
 
 def _mutable_mapping(value):
@@ -105,7 +107,7 @@ def _mutable_mapping(value):
             made[key] = item
         return made
 
-    return [value[key] for key in keys], rebuild
+    return [value[key] for key in keys], rebuild, keys
 
 
 def _mapping(value):
@@ -120,7 +122,7 @@ def _mapping(value):
                 "tell transship.register_container how it is made"
             ) from error
 
-    return [value[key] for key in keys], rebuild
+    return [value[key] for key in keys], rebuild, keys
 
 
 def _dataclass(value):
@@ -135,4 +137,4 @@ def _dataclass(value):
             object.__setattr__(made, name, item)
         return made
 
-    return [getattr(value, name) for name in names], rebuild
+    return [getattr(value, name) for name in names], rebuild, tuple(names)

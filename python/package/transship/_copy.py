@@ -9,8 +9,19 @@ import sys
 from typing import Any, Callable, Generator
 
 from . import _transship
+from ._cast import lowered
 
 _FRAMEWORKS = {"numpy": "numpy", "torch": "torch.utils.dlpack", "jax": "jax.dlpack", "cupy": "cupy"}
+# Types that numpy has no arrays of, and may get from ml_dtypes.
+_NOT_OF_NUMPY = (
+    "bfloat16",
+    "complex32",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+)
 _CLASSES = {"numpy": ("numpy", "ndarray"), "torch": ("torch", "Tensor"), "jax": ("jax", "Array"), "cupy": ("cupy", "ndarray")}
 
 
@@ -89,6 +100,7 @@ def start_copy(
     *,
     memory: str | None = None,
     like: str | None = None,
+    cast: Any = None,
     packing: bool = True,
     alignment: int = 16,
     max_chunk_bytes: int = 32 << 20,
@@ -110,6 +122,11 @@ def start_copy(
             ``transship.Tensor``, which has ``__dlpack__``. By default tensors of PyTorch once the program has imported it, else
             ``transship.Tensor``, and on the host arrays of numpy once the program has imported that. Given, it holds for tensors that
             are on the device already as well, which share their memory then; ``"dlpack"`` leaves those as they are.
+        cast: converts elements on the way. A type, such as ``torch.bfloat16``, a ``numpy.dtype`` or a name: tensors of its kind (floating
+            point, or integers) become that. A ``transship.Cast``, which says more: ``Cast("float16", scale=1 / 255)`` makes numbers of
+            images of ``uint8``. A mapping of types to types or ``Cast``s. Or a function of the path of a leaf (a tuple of keys, indices
+            and names of attributes) and the leaf, which returns one of these, or ``None`` for those that stay as they are. What is on
+            the device already is copied if it is cast.
         packing: whether tensors of up to 256 KiB share memory.
         alignment: the least alignment of a packed tensor in the memory that it shares, in bytes, any number from 0 on; rounded up to a
             multiple of the size of its elements. It is that of the offset there, not of the address: how the memory as a whole is
@@ -122,28 +139,30 @@ def start_copy(
     The caller neither changes nor frees the inputs before the copy is done. Copies carry no gradient.
 
     Raises:
-        transship.Error: the device is none, is not there, or the copy cannot be started.
-        TypeError: a tensor that cannot be copied, or is on the device already and cannot come back as ``like`` says.
+        transship.Error: the device is none, is not there, or the copy cannot be started; an integer that its new type cannot hold.
+        TypeError: a tensor that cannot be copied, cast, or come back as ``like`` says (arrays of numpy have no ``bfloat16`` without the
+            package ml_dtypes). A note names its path.
         ValueError: an option that is none.
     """
     name = name_of(device)
     asked = like
     memory, like = chosen(memory, like, name)
     alignment, max_chunk_bytes = number_of("alignment", alignment), number_of("max_chunk_bytes", max_chunk_bytes)
-    handle = _transship.start_copy(
-        tree,
-        full_name(name),
-        own_memory=memory == "transship",
-        convert=None if memory == "torch" else converter(like),
-        present=None if asked is None else converter_of_present(like),
-        packing=packing,
-        alignment=alignment,
-        max_chunk_bytes=max_chunk_bytes,
-        pinned=pinned,
-        background=background,
-        always=copy,
-    )
-    return Handle(handle)
+    options: dict[str, Any] = {
+        "refused": refused_types(like),
+        "own_memory": memory == "transship",
+        "convert": None if memory == "torch" else converter(like),
+        "present": None if asked is None else converter_of_present(like),
+        "packing": packing,
+        "alignment": alignment,
+        "max_chunk_bytes": max_chunk_bytes,
+        "pinned": pinned,
+        "background": background,
+        "always": copy,
+    }
+    if cast is not None:
+        return Handle(_transship.start_copies(tree, [full_name(name)], cast=lowered(cast), **options)[0])
+    return Handle(_transship.start_copy(tree, full_name(name), **options))
 
 
 def chosen(memory: str | None, like: str | None, device: str) -> tuple[str, str]:
@@ -185,10 +204,45 @@ def full_name(device: str) -> str:
     return device
 
 
+def refused_types(like: str) -> list[str]:
+    """The types that results cannot have."""
+    if like != "numpy":
+        return []
+    added = _ml_dtypes()
+    return [name for name in _NOT_OF_NUMPY if not hasattr(added, name)]
+
+
+def _ml_dtypes() -> Any:
+    """The package that adds types to numpy, if the user has it."""
+    try:
+        return importlib.import_module("ml_dtypes")
+    except ImportError:
+        return None
+
+
 def converter(like: str) -> Callable[[Any], Any] | None:
     if like == "dlpack":
         return None
+    if like == "numpy":
+        return _array
     return importlib.import_module(_FRAMEWORKS[like]).from_dlpack
+
+
+def _array(tensor: Any) -> Any:
+    """An array of numpy's over the memory of a tensor of any library."""
+    numpy = importlib.import_module("numpy")
+    name = str(getattr(tensor, "dtype", "")).removeprefix("torch.")
+    if name not in _NOT_OF_NUMPY:
+        return numpy.from_dlpack(tensor)
+    added = getattr(_ml_dtypes(), name, None)
+    if added is None:
+        raise TypeError(f"arrays of numpy have no {name}: install ml_dtypes, which adds that type to numpy")
+    if isinstance(tensor, _transship.Tensor):
+        return numpy.from_dlpack(tensor.bits()).view(added)
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor):
+        return numpy.from_dlpack(tensor)
+    return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8).numpy().view(added)
 
 
 def converter_of_present(like: str) -> Callable[[Any], Any] | None:

@@ -26,6 +26,8 @@ class Tensor:
         """The device, such as "cuda:0"; "host" for memory of the host."""
     @property
     def nbytes(self) -> int: ...
+    def bits(self) -> Tensor:
+        """Its memory as unsigned integers of the size of its elements, for libraries that do not have their type."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __dlpack__(
         self,
@@ -35,6 +37,35 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any: ...
+
+class Slots:
+    """Memory that workers of loaders fill; on Linux."""
+
+    def __init__(self, slot_bytes: int, slots: int) -> None: ...
+    @property
+    def slot_bytes(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    def fileno(self) -> int: ...
+    def free(self) -> int: ...
+    def page_lock(self, device: str) -> None: ...
+    def is_page_locked(self) -> bool: ...
+    def lease(self, slot: int, claim: int) -> SlotLease | None: ...
+    def take_back(self, owner: int) -> int: ...
+
+class SlotLease:
+    @property
+    def address(self) -> int: ...
+
+class SlotFiller:
+    def __init__(self, descriptor: int, slot_bytes: int, slots: int) -> None: ...
+    def claim(self, owner: int) -> ClaimedSlot | None: ...
+
+class ClaimedSlot:
+    @property
+    def address(self) -> int | None: ...
+    def hand_over(self) -> tuple[int, int] | None: ...
+    def give_up(self) -> None: ...
 
 class Handle:
     def ready(self) -> bool: ...
@@ -62,6 +93,7 @@ def start_copy(
     tree: Any,
     device: str,
     *,
+    refused: list[str],
     own_memory: bool,
     convert: Callable[[Tensor], Any] | None,
     present: Callable[[Any], Any] | None,
@@ -72,11 +104,31 @@ def start_copy(
     background: bool,
     always: bool,
 ) -> Handle: ...
+def start_copies(
+    tree: Any,
+    devices: list[str],
+    *,
+    cast: dict[str, tuple[str, bool, tuple[float, float] | None]] | Callable[[tuple, Any], Any] | None,
+    refused: list[str],
+    own_memory: bool,
+    convert: Callable[[Tensor], Any] | None,
+    present: Callable[[Any], Any] | None,
+    packing: bool,
+    alignment: int,
+    max_chunk_bytes: int,
+    pinned: bool,
+    background: bool,
+    always: bool,
+) -> list[Handle]: ...
+def start_copy_into(tree: Any, into: Any, *, cast: Any, pinned: bool, background: bool) -> Handle: ...
 def load_safetensors(
     paths: list[Any], device: str, *, convert: Callable[[Tensor], Any] | None, names: set[str] | None
 ) -> dict[str, Any]: ...
 def devices() -> list[str]:
     """The devices that there are, by name, such as ``["cuda:0", "cuda:1"]``; the host is not among them. Opens none of them."""
+
+def held() -> dict[str, int]:
+    """What the library holds, in bytes, by device: tensors in its memory, page-locked blocks in use; and how much it has leaked."""
 
 def torch_ways() -> dict[str, str] | None: ...
 def close() -> None: ...

@@ -113,6 +113,34 @@ impl Torch {
         self.module.bind(py).getattr("cuda")?.call_method0("is_initialized")?.is_truthy()
     }
 
+    /// Whether it records what is done to tensors that require a gradient.
+    pub fn records(&self, py: Python<'_>) -> PyResult<bool> {
+        self.module.bind(py).call_method0("is_grad_enabled")?.is_truthy()
+    }
+
+    /// Tells it that these tensors were written: what it has saved of them for a gradient is not used unnoticed.
+    pub fn mark_written(&self, py: Python<'_>, tensors: &[Bound<'_, PyAny>]) -> PyResult<()> {
+        let graph = self.module.bind(py).getattr("autograd")?.getattr("graph")?;
+        // PyTorch 2.4 and newer.
+        let Ok(mark) = graph.getattr("increment_version") else { return Ok(()) };
+        for tensor in tensors {
+            if !tensor.call_method0("is_inference")?.is_truthy()? {
+                mark.call1((tensor,))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `into.copy_(tensor)`, which is not recorded.
+    pub fn fill<'py>(&self, tensor: &Bound<'py, PyAny>, into: &Bound<'py, PyAny>) -> PyResult<()> {
+        let py = tensor.py();
+        let guard = self.no_grad.bind(py).call0()?;
+        guard.call_method0("__enter__")?;
+        let filled = into.call_method1("copy_", (tensor,));
+        guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        filled.map(drop)
+    }
+
     /// `torch.device(device)`, with its errors.
     pub fn device<'py>(&self, device: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.module.bind(device.py()).getattr("device")?.call1((device,))

@@ -38,6 +38,7 @@ pub fn exchange(tensor: &Bound<'_, PyType>) -> PyResult<Option<FromPyObject>> {
 impl Torch {
     /// Describes a tensor; `None` for those that PyTorch has to copy itself: without plain memory (sparse, quantised, meta, fake), with values
     /// that are not what the memory holds (conjugated, negated), or of types that this module does not know.
+    #[inline]
     pub fn read(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
         if !self.is_plain(tensor)? {
             return Ok(None);
@@ -55,11 +56,11 @@ impl Torch {
 
     /// Whether no subclass of the program's stands between the tensor and its memory.
     fn is_plain(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let kind = tensor.get_type();
-        if kind.is(&self.tensor) || kind.is(&self.parameter) {
+        let kind = tensor.get_type_ptr().cast();
+        if kind == self.tensor.as_ptr() || kind == self.parameter.as_ptr() {
             return Ok(true);
         }
-        Ok(kind.getattr("__torch_dispatch__")?.is(&self.tensor_dispatch))
+        Ok(tensor.get_type().getattr("__torch_dispatch__")?.is(&self.tensor_dispatch))
     }
 
     fn by_attributes(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
@@ -85,6 +86,7 @@ impl Torch {
 /// # Safety
 ///
 /// `read` is PyTorch's, and this is a tensor of its.
+#[inline]
 unsafe fn by_exchange(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
     let mut described = std::mem::MaybeUninit::<DLTensor>::uninit();
     // SAFETY: the caller's promise; it writes the struct, or says that it has failed.

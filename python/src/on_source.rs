@@ -1,0 +1,78 @@
+//! Many small leaves of a device, gathered there before they go to another one: a copy between devices for each of them takes ten times as long.
+
+use transship::{
+    BackgroundWork, CopyOptions, DType, MemoryKind, RawMemory, Result, SharedOwner, Stream, Tensor,
+    start_copy_into,
+};
+
+use crate::transfer::{Beside, Item, Memory, Running, lend};
+
+/// Leaves that were gathered.
+#[derive(Default)]
+pub struct OnSource {
+    /// `None` if none were.
+    pub copy: Option<Running>,
+    /// What was gathered for a chunk, to be copied into it behind that, and the number of the chunk.
+    pub tensors: Vec<(usize, Tensor)>,
+}
+
+impl OnSource {
+    /// Gathers the leaves of the chunks that have memory beside them, on `stream`. Where that cannot be done at once, none are.
+    pub fn gather(
+        items: &[Item<'_>],
+        memory: &mut [Memory],
+        owner: &SharedOwner,
+        stream: Option<&Stream>,
+    ) -> Self {
+        let beside: Vec<Option<Beside>> = memory.iter_mut().map(|memory| memory.beside.take()).collect();
+        match stream {
+            Some(stream) if beside.iter().any(Option::is_some) => {
+                gathered(items, beside, owner, stream).unwrap_or_default()
+            }
+            _ => Self::default(),
+        }
+    }
+
+    /// Whether the leaf was.
+    pub fn has(&self, item: &Item<'_>) -> bool {
+        self.tensors.iter().any(|(number, _)| *number == item.to.memory)
+    }
+}
+
+fn gathered(
+    items: &[Item<'_>],
+    beside: Vec<Option<Beside>>,
+    owner: &SharedOwner,
+    stream: &Stream,
+) -> Result<OnSource> {
+    let device = stream.device();
+    let is_gathered = |item: &&Item<'_>| matches!(beside.get(item.to.memory), Some(Some(_)));
+    let whole = |beside: &Option<Beside>| {
+        let Some(beside) = beside else { return Ok(None) };
+        let memory = RawMemory::new(beside.address, beside.bytes, MemoryKind::Device);
+        // SAFETY: PyTorch has made this memory for the copy, and nobody else has it. It is kept by what
+        // is read of it later, which comes behind; where an error lets go of it earlier, PyTorch uses it again behind this: it was allocated on this stream.
+        unsafe { Tensor::from_raw_mut(memory, Box::new(()), &[beside.bytes], DType::U8, device) }.map(Some)
+    };
+    let whole = beside.iter().map(whole).collect::<Result<Vec<_>>>()?;
+    let mut parts = Vec::with_capacity(items.len());
+    for item in items.iter().filter(is_gathered) {
+        if let Some(Some(whole)) = whole.get(item.to.memory) {
+            parts.push(item.target(whole)?);
+        }
+    }
+    drop(whole);
+    let sources = lend(owner, items.iter().filter(is_gathered))?;
+    // What is not submitted when this returns could not be waited for by another stream.
+    let options = CopyOptions::default().stream(stream).background(BackgroundWork::Never);
+    let copy = start_copy_into(sources, parts, options)?;
+    let read = |(number, beside): (usize, Option<Beside>)| {
+        let Beside { address, bytes, held } = beside?;
+        let memory = RawMemory::new(address, bytes, MemoryKind::Device);
+        // SAFETY: `held` keeps it. What is copied out of it comes behind what is gathered: the stream of that copy waits for this one.
+        let tensor = unsafe { Tensor::from_raw(memory, Box::new(held), &[bytes], DType::U8, device) };
+        Some(tensor.map(|tensor| (number, tensor)))
+    };
+    let tensors = beside.into_iter().enumerate().filter_map(read).collect::<Result<_>>()?;
+    Ok(OnSource { copy: Some(copy), tensors })
+}

@@ -1,0 +1,155 @@
+//! Memory that worker processes of loaders fill: `transship.LoaderRing` is written over this.
+
+use std::num::NonZero;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use transship::MemoryKind;
+use transship::ipc::{self, IpcError};
+
+use crate::errors::{self, Error};
+use crate::place;
+
+/// All that are there. Written with the GIL, and so by nobody while a thread forks.
+static ALL: RwLock<Vec<Weak<ipc::Slots>>> = RwLock::new(Vec::new());
+/// Whether there ever were any: most programs have none.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// The slots, in the process that copies from them.
+#[pyclass(frozen, module = "transship")]
+pub struct Slots(Arc<ipc::Slots>);
+
+/// A slot that a worker has handed over; it is the workers' again when this goes.
+#[pyclass(frozen, module = "transship")]
+pub struct SlotLease(ipc::SlotLease);
+
+/// The slots, in a worker.
+#[pyclass(frozen, module = "transship")]
+pub struct SlotFiller(ipc::SlotFiller);
+
+/// A slot that a worker writes; it is free again when this goes, unless it was handed over.
+#[pyclass(module = "transship")]
+pub struct ClaimedSlot(Option<ipc::ClaimedSlot>);
+
+#[pymethods]
+impl Slots {
+    #[new]
+    fn new(py: Python<'_>, slot_bytes: usize, slots: usize) -> PyResult<Self> {
+        let slots =
+            Arc::new(py.detach(|| ipc::Slots::new(slot_bytes, slots)).map_err(|error| of(py, error))?);
+        let mut all = ALL.write();
+        all.retain(|slots| slots.strong_count() > 0);
+        all.push(Arc::downgrade(&slots));
+        IN_USE.store(true, Ordering::Relaxed);
+        Ok(Self(slots))
+    }
+
+    fn fileno(&self) -> RawFd {
+        self.0.descriptor().as_raw_fd()
+    }
+
+    #[getter]
+    fn slot_bytes(&self) -> usize {
+        self.0.slot_bytes()
+    }
+
+    #[getter]
+    fn slots(&self) -> usize {
+        self.0.slots()
+    }
+
+    /// How many nobody has.
+    fn free(&self) -> usize {
+        self.0.free()
+    }
+
+    /// Page-locks them for a device.
+    fn page_lock(&self, py: Python<'_>, device: &str) -> PyResult<()> {
+        let target = place::of_name(py, device)?;
+        py.detach(|| target.device().map_err(IpcError::from).and_then(|device| self.0.page_lock(&device)))
+            .map_err(|error| of(py, error))
+    }
+
+    fn is_page_locked(&self) -> bool {
+        self.0.kind() != MemoryKind::Pageable
+    }
+
+    fn lease(&self, slot: usize, claim: u64) -> Option<SlotLease> {
+        self.0.lease(slot, claim).map(SlotLease)
+    }
+
+    fn take_back(&self, owner: u32) -> PyResult<usize> {
+        Ok(self.0.take_back(owner_of(owner)?))
+    }
+}
+
+#[pymethods]
+impl SlotLease {
+    #[getter]
+    fn address(&self) -> u64 {
+        self.0.memory().address
+    }
+}
+
+#[pymethods]
+impl SlotFiller {
+    /// Maps what the descriptor is of, which may be closed afterwards.
+    #[new]
+    fn new(py: Python<'_>, descriptor: RawFd, slot_bytes: usize, slots: usize) -> PyResult<Self> {
+        if descriptor < 0 {
+            return Err(PyValueError::new_err("a descriptor is not negative"));
+        }
+        // SAFETY: it is used for this call only. One that is closed meanwhile, or is of something else, is an error of the system's, or of
+        // memory without the seals and the size that are looked for.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        ipc::SlotFiller::of(descriptor, slot_bytes, slots).map(Self).map_err(|error| of(py, error))
+    }
+
+    fn claim(&self, owner: u32) -> PyResult<Option<ClaimedSlot>> {
+        Ok(self.0.claim(owner_of(owner)?).map(Some).map(ClaimedSlot))
+    }
+}
+
+#[pymethods]
+impl ClaimedSlot {
+    /// `None` once it was handed over.
+    #[getter]
+    fn address(&self) -> Option<u64> {
+        self.0.as_ref().map(|slot| slot.memory().address)
+    }
+
+    /// The numbers of the slot and of the claim.
+    fn hand_over(&mut self) -> Option<(usize, u64)> {
+        self.0.take().map(ipc::ClaimedSlot::hand_over)
+    }
+
+    /// Frees it.
+    fn give_up(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Which kind of memory these bytes are, if they lie in a slot.
+pub fn kind_of(address: u64, bytes: usize) -> Option<MemoryKind> {
+    if !IN_USE.load(Ordering::Relaxed) {
+        return None;
+    }
+    let all = ALL.read();
+    let has_it = |slots: &Weak<ipc::Slots>| slots.upgrade().filter(|slots| slots.contains(address, bytes));
+    all.iter().find_map(has_it).map(|slots| slots.kind())
+}
+
+fn owner_of(owner: u32) -> PyResult<NonZero<u32>> {
+    NonZero::new(owner).ok_or_else(|| PyValueError::new_err("an owner is not 0"))
+}
+
+fn of(py: Python<'_>, error: IpcError) -> PyErr {
+    match error {
+        IpcError::Tensors(error) => errors::of(py, &error),
+        error => Error::new_err(error.to_string()),
+    }
+}
