@@ -1,4 +1,4 @@
-//! A `Batcher` whose batches are on the GPU before the loop asks for them.
+//! A `Batcher` whose batches are on the GPU before the loop asks for them: on wgpu, or on CUDA with the argument `cuda`.
 //!
 //! One structure is the batch on the host and on the device. The loader's threads make it in ordinary memory; `try_prefetch` takes each
 //! one up in one copy, while the loop computes on the one before.
@@ -42,14 +42,26 @@ impl Batcher<Item, Made> for ToBatch {
     }
 }
 
+/// `cuda` as the argument, or wgpu.
+fn open() -> Result<SharedDevice, Box<dyn Error + Send + Sync>> {
+    match std::env::args().nth(1).as_deref() {
+        #[cfg(feature = "cuda")]
+        Some("cuda") => Ok(SharedDevice::open_cuda(0)?),
+        #[cfg(feature = "wgpu")]
+        None | Some("wgpu") => Ok(SharedDevice::open(Device::wgpu_options())?),
+        _ => Err("give cuda or wgpu, and build with the feature of that name".into()),
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let gpu = SharedDevice::open(Device::wgpu_options())?;
+    let gpu = open()?;
     let items = (0..256).map(|label| Item { image: vec![label as f32; 28 * 28], label }).collect();
     let loader =
         DataLoaderBuilder::new(ToBatch).batch_size(32).num_workers(2).build(InMemDataset::new(items));
 
     let batches = loader.iter().map(|batch| -> Result<Batch, Box<dyn Error + Send + Sync>> { Ok(batch??) });
-    let mut batches = batches.try_prefetch(gpu.device(), PrefetchOptions::default());
+    let options = PrefetchOptions::default().copy(gpu.copy_options());
+    let mut batches = batches.try_prefetch(gpu.device(), options);
     for batch in &mut batches {
         let Batch { images, labels } = batch.map_err(PrefetchError::into_error)?;
         let images: Tensor<3> = gpu.to_burn(&images)?;

@@ -1,6 +1,7 @@
 //! What can go wrong.
 
-use transship::DType;
+use burn_cubecl::cubecl::server::{IoError, ServerError};
+use transship::{DType, DeviceId};
 
 /// `Result` with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -10,6 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A device of burn that is not wgpu's.
+    #[cfg(feature = "wgpu")]
     #[error("{device} is none of burn's wgpu devices; use the one that was shared")]
     NotWgpu {
         /// The device, as burn prints it.
@@ -21,9 +23,9 @@ pub enum Error {
     )]
     NotShared {
         /// Where the tensor is.
-        actual: transship::DeviceId,
+        actual: DeviceId,
         /// The shared device.
-        expected: transship::DeviceId,
+        expected: DeviceId,
     },
     /// A tensor of burn on another device.
     #[error("the tensor is on burn's {actual}, and not on {expected}; move it with to_device first")]
@@ -81,12 +83,33 @@ pub enum Error {
         reason: String,
     },
     /// burn's wgpu runtime did not start.
+    #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Init(#[from] burn_tensor::wgpu::WgpuInitError),
     /// What cubecl says.
     #[error("cubecl: {0}")]
-    Cubecl(String),
+    Cubecl(Box<ServerError>),
     /// What transship says.
     #[error(transparent)]
     Transship(#[from] transship::Error),
+}
+
+impl From<ServerError> for Error {
+    fn from(error: ServerError) -> Self {
+        Self::Cubecl(Box::new(error))
+    }
+}
+
+/// What cubecl says about an allocation of so many bytes, as transship says it.
+pub(crate) fn explain_allocation(
+    error: &ServerError,
+    requested: usize,
+    device: DeviceId,
+) -> transship::Error {
+    match error {
+        ServerError::Io(IoError::OutOfMemory { .. }) => {
+            transship::Error::OutOfMemory { device, kind: "device", requested, free: 0, total: 0 }
+        }
+        other => transship::Error::Driver { device, call: "cubecl", code: 0, message: other.to_string() },
+    }
 }

@@ -3,19 +3,19 @@
 use burn_cubecl::Cube;
 use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensor};
 use burn_tensor::Tensor;
-use transship::wgpu::OwnedBuffer;
 
 use crate::device::SharedDevice;
 use crate::element::{Kind, of_burn};
 use crate::error::{Error, Result};
-use crate::memory::place;
+use crate::part::span;
 use crate::primitive;
 
 impl SharedDevice {
     /// A tensor of transship over the same memory, without a copy: to be copied to the host, with others in one structure, or elsewhere.
     ///
-    /// A copy of it comes behind all that this thread has given to burn. What another thread has given comes before it if that thread has
-    /// called burn's `Device::flush` or `sync`. Nothing is copied into it. The memory is kept until the last copy is done with it.
+    /// A copy of it comes behind all that this thread has given to burn, and the thread that has made the tensor. What another thread has
+    /// given comes before it if that thread has called burn's `Device::sync`; on wgpu `flush` is enough. Nothing is copied into it. The memory
+    /// is kept until the last copy is done with it.
     ///
     /// Shape and strides stay. A `Bool` becomes what burn stores it as, `u8` or `u32`, each 0 or 1.
     ///
@@ -59,17 +59,8 @@ impl SharedDevice {
         if shape.contains(&0) {
             return Ok(transship::Tensor::empty(&shape, dtype, &self.transship)?);
         }
-        let place = place(&self.client, &cube.handle).map_err(|error| Error::Cubecl(error.to_string()))?;
-        let (buffer, offset) = (place.buffer.clone(), place.offset as usize);
-        let owner = Box::new((cube, place));
-        let run = span(&shape, &strides);
-        let owned = OwnedBuffer { buffer, offset, owner };
-        let run = transship::wgpu::lend_buffer(&self.transship, owned, &[run], dtype)?;
+        let elements = span(&shape, &strides);
+        let run = self.runtime.lend(cube, elements, dtype, (&self.transship, &self.client))?;
         Ok(run.as_strided(&shape, &strides, 0)?)
     }
-}
-
-/// From the first element to behind the last one, in elements; there is one.
-fn span(shape: &[usize], strides: &[usize]) -> usize {
-    shape.iter().zip(strides).map(|(count, stride)| (count - 1) * stride).sum::<usize>() + 1
 }

@@ -1,12 +1,20 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+compile_error!("transship-burn needs its feature `cuda` or `wgpu`");
+
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 mod element;
 mod error;
 mod from_burn;
-mod memory;
+mod part;
 mod primitive;
+mod runtime;
 mod to_burn;
+#[cfg(feature = "wgpu")]
+mod wgpu;
 
 pub use device::SharedDevice;
 pub use element::Kind;

@@ -1,7 +1,5 @@
 //! Tensors of transship as tensors of burn.
 
-use std::any::Any;
-
 use burn_backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::Cube;
 use burn_cubecl::cubecl::ir::features::TypeUsage;
@@ -9,26 +7,31 @@ use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::cubecl::zspace::metadata::Metadata;
 use burn_cubecl::tensor::CubeTensor;
 use transship::Tensor;
-use transship::wgpu::{WgpuBuffer, WgpuSlice};
 
 use crate::device::SharedDevice;
 use crate::element::Kind;
 use crate::error::{Error, Result};
-use crate::memory::Chunk;
+use crate::part::Part;
 use crate::primitive;
 
 impl SharedDevice {
     /// A tensor of burn over the same memory, without a copy.
     ///
-    /// The tensor need not have arrived: kernels of burn come behind the copy that fills it. Blocks at most until that is submitted, as it
-    /// is behind `wait` and `wait_on`.
+    /// The tensor need not have arrived: kernels of burn come behind the copy that fills it, whichever thread launches them. Blocks at most
+    /// until that is submitted, as it is behind `wait` and `wait_on`. On CUDA also, for the first tensor of a packed block, until
+    /// cubecl's thread has got through what it was given before, or another thread has with such a call; and for another part of a block
+    /// ([`Tensor::split`]) of which burn has been shown one, until the copies of all that it was shown are done.
+    ///
+    /// On CUDA a tensor that has not arrived holds up what starts later until it has: copies into memory of cubecl's, and burn's use of
+    /// what is shown later. Those wait for the stream that waits for its copy.
     ///
     /// Shape and strides stay. A tensor without dimensions becomes a `Tensor<1>` of one element. `bool` and `u8`, or `u32` where the
     /// device has no bytes (as with WGSL), become a `Tensor<D, Bool>`: 0 is false and 1 is true, nothing else.
     ///
     /// burn does not write to the memory while `tensor`, a clone or another tensor of its packed block is there: it copies where it would work in
-    /// place. It does see what copies into `tensor` write later (`start_copy_into`, `Prefetch::reuse`): make a tensor of its own of what outlives
-    /// that.
+    /// place. On wgpu it does see what copies into `tensor` write later (`start_copy_into`, `Prefetch::reuse`): make a tensor of its own of what
+    /// outlives that. On CUDA such a copy is refused, as into memory that is shared, until burn has let go of all tensors of the block, its kernels
+    /// have ended, and another copy to the device was started.
     ///
     /// ```no_run
     /// use burn_tensor::{Device, Int};
@@ -37,7 +40,7 @@ impl SharedDevice {
     ///
     /// let gpu = SharedDevice::open(Device::wgpu_options())?;
     /// let batch = (Tensor::from_vec(vec![0.5_f32; 12], &[3, 4])?, Tensor::from(vec![1_i32, 2, 3]));
-    /// let batch = transship::start_copy(batch, gpu.device(), CopyOptions::default()).map_err(transship::Error::from)?;
+    /// let batch = transship::start_copy(batch, gpu.device(), gpu.copy_options()).map_err(transship::Error::from)?;
     /// let (images, labels) = batch.wait().map_err(transship::Error::from)?;
     /// let images: burn_tensor::Tensor<2> = gpu.to_burn(&images)?;
     /// let labels: burn_tensor::Tensor<1, Int> = gpu.to_burn(&labels)?;
@@ -76,18 +79,18 @@ impl SharedDevice {
         if tensor.numel() == 0 {
             return Ok(self.client.empty(0));
         }
-        let WgpuSlice { offset, bytes, .. } = transship::wgpu::wgpu_view(tensor)?;
-        let buffer: &dyn Any = tensor.buffer()?;
-        let owner = buffer.downcast_ref().and_then(WgpuBuffer::owner);
-        let chunk = owner.and_then(|owner| owner.downcast_ref::<Chunk>());
-        let chunk = chunk.ok_or(Error::NotShared { actual, expected })?;
-        let alignment = self.client.properties().memory.alignment;
-        if !offset.is_multiple_of(alignment) {
-            return Err(Error::Misaligned { offset, alignment });
+        let part = self.runtime.part_of(tensor)?.ok_or(Error::NotShared { actual, expected })?;
+        self.check_alignment(&part)?;
+        Ok(part.into_handle())
+    }
+
+    /// Kernels of cubecl's rely on it.
+    fn check_alignment(&self, part: &Part) -> Result<()> {
+        let (offset, alignment) = (part.place, self.client.properties().memory.alignment);
+        match offset.is_multiple_of(alignment) {
+            true => Ok(()),
+            false => Err(Error::Misaligned { offset, alignment }),
         }
-        let start = offset - chunk.place.offset;
-        let behind = chunk.bytes as u64 - start - bytes;
-        Ok(chunk.handle.clone().offset_start(start).offset_end(behind))
     }
 }
 

@@ -1,20 +1,19 @@
 //! The calls of programs.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::thread;
 use std::time::Duration;
 
-use candle_core::{Device, Tensor, TensorId};
+use candle_core::{Device, Tensor};
 use transship::CopyOptions;
 
-use crate::device::{Order, Target};
+use crate::device::{Order, Target, failed};
 use crate::element::{in_candle, of_candle};
 use crate::error::{CopyError, Error, Result};
+use crate::found::{Found, Places};
 use crate::landing::{Arriving, Landing};
-use crate::source::{self, Elements};
-use crate::tree::{TensorTree, for_each_tensor, path_to};
+use crate::source;
+use crate::tree::{TensorTree, path_to};
 
 /// Between two looks at a copy that workers submit.
 const NAP: Duration = Duration::from_micros(20);
@@ -54,10 +53,13 @@ const NAP: Duration = Duration::from_micros(20);
 pub fn start_copy<S: TensorTree>(mut tree: S, device: &Device) -> Result<CopyHandle<S>, CopyError<S>> {
     match started(&mut tree, || Target::new(device), |tensor| tensor.device().same_device(device)) {
         Ok(copy) => Ok(CopyHandle { tree, copy }),
-        Err((error, Some(tensor))) => {
-            Err(CopyError { error: error.at(path_to(&tree, &tensor)), value: tree })
+        Err((error, tensor)) => {
+            let error = match tensor {
+                Some(tensor) => error.at(path_to(&tree, &tensor)),
+                None => error,
+            };
+            Err(CopyError { error: failed(error), value: tree })
         }
-        Err((error, None)) => Err(CopyError { error, value: tree }),
     }
 }
 
@@ -88,7 +90,9 @@ pub fn start_import<K: fmt::Display>(
     let (names, sources): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
     match import(&names, sources.clone(), device) {
         Ok(running) => Ok(ImportHandle { names, running }),
-        Err(error) => Err(CopyError { error, value: names.into_iter().zip(sources).collect() }),
+        Err(error) => {
+            Err(CopyError { error: failed(error), value: names.into_iter().zip(sources).collect() })
+        }
     }
 }
 
@@ -114,8 +118,7 @@ pub struct CopyHandle<S> {
 
 struct Copying {
     running: Running,
-    /// Which tensor of the copy is to replace one of the structure.
-    places: HashMap<TensorId, usize>,
+    places: Places,
 }
 
 impl<S: TensorTree> CopyHandle<S> {
@@ -131,7 +134,7 @@ impl<S: TensorTree> CopyHandle<S> {
     pub fn wait(self) -> Result<S, CopyError<S>> {
         let Self { mut tree, copy } = self;
         let Some(Copying { running, places }) = copy else { return Ok(tree) };
-        match running.finish().and_then(|copies| put(&mut tree, &places, &copies)) {
+        match running.finish().and_then(|copies| places.put(&mut tree, &copies)) {
             Ok(()) => Ok(tree),
             Err(error) => Err(CopyError { error, value: tree }),
         }
@@ -237,11 +240,12 @@ impl Running {
 
     /// The tensors, in candle's order.
     fn finish(mut self) -> Result<Vec<Tensor>> {
-        match (self.filling.take(), &self.target.stream) {
-            (Some(filling), Some(stream)) => drop(filling.wait_on(stream).map_err(transship::Error::from)?),
-            (Some(filling), None) => drop(filling.wait().map_err(transship::Error::from)?),
-            (None, _) => {}
-        }
+        let filled = match (self.filling.take(), &self.target.stream) {
+            (Some(filling), Some(stream)) => filling.wait_on(stream).map(drop),
+            (Some(filling), None) => filling.wait().map(drop),
+            (None, _) => Ok(()),
+        };
+        filled.map_err(|error| failed(transship::Error::from(error).into()))?;
         self.landing.into_tensors()
     }
 }
@@ -253,7 +257,7 @@ fn started<S: TensorTree>(
     stays: impl Fn(&Tensor) -> bool,
 ) -> Result<Option<Copying>, (Error, Option<Tensor>)> {
     let none = |error| (error, None);
-    let (tensors, places) = collect(tree, stays).map_err(none)?;
+    let Found { tensors, places } = Found::new(tree, stays).map_err(none)?;
     if tensors.is_empty() {
         return Ok(None);
     }
@@ -261,37 +265,15 @@ fn started<S: TensorTree>(
     let of = |(index, error): (usize, Error)| (error, tensors.get(index).cloned());
     check(&tensors).map_err(of)?;
     let sources = tensors.iter().map(readable).collect::<Result<Vec<_>>>().map_err(none)?;
-    let Order { stream, waits_here } = target.behind(&sources).map_err(none)?;
     let (lent, locks) = source::lend(source::lock_all(&sources)).map_err(of)?;
+    // Only now: nobody writes any more, and candle's streams wait for those of others that have written.
+    let Order { stream, waits_here } = target.behind(&sources).map_err(none)?;
     let mut running = Running::new(lent, target, stream).map_err(none)?;
     // Whoever writes to a source waits for its lock, this thread too: nothing may be locked when it has the handle.
     if waits_here { running.wait() } else { running.wait_until_read() }.map_err(none)?;
     locks.unlock();
     let copying = Copying { running, places };
     Ok(Some(copying))
-}
-
-/// The tensors to copy, each once, and which of them each tensor of the tree is.
-fn collect<S: TensorTree>(
-    tree: &mut S,
-    stays: impl Fn(&Tensor) -> bool,
-) -> Result<(Vec<Tensor>, HashMap<TensorId, usize>)> {
-    let (mut tensors, mut places, mut known) = (Vec::new(), HashMap::new(), HashMap::new());
-    for_each_tensor(tree, |tensor| {
-        if stays(tensor) {
-            return Ok(());
-        }
-        let number = match known.entry(Elements::of(tensor)) {
-            Entry::Occupied(number) => *number.get(),
-            Entry::Vacant(vacant) => {
-                tensors.push(tensor.clone());
-                *vacant.insert(tensors.len() - 1)
-            }
-        };
-        places.insert(tensor.id(), number);
-        Ok(())
-    })?;
-    Ok((tensors, places))
 }
 
 fn check(tensors: &[Tensor]) -> Result<(), (usize, Error)> {
@@ -305,20 +287,6 @@ fn check(tensors: &[Tensor]) -> Result<(), (usize, Error)> {
 /// What is strided on a device is made contiguous there, by candle's kernel. On the host it is gathered on the way.
 fn readable(tensor: &Tensor) -> Result<Tensor> {
     if tensor.device().is_cpu() { Ok(tensor.clone()) } else { Ok(tensor.contiguous()?) }
-}
-
-/// Puts the copies where their sources are.
-fn put<S: TensorTree>(tree: &mut S, places: &HashMap<TensorId, usize>, copies: &[Tensor]) -> Result<()> {
-    let mut left: HashMap<_, _> = places.iter().collect();
-    for_each_tensor(tree, |tensor| {
-        let Some(copy) = places.get(&tensor.id()).and_then(|number| copies.get(*number)) else {
-            return Ok(());
-        };
-        left.remove(&tensor.id());
-        *tensor = copy.clone();
-        Ok(())
-    })?;
-    if left.is_empty() { Ok(()) } else { Err(Error::TreeChanged) }
 }
 
 #[cfg(test)]

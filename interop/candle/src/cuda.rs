@@ -3,7 +3,8 @@
 //! A copy runs on the stream that candle works on. It has to come behind candle's allocation there, and what candle does with the
 //! result behind the copy; another stream would have to wait for this one twice and gain nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
@@ -24,21 +25,36 @@ static OPEN: Mutex<Vec<transship::Device>> = Mutex::new(Vec::new());
 
 /// Lets go of the devices that were opened. Those that are in use stay.
 pub(crate) fn close() {
-    let devices = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
-    drop(devices);
+    // Closed while nothing is locked.
+    let open = mem::take(&mut *devices());
+    drop(open);
+}
+
+/// The same for devices whose driver answers no more, and one of them.
+pub(crate) fn close_lost() -> Option<transship::DeviceId> {
+    // Asked while nothing is locked.
+    let mut lost = devices().clone();
+    lost.retain(|device| matches!(device.memory(), Err(error) if !matches!(error, transship::Error::Forked)));
+    let is_lost = |open: &transship::Device| lost.iter().any(|lost| lost.id() == open.id());
+    let gone: Vec<_> = devices().extract_if(.., |open| is_lost(open)).collect();
+    drop(gone);
+    lost.first().map(transship::Device::id)
 }
 
 pub(crate) fn open(device: &CudaDevice) -> Result<transship::Device> {
     let ordinal = device.cuda_stream().context().ordinal();
-    let devices = || OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = devices().iter().find(|known| known.id().ordinal() == ordinal).cloned();
     if let Some(device) = known {
         return Ok(device);
     }
     let id = transship::DeviceId::new("cuda", ordinal).map_err(transship::Error::from)?;
-    let device = transship::Device::open(id)?;
-    devices().push(device.clone());
-    Ok(device)
+    let opened = transship::Device::open(id)?;
+    devices().push(opened.clone());
+    Ok(opened)
+}
+
+fn devices() -> MutexGuard<'static, Vec<transship::Device>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The stream that candle works on, unless that is another one on each thread.
@@ -51,17 +67,25 @@ pub(crate) fn own_stream(device: &CudaDevice, opened: &transship::Device) -> Res
     }
 }
 
-pub(crate) fn device_of(storage: &CudaStorage) -> Result<transship::Device> {
-    open(storage.device())
-}
-
-/// Where the elements of a storage begin, and how many they are. Its stream waits for those of other streams that write them and that
+/// Where the elements of a storage begin, and how many they are. candle's stream waits for those of other streams that write them and that
 /// cudarc knows of.
 pub(crate) fn elements_of(storage: &CudaStorage) -> Result<(u64, usize)> {
     let dtype = storage.dtype();
+    let stream = storage.device().cuda_stream();
     with_element!(dtype, T => {
         let slice = storage.as_cuda_slice::<T>()?;
-        Ok((slice.device_ptr(&storage.device().cuda_stream()).0, slice.len()))
+        // candle makes a storage of any slice and any device (`CudaStorage::wrap_cuda_slice`).
+        if slice.context() != stream.context() {
+            return Err(Error::OtherContext {
+                path: String::new(),
+                expected: stream.context().ordinal(),
+                actual: slice.ordinal(),
+            });
+        }
+        let (start, reading) = slice.device_ptr(&stream);
+        // Its drop tells cudarc of a read that was submitted, which this is not yet: the copy itself keeps the slice until then.
+        mem::forget(reading);
+        Ok((start, slice.len()))
     }, else Err(Error::NotCopied { path: String::new(), dtype }))
 }
 
@@ -119,7 +143,12 @@ pub(crate) fn settle_allocations(target: &Target) -> Result<()> {
 pub(crate) fn allocate<T: Element>(elements: usize, device: &CudaDevice) -> Result<Box<dyn Memory>> {
     // SAFETY: nobody reads it before a copy has filled it.
     let slice = unsafe { device.alloc::<T>(elements.max(1)) }?;
-    Ok(Box::new(Allocated { bound: Bound(device.cuda_stream()), slice, elements, device: device.clone() }))
+    let bound = Bound(device.cuda_stream());
+    let (address, writing) = slice.device_ptr(&bound.0);
+    // As in `elements_of`: nothing reads it yet.
+    mem::forget(writing);
+    let raw = RawMemory::new(address, elements * size_of::<T>(), MemoryKind::Device);
+    Ok(Box::new(Allocated { bound, slice, raw, device: device.clone() }))
 }
 
 /// What candle stores elements of on a device.
@@ -131,7 +160,7 @@ struct Allocated<T> {
     /// Dropped first.
     bound: Bound,
     slice: CudaSlice<T>,
-    elements: usize,
+    raw: RawMemory,
     device: CudaDevice,
 }
 
@@ -144,8 +173,9 @@ impl Drop for Bound {
     }
 }
 
-/// To be called before a tensor of `device` may be freed on a thread that candle does not know.
-pub(crate) fn bind_context_of(device: &Device) {
+/// To be called before a tensor of `device` may be freed, on a thread that candle does not know: each time, since what is freed may make
+/// another context current.
+pub(crate) fn bind_for(device: &Device) {
     if let Device::Cuda(device) = device {
         bind(&device.cuda_stream());
     }
@@ -159,8 +189,7 @@ fn bind(stream: &CudaStream) {
 
 impl<T: Element> Memory for Allocated<T> {
     fn raw(&mut self) -> RawMemory {
-        let address = self.slice.device_ptr(&self.bound.0).0;
-        RawMemory::new(address, self.elements * size_of::<T>(), MemoryKind::Device)
+        self.raw
     }
 
     fn into_storage(self: Box<Self>) -> Storage {

@@ -25,27 +25,30 @@ pub(crate) struct Order {
 
 /// Closes the CUDA devices that copies have opened, with transship's pools of memory there, as far as nothing uses them.
 ///
-/// They stay open otherwise, so that the next copy finds page-locked memory: to lock new memory takes milliseconds. A device that was lost is
-/// opened anew only after this.
+/// They stay open otherwise, so that the next copy finds page-locked memory, which takes milliseconds to lock.
 pub fn close_devices() {
     #[cfg(feature = "cuda")]
     crate::cuda::close();
 }
 
+/// What is said where a copy has failed: that the device is lost, if it is. It is let go of then.
+pub(crate) fn failed(error: Error) -> Error {
+    #[cfg(feature = "cuda")]
+    if error.may_be_a_drivers()
+        && let Some(device) = crate::cuda::close_lost()
+    {
+        return Error::DeviceLost { device, error: Box::new(error) };
+    }
+    error
+}
+
 impl Target {
     pub(crate) fn new(candle: &Device) -> Result<Self> {
-        let (device, stream) = match candle {
-            Device::Cpu => (transship::Device::host(), None),
+        let device = open(candle)?;
+        let stream = match candle {
             #[cfg(feature = "cuda")]
-            Device::Cuda(cuda) => {
-                let device = crate::cuda::open(cuda)?;
-                let stream = crate::cuda::own_stream(cuda, &device)?;
-                (device, stream)
-            }
-            other => {
-                let device = format!("{:?}", other.location());
-                return Err(Error::UnsupportedDevice { path: String::new(), device });
-            }
+            Device::Cuda(cuda) => crate::cuda::own_stream(cuda, &device)?,
+            _ => None,
         };
         Ok(Self { candle: candle.clone(), device, stream })
     }
@@ -58,6 +61,19 @@ impl Target {
         {
             let _ = sources;
             Ok(Order { stream: self.stream.clone(), waits_here: false })
+        }
+    }
+}
+
+/// The device of transship's that is candle's.
+pub(crate) fn open(candle: &Device) -> Result<transship::Device> {
+    match candle {
+        Device::Cpu => Ok(transship::Device::host()),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) => crate::cuda::open(cuda),
+        other => {
+            let device = format!("{:?}", other.location());
+            Err(Error::UnsupportedDevice { path: String::new(), device })
         }
     }
 }

@@ -39,6 +39,21 @@ pub enum Error {
         /// The device, as candle prints it.
         device: String,
     },
+    /// A tensor of CUDA whose memory was allocated in another context than its device's, as `CudaStorage::wrap_cuda_slice` of candle
+    /// allows.
+    #[error(
+        "{}: its device is GPU {expected}, but its memory was allocated in another context, of GPU {actual}; wrap a slice with the device \
+         that has allocated it",
+        place(path)
+    )]
+    OtherContext {
+        /// Where the tensor is; empty where it is all there is.
+        path: String,
+        /// The number of the GPU of the tensor's device.
+        expected: usize,
+        /// The number of the GPU that the memory was allocated on.
+        actual: usize,
+    },
     /// The structure showed other tensors after the copy than before it.
     #[error(
         "the structure showed other tensors than when the copy started; visit() must show the same ones each time, in the same order"
@@ -49,6 +64,17 @@ pub enum Error {
     TooDeep {
         /// The most levels.
         limit: usize,
+    },
+    /// A device of CUDA answers no more, as after a kernel that has written where it may not. Its driver revives it only when nobody in the
+    /// process holds anything of it, and what was in flight there is held for ever.
+    #[error(
+        "{device} is lost: {error}; nothing that lies there can be used again, and the device only by another process"
+    )]
+    DeviceLost {
+        /// The device.
+        device: transship::DeviceId,
+        /// What the copy came to.
+        error: Box<Error>,
     },
     /// What transship says.
     #[error(transparent)]
@@ -71,11 +97,22 @@ impl From<candle_core::Error> for Error {
 }
 
 impl Error {
+    /// Whether it may come from a driver: what transship says, and candle of CUDA.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn may_be_a_drivers(&self) -> bool {
+        match self {
+            Self::Transship(_) => true,
+            Self::Candle(error) => is_of_cuda(error),
+            _ => false,
+        }
+    }
+
     /// The same, of the tensor at `there`.
     pub(crate) fn at(mut self, there: String) -> Self {
         if let Self::NotInCandle { path, .. }
         | Self::NotCopied { path, .. }
-        | Self::UnsupportedDevice { path, .. } = &mut self
+        | Self::UnsupportedDevice { path, .. }
+        | Self::OtherContext { path, .. } = &mut self
         {
             *path = there;
         }
@@ -118,6 +155,16 @@ impl From<Error> for candle_core::Error {
 impl<S> From<CopyError<S>> for candle_core::Error {
     fn from(failed: CopyError<S>) -> Self {
         failed.error.into()
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn is_of_cuda(error: &candle_core::Error) -> bool {
+    use candle_core::Error::{Context, Cuda, WithBacktrace, WithPath};
+    match error {
+        Cuda(_) => true,
+        WithBacktrace { inner, .. } | WithPath { inner, .. } | Context { inner, .. } => is_of_cuda(inner),
+        _ => false,
     }
 }
 

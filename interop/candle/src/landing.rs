@@ -63,7 +63,8 @@ impl Landing {
             }
             let chunk = chunk.as_ref().ok_or_else(empty)?;
             let elements = tensor.shape.iter().product();
-            Ok(chunk.narrow(0, spot.first, elements)?.reshape(&tensor.shape)?)
+            let part = chunk.narrow(0, spot.first, elements)?;
+            if tensor.shape.len() == 1 { Ok(part) } else { Ok(part.reshape(&tensor.shape)?) }
         };
         self.tensors.iter().map(lend).collect()
     }
@@ -89,7 +90,8 @@ impl Landing {
         let view = |(tensor, spot): (Arriving, Spot)| {
             let chunk = chunks.get(spot.chunk).ok_or(transship::Error::Taken)?;
             let elements = tensor.shape.iter().product();
-            Ok(chunk.narrow(0, spot.first, elements)?.reshape(tensor.shape)?)
+            let part = chunk.narrow(0, spot.first, elements)?;
+            if tensor.shape.len() == 1 { Ok(part) } else { Ok(part.reshape(tensor.shape)?) }
         };
         self.tensors.into_iter().map(view).collect()
     }

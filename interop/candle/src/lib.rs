@@ -7,6 +7,7 @@ mod cuda;
 mod device;
 mod element;
 mod error;
+mod found;
 mod landing;
 mod plan;
 mod source;

@@ -1,7 +1,7 @@
 //! Tensors of candle, lent to a copy that reads them.
 
-use std::collections::HashMap;
 use std::mem;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Storage, Tensor, WithDType};
 use parking_lot::{RwLock, RwLockReadGuard};
+use rustc_hash::FxHashMap;
 use transship::{Layout, MemoryKind, RawMemory, SharedOwner};
 
 use crate::element::{of_candle, with_element};
@@ -18,7 +19,7 @@ use crate::error::{Error, Result};
 ///
 /// Safe code of candle's may write to the memory of any tensor (`Var::set`, `slice_set`, operations in place): it takes the lock of
 /// the storage to do so, and waits for this.
-pub(crate) fn lock_all(tensors: &[Tensor]) -> Vec<ReadLocked> {
+pub(crate) fn lock_all(tensors: &[Tensor]) -> AllLocked {
     // Found before anything is locked: candle shows the lock only with its own guard, which waits for who writes.
     lock_found(&find_locks(tensors))
 }
@@ -27,12 +28,12 @@ pub(crate) fn find_locks(tensors: &[Tensor]) -> Vec<(&Tensor, &RwLock<Storage>)>
     tensors.iter().map(|tensor| (tensor, lock_of(tensor))).collect()
 }
 
-pub(crate) fn lock_found(locks: &[(&Tensor, &RwLock<Storage>)]) -> Vec<ReadLocked> {
+pub(crate) fn lock_found(locks: &[(&Tensor, &RwLock<Storage>)]) -> AllLocked {
     loop {
-        let mut locked = Vec::with_capacity(locks.len());
+        let mut locked = AllLocked(Vec::with_capacity(locks.len()));
         let mut is_locked = |&(tensor, lock)| {
             let tensor = ReadLocked::try_new(tensor, lock);
-            tensor.map(|tensor| locked.push(tensor)).is_some()
+            tensor.map(|tensor| locked.0.push(tensor)).is_some()
         };
         let Some((writing, _)) = locks.iter().find(|one| !is_locked(one)) else { return locked };
         // Who writes there may need what is locked here: nothing stays locked while this waits.
@@ -41,11 +42,24 @@ pub(crate) fn lock_found(locks: &[(&Tensor, &RwLock<Storage>)]) -> Vec<ReadLocke
     }
 }
 
+/// Tensors whose storages are locked for reading, and let go of on whichever thread.
+pub(crate) struct AllLocked(Vec<ReadLocked>);
+
+#[cfg(feature = "cuda")]
+impl Drop for AllLocked {
+    fn drop(&mut self) {
+        for locked in self.0.drain(..) {
+            crate::cuda::bind_for(locked.tensor.device());
+            drop(locked);
+        }
+    }
+}
+
 /// A tensor whose storage is locked for reading, on whichever thread it is unlocked.
-pub(crate) struct ReadLocked {
+struct ReadLocked {
     lock: NonNull<RwLock<Storage>>,
     is_locked: AtomicBool,
-    /// Owns the lock. Dropped behind `Drop`, which unlocks it.
+    /// Owns the lock, which is that of its storage. Dropped behind `Drop`, which unlocks it.
     tensor: Tensor,
 }
 
@@ -59,7 +73,9 @@ impl ReadLocked {
     /// `None` while somebody writes. Others that read, or wait to write, are in nobody's way.
     fn try_new(tensor: &Tensor, lock: &RwLock<Storage>) -> Option<Self> {
         mem::forget(lock.try_read_recursive()?);
-        Some(Self { lock: NonNull::from(lock), is_locked: AtomicBool::new(true), tensor: tensor.clone() })
+        // Its storage alone: a graph may hold the last share of tensors of other devices.
+        let tensor = tensor.detach();
+        Some(Self { lock: NonNull::from(lock), is_locked: AtomicBool::new(true), tensor })
     }
 
     /// Lets others write again. The memory stays.
@@ -74,40 +90,17 @@ impl ReadLocked {
 impl Drop for ReadLocked {
     fn drop(&mut self) {
         self.unlock();
-        #[cfg(feature = "cuda")]
-        crate::cuda::bind_context_of(self.tensor.device());
     }
 }
 
 /// The locks of what was lent to a copy, which has a share of them.
-pub(crate) struct Locks(Arc<Vec<ReadLocked>>);
+pub(crate) struct Locks(Arc<AllLocked>);
 
 impl Locks {
     /// To be called once nothing of what was lent is read any more, or the reads are submitted to a stream that candle's writes are
     /// submitted to as well.
     pub(crate) fn unlock(&self) {
-        self.0.iter().for_each(ReadLocked::unlock);
-    }
-}
-
-/// Which elements of which storage: equal for tensors that are the same.
-#[derive(PartialEq, Eq, Hash)]
-pub(crate) struct Elements {
-    lock: usize,
-    first: usize,
-    shape: Vec<usize>,
-    strides: Vec<usize>,
-}
-
-impl Elements {
-    pub(crate) fn of(tensor: &Tensor) -> Self {
-        let layout = tensor.layout();
-        Self {
-            lock: NonNull::from(lock_of(tensor)).addr().get(),
-            first: layout.start_offset(),
-            shape: layout.dims().to_vec(),
-            strides: layout.stride().to_vec(),
-        }
+        self.0.0.iter().for_each(ReadLocked::unlock);
     }
 }
 
@@ -116,44 +109,66 @@ impl Elements {
 ///
 /// # Errors
 ///
-/// The number of a tensor whose type or device is not copied, with the error.
-pub(crate) fn lend(locked: Vec<ReadLocked>) -> Result<(Vec<transship::Tensor>, Locks), (usize, Error)> {
-    let places =
-        locked.iter().enumerate().map(|(index, tensor)| place_of(tensor).map_err(|error| (index, error)));
-    let places = places.collect::<Result<Vec<_>, _>>()?;
+/// The number of a tensor whose type or device is not copied, with the error; of any where the driver says no.
+pub(crate) fn lend(locked: AllLocked) -> Result<(Vec<transship::Tensor>, Locks), (usize, Error)> {
+    let places = places_of(&locked)?;
     let locked = Arc::new(locked);
-    let mut owners = HashMap::new();
-    let lend = |(index, (device, memory, layout)): (usize, Place)| {
-        let owner = owners.entry(device.id()).or_insert_with(|| SharedOwner::new(locked.clone(), &device));
-        // SAFETY: the storage at `memory` is kept until the owner is dropped, and locked for reading until then or until nothing reads it. It is initialised: candle
-        // shows a storage once something fills it. `place_of` has made sure that the layout lies in it.
-        unsafe { owner.tensor(memory, layout) }.map_err(|error| (index, error.into()))
-    };
-    let lent = places.into_iter().enumerate().map(lend).collect::<Result<_, _>>()?;
-    Ok((lent, Locks(locked)))
+    let mut lent = Vec::with_capacity(locked.0.len());
+    for Places { device, numbers, pieces } in places {
+        let first = numbers.first().copied().unwrap_or(0);
+        let owner = SharedOwner::new(locked.clone(), &device);
+        // SAFETY: the storages of the pieces are kept until the owner is dropped, and locked for reading until then or until nothing reads them. They are initialised:
+        // candle shows a storage once something fills it. `piece_of` has made sure that the layouts lie in them, and
+        // `elements_of` that they lie on the device that their tensors name, which this is.
+        let tensors =
+            unsafe { owner.tensors_of_allocations(pieces) }.map_err(|error| (first, error.into()))?;
+        lent.extend(numbers.into_iter().zip(tensors));
+    }
+    lent.sort_unstable_by_key(|(number, _)| *number);
+    Ok((lent.into_iter().map(|(_, tensor)| tensor).collect(), Locks(locked)))
 }
 
-type Place = (transship::Device, RawMemory, Layout);
+/// The tensors that lie on one device.
+struct Places {
+    device: transship::Device,
+    /// Which of all tensors they are.
+    numbers: Vec<usize>,
+    pieces: Vec<Piece>,
+}
 
-/// Where the elements of a tensor lie.
-fn place_of(locked: &ReadLocked) -> Result<Place> {
+/// The addresses of a storage, and what of it a tensor is.
+type Piece = (Range<u64>, RawMemory, Layout);
+
+fn places_of(locked: &AllLocked) -> Result<Vec<Places>, (usize, Error)> {
+    let mut all: Vec<(&candle_core::Device, Places)> = Vec::new();
+    let mut known = FxHashMap::default();
+    for (number, tensor) in locked.0.iter().enumerate() {
+        let of_tensor = |error| (number, error);
+        let piece = piece_of(tensor, &mut known).map_err(of_tensor)?;
+        let device = tensor.tensor.device();
+        if let Some((_, places)) = all.iter_mut().find(|(known, _)| known.same_device(device)) {
+            places.numbers.push(number);
+            places.pieces.push(piece);
+        } else {
+            let opened = crate::device::open(device).map_err(of_tensor)?;
+            all.push((device, Places { device: opened, numbers: vec![number], pieces: vec![piece] }));
+        }
+    }
+    Ok(all.into_iter().map(|(_, places)| places).collect())
+}
+
+/// Where the elements of a tensor lie. `known` has the storages that were looked at before.
+fn piece_of(locked: &ReadLocked, known: &mut FxHashMap<NonNull<RwLock<Storage>>, Elements>) -> Result<Piece> {
     let tensor = &locked.tensor;
-    // SAFETY: the tensor owns the lock, which is locked for reading: this is called before anything unlocks it.
-    let storage = unsafe { &*locked.lock.as_ref().data_ptr() };
     let not_copied = || Error::NotCopied { path: String::new(), dtype: tensor.dtype() };
     let dtype = of_candle(tensor.dtype()).ok_or_else(not_copied)?;
     let layout = Layout::strided(dtype, tensor.dims(), tensor.stride())?;
-    let (device, (start, limit), kind) = match storage {
-        Storage::Cpu(storage) => {
-            (transship::Device::host(), elements_of(storage).ok_or_else(not_copied)?, MemoryKind::Pageable)
-        }
-        #[cfg(feature = "cuda")]
-        Storage::Cuda(storage) => {
-            (crate::cuda::device_of(storage)?, crate::cuda::elements_of(storage)?, MemoryKind::Device)
-        }
-        _ => {
-            let device = format!("{:?}", tensor.device().location());
-            return Err(Error::UnsupportedDevice { path: String::new(), device });
+    let Elements { start, limit, kind } = match known.get(&locked.lock) {
+        Some(elements) => *elements,
+        None => {
+            // SAFETY: the tensor owns the lock, which is locked for reading: this is called before anything unlocks it.
+            let storage = unsafe { &*locked.lock.as_ref().data_ptr() };
+            *known.entry(locked.lock).or_insert(elements_of(storage)?)
         }
     };
     // candle makes a tensor of any shape over any storage (`Tensor::from_storage`), and finds out when it reads it.
@@ -163,18 +178,40 @@ fn place_of(locked: &ReadLocked) -> Result<Place> {
         return Err(transship::Error::OutOfRange { what: "elements", start: first, end, limit }.into());
     }
     let address = start + (first * dtype.size()) as u64;
-    Ok((device, RawMemory::new(address, layout.span(), kind), layout))
+    let storage = start..start + (limit * dtype.size()) as u64;
+    Ok((storage, RawMemory::new(address, layout.span(), kind), layout))
 }
 
 /// Where the elements of a storage begin, and how many they are.
-fn elements_of(storage: &CpuStorage) -> Option<(u64, usize)> {
-    with_element!(storage.dtype(), T => {
-        let elements = <T as WithDType>::cpu_storage_as_slice(storage).ok()?;
-        Some((elements.as_ptr().expose_provenance() as u64, elements.len()))
-    }, else None)
+#[derive(Clone, Copy)]
+struct Elements {
+    start: u64,
+    limit: usize,
+    kind: MemoryKind,
+}
+
+fn elements_of(storage: &Storage) -> Result<Elements> {
+    let (elements, kind) = match storage {
+        Storage::Cpu(storage) => (elements_on_host(storage)?, MemoryKind::Pageable),
+        #[cfg(feature = "cuda")]
+        Storage::Cuda(storage) => (crate::cuda::elements_of(storage)?, MemoryKind::Device),
+        _ => {
+            let device = format!("{:?}", storage.device().location());
+            return Err(Error::UnsupportedDevice { path: String::new(), device });
+        }
+    };
+    Ok(Elements { start: elements.0, limit: elements.1, kind })
+}
+
+fn elements_on_host(storage: &CpuStorage) -> Result<(u64, usize)> {
+    let dtype = storage.dtype();
+    with_element!(dtype, T => {
+        let elements = <T as WithDType>::cpu_storage_as_slice(storage)?;
+        Ok((elements.as_ptr().expose_provenance() as u64, elements.len()))
+    }, else Err(Error::NotCopied { path: String::new(), dtype }))
 }
 
 /// The lock of a tensor's storage, which is the tensor's for as long as that lives: no operation exchanges it. Waits for who writes.
-fn lock_of(tensor: &Tensor) -> &RwLock<Storage> {
+pub(crate) fn lock_of(tensor: &Tensor) -> &RwLock<Storage> {
     RwLockReadGuard::rwlock(&tensor.storage_and_layout().0)
 }

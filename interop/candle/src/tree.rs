@@ -45,7 +45,8 @@ pub trait TensorTree {
     /// `false` where values of this type can never hold a tensor: containers of them are not even looked into.
     const MAY_HOLD_TENSORS: bool = true;
 
-    /// Shows every tensor of `self` to `visitor`: the same ones each time, each once, in the same order.
+    /// Shows every tensor of `self` to `visitor`: the same ones each time, each once, in the same order. A place that is shown twice is
+    /// [`Error::TreeChanged`] where the copies are put, since it has its copy by then; clones in two places are two tensors.
     ///
     /// # Errors
     ///

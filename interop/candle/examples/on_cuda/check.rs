@@ -1,9 +1,13 @@
 //! Each check compares values that candle computes on the device with those that it computes on the CPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor, Var};
-use transship_candle::start_copy;
+use candle_core::cuda::WrapErr;
+use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DriverError};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaStorage, DType, Device, Result, Storage, Tensor, Var};
+use transship_candle::{Error, start_copy};
 
 /// Rounds of each check about order: a wrong one shows as soon as memory is used again.
 const ROUNDS: usize = 50;
@@ -164,6 +168,55 @@ pub(crate) fn between(from: &Device, to: &Device) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// A tensor that another stream than candle's still writes, as cudarc knows, copied from there to a device with a stream of its own.
+///
+/// Deliberate bug: the stream of the sources is waited for before it waits for the other one.
+pub(crate) fn writes_of_another_stream(from: &Device, to: &Device) -> Result<()> {
+    const ELEMENTS: usize = 1 << 20;
+    let stream = from.as_cuda_device()?.cuda_stream().context().new_stream().w()?;
+    for round in 0..ROUNDS {
+        let written = written_slowly(&vec![round as f32; ELEMENTS], &stream).w()?;
+        let there = start_copy(vec![over(written, from)?], to)?.wait()?;
+        let expected = Tensor::full(round as f32, ELEMENTS, &Device::Cpu)?;
+        equal("what another stream writes", &there[0].to_device(&Device::Cpu)?, &expected)?;
+    }
+    Ok(())
+}
+
+/// By copies on the device, the last of which has the values.
+fn written_slowly(
+    values: &[f32],
+    stream: &Arc<CudaStream>,
+) -> std::result::Result<CudaSlice<f32>, DriverError> {
+    let (zeros, values) = (stream.alloc_zeros::<f32>(values.len())?, stream.clone_htod(values)?);
+    let mut written = stream.alloc_zeros::<f32>(values.len())?;
+    stream.synchronize()?;
+    for _ in 0..20 {
+        stream.memcpy_dtod(&zeros, &mut written)?;
+    }
+    stream.memcpy_dtod(&values, &mut written)?;
+    Ok(written)
+}
+
+/// A tensor of one device over memory of another one's, which candle makes without a word.
+///
+/// Deliberate bug: the contexts are not compared.
+pub(crate) fn memory_of_another_gpu(device: &Device, other: &Device) -> Result<()> {
+    let slice = other.as_cuda_device()?.cuda_stream().clone_htod(&[1.0_f32; 8]).w()?;
+    match start_copy(vec![over(slice, device)?], &Device::Cpu).map_err(Error::from) {
+        Err(Error::OtherContext { expected: 0, actual: 1, .. }) => Ok(()),
+        Err(error) => candle_core::bail!("memory of another GPU: {error}"),
+        Ok(_) => candle_core::bail!("memory of another GPU was copied"),
+    }
+}
+
+/// A tensor of `device` over `slice`.
+fn over(slice: CudaSlice<f32>, device: &Device) -> Result<Tensor> {
+    let elements = slice.len();
+    let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, device.as_cuda_device()?.clone()));
+    Ok(Tensor::from_storage(storage, elements, BackpropOp::none(), false))
 }
 
 fn constant(value: usize, elements: usize, device: &Device) -> Result<Tensor> {

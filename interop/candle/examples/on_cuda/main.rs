@@ -24,7 +24,13 @@ fn run(part: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
     let [per_thread, own] = [&devices[0].1, &devices[1].1];
     check::between(per_thread, own)?;
     check::between(own, per_thread)?;
+    check::writes_of_another_stream(own, &Device::new_cuda_with_stream(0)?)?;
+    check::writes_of_another_stream(per_thread, own)?;
     println!("between the two: copies are right");
+    match Device::new_cuda_with_stream(1) {
+        Ok(other) => check::memory_of_another_gpu(own, &other)?,
+        Err(error) => println!("not checked: memory of another GPU ({error})"),
+    }
     if part == Some("copies") {
         return Ok(());
     }

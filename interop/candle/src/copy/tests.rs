@@ -241,6 +241,26 @@ fn structures_that_show_others_are_an_error_that_gives_them_back() {
     assert_eq!(values(&failed.value.0), [1.0, 2.0]);
 }
 
+/// Deliberate bug: which tensor is shown is not compared.
+#[test]
+fn structures_that_show_theirs_in_another_order_are_an_error() {
+    #[derive(Debug)]
+    struct Turning(Vec<Tensor>);
+
+    impl TensorTree for Turning {
+        fn visit(&mut self, visitor: &mut crate::Visitor<'_>) -> Result<(), crate::Stop> {
+            self.0.reverse();
+            self.0.visit(visitor)
+        }
+    }
+
+    let mut tree = Turning(vec![floats(1.0, &[2]), floats(5.0, &[2])]);
+    let copy = started(&mut tree, cpu, |_| false).unwrap();
+    let failed = CopyHandle { tree, copy }.wait().unwrap_err();
+    assert!(matches!(failed.error, Error::TreeChanged));
+    assert_eq!(values(&failed.value.0[0]), [1.0, 2.0]);
+}
+
 /// Deliberate bug: the layout is not compared with the storage.
 #[test]
 fn a_shape_that_its_storage_does_not_have_is_an_error() {
