@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# Crates over engines of others, below engines/: workspaces of their own, each with its lock file. Where an engine is not there, what
+# loads it says so, and a stand-in takes its place in the tests.
+
+# The NIXL that the tests are run with. It is fetched once, outside of the checkout.
+nixl=nixl-cu12==1.5.1
+
+stage_engines() {
+    ensure_component rustfmt cargo fmt --version
+    ensure_component clippy cargo clippy --version
+    step cargo fmt --manifest-path engines/nccl/Cargo.toml --package transship-nccl --package fake-nccl --check
+    in_engine nccl clippy --workspace --all-targets --features cuda -- -D warnings
+    RUSTDOCFLAGS="-D warnings" in_engine nccl doc --no-deps --features cuda
+    (cd engines/nccl && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
+    # As it is without a feature; then on a stand-in for two devices of CUDA.
+    in_engine nccl test
+    TRANSSHIP_REQUIRE=cuda-sim step "${simulated[@]}" cargo test --locked --manifest-path engines/nccl/Cargo.toml \
+        --target-dir "$target/engines" --features cuda --tests
+    engine_nixl
+}
+
+# NIXL needs no device: two processes over loopback are tested with the library itself.
+engine_nixl() {
+    local folder
+    step cargo fmt --manifest-path engines/nixl/Cargo.toml --package transship-nixl --check
+    in_engine nixl clippy --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" in_engine nixl doc --no-deps
+    (cd engines/nixl && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
+    in_engine nixl test
+    if folder=$(nixl_folder); then
+        LD_LIBRARY_PATH=$folder TRANSSHIP_REQUIRE=nixl in_engine nixl test --test loading --test processes
+    else
+        not_run "without NIXL only what says so"
+    fi
+}
+
+# Where the library is. It is fetched where it is not.
+nixl_folder() {
+    local folder=${XDG_CACHE_HOME:-$HOME/.cache}/transship-nixl/$nixl
+    if [[ ! -e $folder/complete ]]; then
+        rm -rf "$folder"
+        ensure_python_venv
+        python3 -m venv "$scratch/nixl" && "$scratch/nixl/bin/python" -m pip install --quiet --no-deps --target "$folder" "$nixl" >&2 || return
+        touch "$folder/complete"
+    fi
+    dirname "$(find "$folder" -name libnixl_capi.so)"
+}
+
+# All of them build into one folder, which no other stage locks.
+in_engine() {
+    step cargo "$2" --locked --manifest-path "engines/$1/Cargo.toml" --target-dir "$target/engines" "${@:3}"
+}

@@ -1,0 +1,179 @@
+//! The tensors of a tree in an order that is the same on all ranks: that of maps is not.
+
+use std::cmp::Ordering;
+use std::fmt::Write;
+use std::ptr;
+
+use transship::{Tensor, TensorTree, for_each_path, for_each_tensor};
+
+use crate::error::{Error, Result};
+use crate::reduce_op::ReduceOp;
+
+/// The tensors of one tree.
+pub(crate) struct Leaves {
+    /// All paths, one behind the other, and where each ends.
+    text: String,
+    ends: Vec<usize>,
+    pub(crate) tensors: Vec<Tensor>,
+    /// Where in the tree each is.
+    places: Vec<usize>,
+}
+
+impl Leaves {
+    /// In the order of their paths.
+    pub(crate) fn of<S: TensorTree>(tree: &S) -> Result<Self> {
+        Ok(Self::as_shown(tree)?.sorted())
+    }
+
+    fn as_shown<S: TensorTree>(tree: &S) -> Result<Self> {
+        let mut leaves = Self { text: String::new(), ends: vec![], tensors: vec![], places: vec![] };
+        for_each_path(tree, |path, tensor| {
+            // Writing to a string does not fail.
+            let _ = write!(leaves.text, "{path}");
+            leaves.ends.push(leaves.text.len());
+            leaves.tensors.push(tensor.clone());
+            leaves.places.push(ptr::from_ref(tensor).addr());
+            Ok(())
+        })?;
+        Ok(leaves)
+    }
+
+    fn sorted(self) -> Self {
+        let mut order: Vec<usize> = (0..self.ends.len()).collect();
+        // As in a manifest: those of the same path stay in the order in which they are shown.
+        order.sort_by_key(|number| self.path(*number));
+        let mut sorted = Self {
+            text: String::with_capacity(self.text.len()),
+            ends: vec![],
+            tensors: vec![],
+            places: vec![],
+        };
+        for number in order {
+            let (Some(tensor), Some(place)) = (self.tensors.get(number), self.places.get(number)) else {
+                continue;
+            };
+            sorted.text.push_str(self.path(number));
+            sorted.ends.push(sorted.text.len());
+            sorted.tensors.push(tensor.clone());
+            sorted.places.push(*place);
+        }
+        sorted
+    }
+
+    fn path(&self, number: usize) -> &str {
+        let end = self.ends.get(number).copied().unwrap_or_default();
+        let start =
+            number.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or_default();
+        self.text.get(start..end).unwrap_or_default()
+    }
+
+    /// Those of each tree, which have the same paths, types and shapes.
+    pub(crate) fn of_ranks<S: TensorTree>(trees: &[S]) -> Result<Vec<Self>> {
+        Self::alike(trees, |one, other| (one.dtype(), one.shape()) == (other.dtype(), other.shape()))
+    }
+
+    /// Those of each tree, which have the same paths.
+    pub(crate) fn with_same_paths<S: TensorTree>(trees: &[S]) -> Result<Vec<Self>> {
+        Self::alike(trees, |_, _| true)
+    }
+
+    /// All in one order, which is that of paths unless the trees show theirs in the same one.
+    fn alike<S: TensorTree>(trees: &[S], is_like: impl Fn(&Tensor, &Tensor) -> bool) -> Result<Vec<Self>> {
+        let ranks = trees.iter().map(Self::as_shown).collect::<Result<Vec<_>>>()?;
+        let are_alike = |one: &Self, other: &Self| {
+            let mut pairs = one.tensors.iter().zip(&other.tensors);
+            (&one.text, &one.ends) == (&other.text, &other.ends)
+                && pairs.all(|(one, other)| is_like(one, other))
+        };
+        if ranks.windows(2).all(|two| matches!(two, [one, other] if are_alike(one, other))) {
+            return Ok(ranks);
+        }
+        let ranks: Vec<Self> = ranks.into_iter().map(Self::sorted).collect();
+        let Some((first, others)) = ranks.split_first() else { return Ok(ranks) };
+        for (rank, other) in (1..).zip(others) {
+            if let Some(error) = first_difference(other, first, &is_like) {
+                return Err(Error::RanksDiffer { rank, error });
+            }
+        }
+        Ok(ranks)
+    }
+
+    /// Fails unless elements of all of them can be combined.
+    pub(crate) fn check_reducible(&self, op: ReduceOp) -> Result<()> {
+        match self.named().find(|(_, tensor)| !op.takes(tensor.dtype())) {
+            Some((path, tensor)) => {
+                let (path, dtype) = (path.to_owned(), tensor.dtype());
+                Err(Error::NotReducible { path, dtype, op, by_nccl: false })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Puts other tensors into their places in `tree`, which was not moved since: one for each, in their order.
+    pub(crate) fn put<S: TensorTree>(&self, tree: &mut S, tensors: Vec<Tensor>) -> Result<()> {
+        let mut tensors: Vec<Option<Tensor>> = tensors.into_iter().map(Some).collect();
+        let (first, mut second) = (self.tensors.len(), 0_usize);
+        let mut by_place = None;
+        for_each_tensor(tree, |place| {
+            let number = self.number_at(ptr::from_ref(place).addr(), second, &mut by_place);
+            let tensor = number.and_then(|number| tensors.get_mut(number)?.take());
+            *place = tensor.ok_or(transship::Error::TreeChanged { first, second })?;
+            second += 1;
+            Ok(())
+        })?;
+        if second == first { Ok(()) } else { Err(transship::Error::TreeChanged { first, second }.into()) }
+    }
+
+    /// The number of the tensor at `place`: mostly `expected`, else looked for in `by_place`, which is made then.
+    fn number_at(
+        &self,
+        place: usize,
+        expected: usize,
+        by_place: &mut Option<Vec<(usize, usize)>>,
+    ) -> Option<usize> {
+        if self.places.get(expected) == Some(&place) {
+            return Some(expected);
+        }
+        let sorted = || {
+            let mut sorted: Vec<_> = self.places.iter().copied().zip(0..).collect();
+            sorted.sort_unstable();
+            sorted
+        };
+        let by_place = by_place.get_or_insert_with(sorted);
+        let found = by_place.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        by_place.get(found).map(|(_, number)| *number)
+    }
+
+    /// Their paths, and they themselves.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().enumerate().map(|(number, tensor)| (self.path(number), tensor))
+    }
+}
+
+/// The first tensor that only one of both has, or that is not like that of the other.
+fn first_difference(
+    own: &Leaves,
+    other: &Leaves,
+    is_like: impl Fn(&Tensor, &Tensor) -> bool,
+) -> Option<transship::Error> {
+    let (mut ones, mut others) = (own.named(), other.named());
+    loop {
+        let (path, own, other) = match (ones.next(), others.next()) {
+            (None, None) => return None,
+            (Some((path, one)), None) => (path, Some(one), None),
+            (None, Some((path, other))) => (path, None, Some(other)),
+            (Some((path, one)), Some((other_path, other))) => match path.cmp(other_path) {
+                Ordering::Less => (path, Some(one), None),
+                Ordering::Greater => (other_path, None, Some(other)),
+                Ordering::Equal if is_like(one, other) => continue,
+                Ordering::Equal => (path, Some(one), Some(other)),
+            },
+        };
+        let (path, own, other) = (path.to_owned(), described(own), described(other));
+        return Some(transship::Error::ManifestMismatch { path, own, other });
+    }
+}
+
+fn described(tensor: Option<&Tensor>) -> String {
+    tensor.map_or("no tensor".to_owned(), |tensor| format!("{} {:?}", tensor.dtype(), tensor.shape()))
+}

@@ -1,0 +1,17 @@
+#![doc = include_str!("../README.md")]
+
+mod copies;
+mod error;
+mod group;
+mod leaves;
+mod nccl;
+mod on_host;
+mod reduce_op;
+
+pub use error::{Error, Failed, Result};
+pub use group::Group;
+pub use nccl::communicator::Communicator;
+pub use nccl::library::Nccl;
+pub use nccl::pending::Pending;
+pub use nccl::unique_id::UniqueId;
+pub use reduce_op::ReduceOp;

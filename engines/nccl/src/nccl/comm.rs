@@ -1,0 +1,193 @@
+//! A communicator of the library's, and waiting for it.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use transship::{Device, Stream};
+
+use crate::error::{Error, Result};
+use crate::nccl::functions::{IN_PROGRESS, RawComm, RawConfig};
+use crate::nccl::library::Nccl;
+use crate::nccl::native;
+use crate::nccl::unique_id::UniqueId;
+
+/// How long a wait asks again and again before it sleeps between two questions.
+const SPIN: Duration = Duration::from_micros(200);
+const NAP: Duration = Duration::from_micros(50);
+
+/// One rank. The lock is held for single calls, none of which waits for another rank: communicators of several processes are not blocking,
+/// and those of one process are called by one thread for all ranks.
+pub(crate) struct Comm {
+    nccl: Nccl,
+    /// `None` once it was aborted.
+    raw: Mutex<Option<Handle>>,
+    /// Its collectives run here.
+    stream: Stream,
+    limit: Duration,
+    /// Whether calls return when they are submitted, and not before.
+    is_blocking: bool,
+}
+
+struct Handle(RawComm);
+
+// SAFETY: communicators belong to no thread; the lock around this lets one thread call at a time.
+unsafe impl Send for Handle {}
+
+impl Comm {
+    /// Those of all ranks of one process, each with the stream that it works on.
+    pub(crate) fn all(nccl: Nccl, streams: &[Stream], limit: Duration) -> Result<Vec<Self>> {
+        let ordinals = streams.iter().map(|stream| stream.device().id().ordinal());
+        let ordinals: Vec<c_int> =
+            ordinals.map(|ordinal| c_int::try_from(ordinal).unwrap_or(c_int::MAX)).collect();
+        let mut raw: Vec<RawComm> = vec![ptr::null_mut(); ordinals.len()];
+        let count = c_int::try_from(ordinals.len()).unwrap_or(c_int::MAX);
+        let first = streams.first().ok_or(Error::NoSuchRank { rank: 0, ranks: 0 })?;
+        native::on(first, |_| {
+            // SAFETY: there is room for `count` communicators, and there are as many ordinals.
+            let code =
+                unsafe { (nccl.functions().comm_init_all)(raw.as_mut_ptr(), count, ordinals.as_ptr()) };
+            nccl.check("ncclCommInitAll", code)
+        })?;
+        let comm = |(raw, stream): (RawComm, &Stream)| Self::over(nccl, raw, stream, limit, true);
+        Ok(raw.into_iter().zip(streams).map(comm).collect())
+    }
+
+    /// The one of rank `rank` of `size`, each of which a process joins within `limit`.
+    pub(crate) fn join(
+        nccl: Nccl,
+        id: &UniqueId,
+        rank: usize,
+        size: usize,
+        stream: &Stream,
+        limit: Duration,
+    ) -> Result<Self> {
+        let no_such_rank = || Error::NoSuchRank { rank, ranks: size };
+        if rank >= size {
+            return Err(no_such_rank());
+        }
+        let (number, count) = (c_int::try_from(rank), c_int::try_from(size));
+        let (Ok(number), Ok(count)) = (number, count) else { return Err(no_such_rank()) };
+        let (mut raw, mut config) = (ptr::null_mut(), RawConfig::non_blocking());
+        let started = Instant::now();
+        let comm = native::on(stream, |_| {
+            // SAFETY: the communicator goes to a local, the id is 128 bytes, and the config is as 2.14 has it.
+            let code = unsafe {
+                (nccl.functions().comm_init_rank_config)(&mut raw, count, id.raw(), number, &mut config)
+            };
+            nccl.check("ncclCommInitRankConfig", code)?;
+            Ok(Self::over(nccl, raw, stream, limit, false))
+        })?;
+        comm.wait("joining", started, || Ok(comm.async_state()? != IN_PROGRESS))?;
+        Ok(comm)
+    }
+
+    fn over(nccl: Nccl, raw: RawComm, stream: &Stream, limit: Duration, is_blocking: bool) -> Self {
+        Self { nccl, raw: Mutex::new(Some(Handle(raw))), stream: stream.clone(), limit, is_blocking }
+    }
+
+    pub(crate) fn nccl(&self) -> &Nccl {
+        &self.nccl
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        self.stream.device()
+    }
+
+    /// Makes a call with the communicator.
+    pub(crate) fn with(&self, call: &'static str, make: impl FnOnce(RawComm) -> c_int) -> Result<()> {
+        match &*self.raw() {
+            Some(handle) => self.nccl.check(call, make(handle.0)),
+            None => Err(Error::Aborted),
+        }
+    }
+
+    /// Waits until what was called is submitted to the stream.
+    pub(crate) fn settle(&self, started: Instant) -> Result<()> {
+        self.wait("submitting a collective", started, || Ok(self.async_state()? != IN_PROGRESS))
+    }
+
+    /// Waits until `is_done`. Aborts the communicator when an error of the library shows, or the time since `started` is over.
+    pub(crate) fn wait(
+        &self,
+        what: &'static str,
+        started: Instant,
+        mut is_done: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let done = is_done();
+            // Asked behind that: what an abort has ended is not done.
+            let state = self.async_state();
+            let outcome = match (done, state) {
+                (Err(error), _) | (_, Err(error)) => Err(error),
+                (Ok(true), Ok(_)) => return Ok(()),
+                _ if started.elapsed() >= self.limit => Err(Error::TimedOut { what, limit: self.limit }),
+                _ => Ok(()),
+            };
+            if let Err(error) = outcome {
+                self.abort();
+                return Err(error);
+            }
+            if begun.elapsed() < SPIN { std::hint::spin_loop() } else { thread::sleep(NAP) }
+        }
+    }
+
+    /// What the library says of it: it works, or is at it. Errors of other ranks show here.
+    fn async_state(&self) -> Result<c_int> {
+        let mut state = 0;
+        self.with("ncclCommGetAsyncError", |raw| {
+            // SAFETY: the communicator is alive; the state goes to a local.
+            unsafe { (self.nccl.functions().comm_get_async_error)(raw, &mut state) }
+        })?;
+        self.nccl.check("a collective", state)?;
+        Ok(state)
+    }
+
+    /// Ends whatever it is doing, on the device as well. What it was to fill is undefined.
+    pub(crate) fn abort(&self) {
+        let Some(Handle(raw)) = self.raw().take() else { return };
+        // What fails here has no other way to end.
+        let _ = native::on(&self.stream, |_| {
+            // SAFETY: the communicator was taken out just now: nobody uses it any more.
+            self.nccl.check("ncclCommAbort", unsafe { (self.nccl.functions().comm_abort)(raw) })
+        });
+    }
+
+    /// Ends it behind all that it was given; fails where that does not come to its end.
+    fn finish(&self) -> Result<()> {
+        let started = Instant::now();
+        let end = self.stream.record()?;
+        self.wait("the last collective", started, || Ok(end.is_reached()?))?;
+        if !self.is_blocking {
+            self.with("ncclCommFinalize", |raw| {
+                // SAFETY: the communicator is alive, and nothing is called after this but to destroy it.
+                unsafe { (self.nccl.functions().comm_finalize)(raw) }
+            })?;
+            self.wait("leaving", started, || Ok(self.async_state()? != IN_PROGRESS))?;
+        }
+        let Some(Handle(raw)) = self.raw().take() else { return Ok(()) };
+        native::on(&self.stream, |_| {
+            // SAFETY: as in `abort`.
+            self.nccl.check("ncclCommDestroy", unsafe { (self.nccl.functions().comm_destroy)(raw) })
+        })
+    }
+
+    fn raw(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        if self.finish().is_err() {
+            self.abort();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A rank among those of several processes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use transship::{Device, StreamPriority, Tensor, TensorTree};
+
+use crate::error::{Error, Failed, Result};
+use crate::leaves::Leaves;
+use crate::nccl::agree::agree;
+use crate::nccl::comm::Comm;
+use crate::nccl::library::Nccl;
+use crate::nccl::pending::Pending;
+use crate::nccl::run::{Member, Operation, check_reducible, run};
+use crate::nccl::unique_id::UniqueId;
+use crate::reduce_op::ReduceOp;
+
+/// A rank among those of several processes, or threads, each with a device of its own.
+///
+/// All ranks make the same calls in the same order, with trees of the same tensors. Each call first tells the others what it is, and waits
+/// for them: ranks that differ get an error, all of them, and nothing moves. What moves then is submitted to a stream of the communicator's,
+/// and not waited for.
+///
+/// Trees come in from anywhere, and out on the device: small tensors of one type in one allocation. A rank whose process ends, or that does
+/// not come within the time given, is an error of whoever waits for it, and the end of the communicator.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use transship::{Device, Tensor};
+/// use transship_nccl::{Communicator, Nccl, ReduceOp, UniqueId};
+///
+/// # fn the_same_on_all_ranks() -> [u8; 128] { [0; 128] }
+/// # fn main() -> Result<(), transship_nccl::Error> {
+/// let device = Device::open("cuda:1".parse().map_err(transship::Error::from)?)?;
+/// let nccl = Nccl::of(&device)?;
+/// // One rank makes it, with `UniqueId::new`, and gives it to the others.
+/// let id = UniqueId::from_bytes(the_same_on_all_ranks());
+/// let mut ranks = Communicator::join(&nccl, &id, 1, 2, &device, Duration::from_secs(60))?;
+/// let gradients = vec![Tensor::from(vec![0.5_f32; 3])];
+/// let gradients = ranks.all_reduce(gradients, ReduceOp::Sum)?.wait()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Communicator {
+    member: Member,
+}
+
+impl Communicator {
+    /// Joins as rank `rank` of `size`, and waits for the others. Each later call has as long as `limit`, as this one has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchRank`]; [`Error::UnsuitedDevices`] for a device of another driver, or one whose feature is off; [`Error::Nccl`];
+    /// [`Error::TimedOut`]; what the driver says.
+    pub fn join(
+        nccl: &Nccl,
+        id: &UniqueId,
+        rank: usize,
+        size: usize,
+        device: &Device,
+        limit: Duration,
+    ) -> Result<Self> {
+        let stream = device.create_stream(StreamPriority::High)?;
+        let comm = Comm::join(*nccl, id, rank, size, &stream, limit)?;
+        Ok(Self { member: Member { comm: Arc::new(comm), rank, size } })
+    }
+
+    /// Its number, counted from 0.
+    pub fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.member.size
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        self.member.comm.device()
+    }
+
+    /// What `op` makes of the tensors of all ranks, for each rank.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RanksDiffer`], [`Error::CallsDiffer`] and [`Error::NotReducible`] on all ranks, with nothing moved; [`Error::Nccl`] and
+    /// [`Error::TimedOut`] where another rank fails or does not come, [`Error::Aborted`] after one of these; what transship says.
+    pub fn all_reduce<S: TensorTree>(&mut self, tree: S, op: ReduceOp) -> Result<Pending<S>, Failed<S>> {
+        self.in_place(tree, Operation::AllReduce(op))
+    }
+
+    /// The tensors of rank `root`, for each rank: the trees of others say what comes, and their elements play no part.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchRank`]; as [`all_reduce`](Self::all_reduce).
+    pub fn broadcast<S: TensorTree>(&mut self, tree: S, root: usize) -> Result<Pending<S>, Failed<S>> {
+        if root >= self.size() {
+            return Err(Failed::new(Error::NoSuchRank { rank: root, ranks: self.size() }, tree));
+        }
+        self.in_place(tree, Operation::Broadcast(root))
+    }
+
+    /// The trees of all ranks, in their order, for each rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_gather<S: TensorTree + Clone>(&mut self, tree: S) -> Result<Pending<Vec<S>>, Failed<S>> {
+        let started = Instant::now();
+        let gathered = self.collective(&tree, Operation::AllGather).and_then(|(_, results)| {
+            let copies = results.into_iter().map(|tensors| {
+                let mut copy = tree.clone();
+                Leaves::of(&copy)?.put(&mut copy, tensors)?;
+                Ok(copy)
+            });
+            copies.collect::<Result<Vec<S>>>()
+        });
+        match gathered.and_then(|trees| Ok((trees, self.member.comm.stream().record()?))) {
+            Ok((trees, end)) => Ok(Pending { tree: trees, comm: self.member.comm.clone(), end, started }),
+            Err(error) => Err(Failed::new(error, tree)),
+        }
+    }
+
+    /// Asks whether all ranks are well. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nccl`] where one has failed: the communicator is aborted with it. [`Error::Aborted`] where it was before.
+    pub fn check(&self) -> Result<()> {
+        self.member.comm.wait("", Instant::now(), || Ok(true))
+    }
+
+    /// Ends all that it is doing, on the device too. What that was to fill is undefined, and all later calls fail.
+    pub fn abort(&self) {
+        self.member.comm.abort();
+    }
+
+    fn in_place<S: TensorTree>(
+        &mut self,
+        mut tree: S,
+        operation: Operation,
+    ) -> Result<Pending<S>, Failed<S>> {
+        let started = Instant::now();
+        let put = self.collective(&tree, operation).and_then(|(leaves, results)| {
+            let tensors = results.into_iter().next().unwrap_or_default();
+            leaves.put(&mut tree, tensors)?;
+            Ok(self.member.comm.stream().record()?)
+        });
+        match put {
+            Ok(end) => Ok(Pending { tree, comm: self.member.comm.clone(), end, started }),
+            Err(error) => Err(Failed::new(error, tree)),
+        }
+    }
+
+    fn collective<S: TensorTree>(
+        &self,
+        tree: &S,
+        operation: Operation,
+    ) -> Result<(Leaves, Vec<Vec<Tensor>>)> {
+        let leaves = Leaves::of(tree);
+        // Those that have no tree to give take part, so that nobody waits for them.
+        let agreed = agree(&self.member, tree, &leaves, operation);
+        let leaves = leaves?;
+        agreed?;
+        if let Operation::AllReduce(op) | Operation::Reduce(op, _) = operation {
+            check_reducible(&leaves, op)?;
+        }
+        let results = run(std::slice::from_ref(&self.member), &[&leaves.tensors], operation);
+        match results {
+            Ok(results) => Ok((leaves, results.into_iter().next().unwrap_or_default())),
+            Err(error) => {
+                // Others wait for what does not come.
+                self.abort();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Communicator(rank {} of {}, {})", self.rank(), self.size(), self.device().id())
+    }
+}

@@ -1,0 +1,232 @@
+//! One collective over the tensors of a tree, by all ranks of this process.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use transship::backend::Ticket;
+use transship::{Device, Tensor};
+
+use crate::error::{Error, Result};
+use crate::leaves::Leaves;
+use crate::nccl::blocks::{Block, blocks_of};
+use crate::nccl::comm::Comm;
+use crate::nccl::elements::{NcclElements, bytes_of, number_of, numbers_of};
+use crate::nccl::memory::{BlockMemory, pack, part};
+use crate::nccl::native;
+use crate::reduce_op::ReduceOp;
+
+/// A rank of this process.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) comm: Arc<Comm>,
+    pub(crate) rank: usize,
+    /// How many ranks there are, in all processes.
+    pub(crate) size: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    AllReduce(ReduceOp),
+    /// To the rank of the number.
+    Reduce(ReduceOp, usize),
+    /// From the rank of the number.
+    Broadcast(usize),
+    AllGather,
+}
+
+/// Of one member: for each rank whose tensors it gets (one, but for [`Operation::AllGather`]) the tensors, in order. None where it gets none.
+pub(crate) type Results = Vec<Vec<Tensor>>;
+
+/// Fails unless NCCL can combine all tensors.
+pub(crate) fn check_reducible(leaves: &Leaves, op: ReduceOp) -> Result<()> {
+    match leaves.named().find(|(_, tensor)| numbers_of(tensor.dtype(), op).is_none()) {
+        Some((path, tensor)) => Err(Error::NotReducible {
+            path: path.to_owned(),
+            dtype: tensor.dtype(),
+            op,
+            by_nccl: op.takes(tensor.dtype()),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Submits the collective for all members, whose tensors have the same types and shapes. Waits for no device.
+pub(crate) fn run(members: &[Member], tensors: &[&[Tensor]], operation: Operation) -> Result<Vec<Results>> {
+    let Some((first, shapes)) = members.first().zip(tensors.first()) else { return Ok(Vec::new()) };
+    let blocks = blocks_of(shapes);
+    if blocks.is_empty() {
+        return members.iter().map(|member| member.results(shapes, &blocks, Vec::new(), operation)).collect();
+    }
+    let prepared =
+        members.iter().zip(tensors).map(|(member, tensors)| prepare(member, tensors, &blocks, operation));
+    let prepared = prepared.collect::<Result<Vec<_>>>()?;
+    let started = Instant::now();
+    // The library makes devices current itself, and leaves one so at the end of a group.
+    native::on(first.comm.stream(), |_| {
+        first.comm.nccl().grouped(|| {
+            let mut all = members.iter().zip(&prepared);
+            all.try_for_each(|(member, exchanges)| call_all(member, &blocks, exchanges, operation))
+        })
+    })?;
+    let finish = |(member, exchanges): (&Member, Vec<Exchange>)| {
+        member.comm.settle(started)?;
+        member.results(shapes, &blocks, exchanges, operation)
+    };
+    members.iter().zip(prepared).map(finish).collect()
+}
+
+/// The memory of one block in a collective.
+struct Exchange {
+    /// `None` where nothing is sent.
+    from: Option<BlockMemory>,
+    /// `None` where it comes to where it was sent from, or nothing comes.
+    to: Option<BlockMemory>,
+}
+
+fn prepare(
+    member: &Member,
+    tensors: &[Tensor],
+    blocks: &[Block],
+    operation: Operation,
+) -> Result<Vec<Exchange>> {
+    let stream = member.comm.stream();
+    let receive =
+        |block: &Block, times: usize| BlockMemory::new(block, block.elements * times, stream).map(Some);
+    if !member.sends(operation) {
+        let exchange = |block| Ok(Exchange { from: None, to: receive(block, 1)? });
+        return blocks.iter().map(exchange).collect();
+    }
+    let exchange = |(from, block): (BlockMemory, &Block)| {
+        let to = match operation {
+            Operation::AllGather => receive(block, member.size)?,
+            // What is the program's is not written.
+            Operation::AllReduce(_) if !from.is_own => receive(block, 1)?,
+            Operation::Reduce(_, root) if root == member.rank && !from.is_own => receive(block, 1)?,
+            _ => None,
+        };
+        Ok(Exchange { from: Some(from), to })
+    };
+    pack(tensors, blocks, stream)?.into_iter().zip(blocks).map(exchange).collect()
+}
+
+fn call_all(member: &Member, blocks: &[Block], exchanges: &[Exchange], operation: Operation) -> Result<()> {
+    native::on(member.comm.stream(), |stream| {
+        blocks
+            .iter()
+            .zip(exchanges)
+            .try_for_each(|(block, exchange)| call(member, block, exchange, operation, stream))
+    })
+}
+
+fn call(
+    member: &Member,
+    block: &Block,
+    exchange: &Exchange,
+    operation: Operation,
+    stream: *mut c_void,
+) -> Result<()> {
+    let comm = &member.comm;
+    let functions = comm.nccl().functions();
+    let (from, to) = exchange.addresses()?;
+    let NcclElements { dtype, each } = operation.elements(block);
+    let count = block.elements * each;
+    // `from` and `to` are memory of the device with `count` elements of this type, of all ranks in `to` of an all-gather (`prepare`). It
+    // has recorded the stream: it is filled, and stays until the stream has come by. `with` lends a communicator that is alive.
+    match operation {
+        Operation::AllReduce(op) => comm.with("ncclAllReduce", |raw| {
+            // SAFETY: as said above.
+            unsafe { (functions.all_reduce)(from, to, count, dtype, number_of(op), raw, stream) }
+        }),
+        Operation::Reduce(op, root) => comm.with("ncclReduce", |raw| {
+            // SAFETY: as said above.
+            unsafe { (functions.reduce)(from, to, count, dtype, number_of(op), number(root), raw, stream) }
+        }),
+        Operation::Broadcast(root) => comm.with("ncclBroadcast", |raw| {
+            // SAFETY: as said above.
+            unsafe { (functions.broadcast)(from, to, count, dtype, number(root), raw, stream) }
+        }),
+        Operation::AllGather => comm.with("ncclAllGather", |raw| {
+            // SAFETY: as said above.
+            unsafe { (functions.all_gather)(from, to, count, dtype, raw, stream) }
+        }),
+    }
+}
+
+/// Ranks were counted in a `c_int` when the communicator was made.
+fn number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
+}
+
+impl Exchange {
+    fn addresses(&self) -> Result<(*const c_void, *mut c_void)> {
+        let address = |memory: Option<&BlockMemory>| memory.map_or(Ok(0), BlockMemory::address);
+        let from = address(self.from.as_ref().or(self.to.as_ref()))?;
+        let to = address(self.to.as_ref().or(self.from.as_ref()))?;
+        // Addresses of the device, which the host never follows.
+        Ok((ptr::without_provenance(from as usize), ptr::without_provenance_mut(to as usize)))
+    }
+}
+
+impl Operation {
+    fn elements(self, block: &Block) -> NcclElements {
+        let moved = bytes_of(block.dtype);
+        match self {
+            Self::AllReduce(op) | Self::Reduce(op, _) => numbers_of(block.dtype, op).unwrap_or(moved),
+            Self::Broadcast(_) | Self::AllGather => moved,
+        }
+    }
+}
+
+impl Member {
+    fn sends(&self, operation: Operation) -> bool {
+        !matches!(operation, Operation::Broadcast(root) if root != self.rank)
+    }
+
+    fn receives(&self, operation: Operation) -> bool {
+        !matches!(operation, Operation::Reduce(_, root) if root != self.rank)
+    }
+
+    fn results(
+        &self,
+        shapes: &[Tensor],
+        blocks: &[Block],
+        exchanges: Vec<Exchange>,
+        operation: Operation,
+    ) -> Result<Results> {
+        let stream = self.comm.stream().backend_stream();
+        // Behind the collective: whatever uses the results waits for it.
+        let filled = Ticket { position: stream.record()?, stream: stream.clone() };
+        if !self.receives(operation) {
+            return Ok(Vec::new());
+        }
+        let ranks = if operation == Operation::AllGather { self.size } else { 1 };
+        let mut results: Vec<Vec<Option<Tensor>>> = vec![vec![None; shapes.len()]; ranks];
+        for (block, exchange) in blocks.iter().zip(exchanges) {
+            let memory = exchange.to.or(exchange.from).ok_or(transship::Error::Taken)?;
+            // What was sent from where it lies, and is all that there is to get.
+            let whole = match memory.as_source() {
+                Some(source) => source.reshape(&[block.elements])?,
+                None => memory.filled(block, block.elements * ranks, &filled)?,
+            };
+            for (rank, row) in results.iter_mut().enumerate() {
+                for (leaf, start) in &block.leaves {
+                    if let (Some(place), Some(shape)) = (row.get_mut(*leaf), shapes.get(*leaf)) {
+                        *place = Some(part(&whole, rank * block.elements + start, shape.shape())?);
+                    }
+                }
+            }
+        }
+        results.into_iter().map(|row| complete(row, shapes, self.comm.device())).collect()
+    }
+}
+
+/// Tensors without elements are made anew.
+fn complete(row: Vec<Option<Tensor>>, shapes: &[Tensor], device: &Device) -> Result<Vec<Tensor>> {
+    let tensor = |(found, like): (Option<Tensor>, &Tensor)| match found {
+        Some(tensor) => Ok(tensor),
+        None => Ok(Tensor::empty(like.shape(), like.dtype(), device)?),
+    };
+    row.into_iter().zip(shapes).map(tensor).collect()
+}

@@ -1,0 +1,306 @@
+//! The way of NCCL, on two devices of CUDA or a stand-in for its driver, with a library whose ranks are threads of this process (`fake`).
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::env;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use half::bf16;
+use num_complex::Complex;
+use transship::{CopyOptions, DType, Device, Stop, Tensor, TensorTree, Visitor, start_copy, start_copy_into};
+use transship_nccl::{Communicator, Error, Group, Nccl, ReduceOp, UniqueId};
+
+const LIMIT: Duration = Duration::from_secs(20);
+type Tree = HashMap<String, Tensor>;
+
+fn library() -> PathBuf {
+    env::current_exe().unwrap().with_file_name("libfake_nccl.so")
+}
+
+fn nccl() -> Nccl {
+    // SAFETY: it behaves as NCCL.
+    unsafe { Nccl::open(library()) }.unwrap()
+}
+
+/// How many collectives this thread has called.
+fn calls() -> u64 {
+    // SAFETY: the function has this prototype.
+    unsafe {
+        let library = libloading::Library::new(library()).unwrap();
+        let calls: libloading::Symbol<'_, extern "C" fn() -> u64> = library.get(b"fake_nccl_calls").unwrap();
+        calls()
+    }
+}
+
+fn devices() -> [Device; 2] {
+    ["cuda:0", "cuda:1"].map(|name| Device::open(name.parse().unwrap()).unwrap())
+}
+
+fn on<S: TensorTree>(device: &Device, tree: S) -> S {
+    start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap()
+}
+
+fn down<S: TensorTree>(tree: S) -> S {
+    on(&Device::host(), tree)
+}
+
+/// The tree of a rank: element by element that of rank 0 times its number and one more. Many small tensors, none of its elements, large ones,
+/// and one of each type.
+fn tree(rank: i32) -> Tree {
+    let times = rank + 1;
+    let mut tree = Tree::new();
+    for index in 0..60_i32 {
+        let values: Vec<f32> = (0..index).map(|value| (value * times) as f32).collect();
+        tree.insert(format!("many.{index}"), Tensor::from(values));
+        tree.insert(format!("ids.{index}"), Tensor::from(vec![i64::from(index * times); 3]));
+    }
+    let large: Vec<i32> = (0..200_000).map(|value: i32| value * times).collect();
+    tree.insert("large".to_owned(), Tensor::from_vec(large.clone(), &[400, 500]).unwrap());
+    let turned = Tensor::from_vec(large, &[400, 500]).unwrap().transpose(0, 1).unwrap();
+    tree.insert("turned".to_owned(), turned);
+    tree.insert("u8".to_owned(), Tensor::from(vec![200_u8.wrapping_mul(times as u8); 5]));
+    tree.insert("bf16".to_owned(), Tensor::scalar(bf16::from_f32(1.5 * times as f32)));
+    tree.insert("complex".to_owned(), Tensor::scalar(Complex::new(0.5_f64, -2.0) * f64::from(times)));
+    tree
+}
+
+/// How many blocks that makes: those of f32, i64, u8, bf16 and complex numbers, and two large tensors.
+const BLOCKS: u64 = 7;
+
+fn assert_same(tree: &Tree, expected: &Tree) {
+    assert_eq!(tree.len(), expected.len());
+    for (name, tensor) in tree {
+        let expected = &expected[name];
+        assert_eq!((tensor.dtype(), tensor.shape()), (expected.dtype(), expected.shape()), "{name}");
+        assert_eq!(tensor.to_bytes().unwrap(), expected.to_bytes().unwrap(), "{name}");
+    }
+}
+
+/// Two ranks, each on a thread of its own.
+fn ranks<T: Send>(limit: Duration, run: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let (nccl, devices) = (nccl(), devices());
+    let id = UniqueId::new(&nccl).unwrap();
+    // By its bytes, as other processes have it.
+    let id = UniqueId::from_bytes(id.to_bytes());
+    let rank = |rank: usize| {
+        let (nccl, id, device, run) = (&nccl, &id, &devices[rank], &run);
+        move || run(Communicator::join(nccl, id, rank, 2, device, limit).unwrap())
+    };
+    thread::scope(|scope| {
+        let threads = [scope.spawn(rank(0)), scope.spawn(rank(1))];
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Deliberate bugs: a block is a tensor; the program's own tensor is written; tensors are told apart by the order of the map; the sum is that
+/// of one rank; strides are forgotten.
+#[test]
+fn a_group_adds_whole_trees_by_few_calls() {
+    let devices = devices();
+    let group = Group::with_nccl(&nccl(), &devices).unwrap();
+    assert_eq!(group.nccl().unwrap().version(), 21_400);
+    let own = |rank: usize| on(&devices[rank], tree(rank as i32));
+    // As a program has it that goes on using them.
+    let (kept, trees) = (own(0), vec![own(0), own(1)]);
+    let large = trees[0]["large"].clone();
+    let before = calls();
+    let sums = group.all_reduce(trees, ReduceOp::Sum).unwrap();
+    assert_eq!(calls() - before, 2 * BLOCKS);
+    for (sum, device) in sums.into_iter().zip(&devices) {
+        assert!(sum.values().all(|tensor| tensor.device_id().unwrap() == device.id()));
+        assert_same(&down(sum), &tree(2));
+    }
+    assert_eq!(down(large).to_bytes().unwrap(), tree(0)["large"].to_bytes().unwrap());
+    // From the host and back to it; to the second rank.
+    for to in [&devices[1], &Device::host()] {
+        let sum = group.reduce(vec![kept.clone(), tree(1)], ReduceOp::Sum, to).unwrap();
+        assert!(sum.values().all(|tensor| tensor.device_id().unwrap() == to.id()));
+        assert_same(&down(sum), &tree(2));
+    }
+    assert_same(&down(kept), &tree(0));
+    let reals = || vec![Tensor::from(vec![1.0_f32, -3.0])];
+    let most =
+        group.all_reduce(vec![reals(), vec![Tensor::from(vec![-1.0_f32, -2.0])]], ReduceOp::Max).unwrap();
+    assert_eq!(down(most)[1][0].as_slice::<f32>().unwrap(), [1.0, -2.0]);
+    let failed =
+        group.all_reduce(vec![Tensor::scalar(1_i16), Tensor::scalar(2_i16)], ReduceOp::Sum).unwrap_err();
+    assert!(
+        matches!(*failed.error, Error::NotReducible { dtype: DType::I16, by_nccl: true, .. }),
+        "{failed}"
+    );
+    // Nothing that is packed.
+    let large = |rank: usize| on(&devices[rank], tree(rank as i32)["large"].clone());
+    for sum in group.all_reduce(vec![large(0), large(1)], ReduceOp::Sum).unwrap() {
+        assert_eq!(down(sum).to_bytes().unwrap(), tree(2)["large"].to_bytes().unwrap());
+    }
+    // What a sum lies in is written, and filled again, as other memory.
+    let sums = group.all_reduce(vec![reals(), reals()], ReduceOp::Sum).unwrap();
+    let sum = sums.into_iter().next().unwrap();
+    let again = start_copy_into(reals(), sum, CopyOptions::default()).unwrap().wait().unwrap();
+    assert_eq!(down(again)[0].as_slice::<f32>().unwrap(), [1.0, -3.0]);
+    assert!(
+        group
+            .all_reduce(vec![Vec::<Tensor>::new(), vec![]], ReduceOp::Sum)
+            .unwrap()
+            .iter()
+            .all(Vec::is_empty)
+    );
+}
+
+/// Deliberate bugs: the root gets what others have; trees come in another order; a rank's own tensors are left where they lie.
+#[test]
+fn ranks_on_their_own_reduce_broadcast_and_gather() {
+    let outcomes = ranks(LIMIT, |mut communicator| {
+        let (rank, device) = (communicator.rank() as i32, communicator.device().clone());
+        let sum = communicator.all_reduce(on(&device, tree(rank)), ReduceOp::Sum).unwrap().wait().unwrap();
+        let all = communicator.all_gather(tree(rank)).unwrap().wait().unwrap();
+        let stream = device.create_stream(transship::StreamPriority::Normal).unwrap();
+        let root = communicator.broadcast(tree(rank), 1).unwrap().wait_on(&stream).unwrap();
+        let is_there = |tree: &Tree| tree.values().all(|tensor| tensor.device_id().unwrap() == device.id());
+        assert!(is_there(&sum) && is_there(&root) && all.iter().all(is_there));
+        communicator.check().unwrap();
+        (down(sum), down(all), down(root))
+    });
+    for (sum, all, root) in outcomes {
+        assert_same(&sum, &tree(2));
+        assert_eq!(all.len(), 2);
+        (0..).zip(&all).for_each(|(rank, own)| assert_same(own, &tree(rank)));
+        assert_same(&root, &tree(1));
+    }
+}
+
+/// What shows no paths.
+struct Hidden(Tensor);
+
+impl TensorTree for Hidden {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.0.visit(visitor)
+    }
+}
+
+/// Deliberate bugs: ranks do not tell each other what they call, or the tree, the operation or the root is left out of that. The library
+/// would say what a real one would hang on.
+#[test]
+fn ranks_that_differ_get_an_error_and_go_on() {
+    let tree = || BTreeMap::from([("a", Tensor::from(vec![1_u8])), ("b", Tensor::from(vec![1.0_f32, 2.0]))]);
+    let errors = ranks(LIMIT, |mut communicator| {
+        let is_first = communicator.rank() == 0;
+        let mut errors = Vec::new();
+        let mut other = tree();
+        if !is_first {
+            other.insert("b", Tensor::from(vec![1.0_f32, 2.0, 3.0]));
+        }
+        errors.push(*communicator.all_reduce(other, ReduceOp::Sum).unwrap_err().error);
+        let mut other = tree();
+        if !is_first {
+            other.insert("b", Tensor::from(vec![1_i32, 2]));
+        }
+        errors.push(*communicator.all_gather(other).unwrap_err().error);
+        let mut other = tree();
+        if !is_first {
+            other.remove("b");
+        }
+        errors.push(*communicator.broadcast(other, 0).unwrap_err().error);
+        let op = if is_first { ReduceOp::Sum } else { ReduceOp::Max };
+        errors.push(*communicator.all_reduce(tree(), op).unwrap_err().error);
+        errors.push(*communicator.broadcast(tree(), communicator.rank()).unwrap_err().error);
+        let mixed = match is_first {
+            true => communicator.all_reduce(tree(), ReduceOp::Sum).map(drop),
+            false => communicator.broadcast(tree(), 1).map(drop),
+        };
+        errors.push(*mixed.unwrap_err().error);
+        let refused = match is_first {
+            true => communicator.all_reduce(tree(), ReduceOp::Sum).map(drop).unwrap_err().error,
+            false => {
+                communicator
+                    .all_reduce(Hidden(Tensor::scalar(1_u8)), ReduceOp::Sum)
+                    .map(drop)
+                    .unwrap_err()
+                    .error
+            }
+        };
+        errors.push(*refused);
+        let good = communicator.all_reduce(tree(), ReduceOp::Sum).unwrap().wait().unwrap();
+        assert_eq!(down(good)["b"].as_slice::<f32>().unwrap(), [2.0, 4.0]);
+        errors
+    });
+    for errors in &errors {
+        for error in &errors[..3] {
+            assert!(
+                matches!(error, Error::RanksDiffer { rank: 1, error: transship::Error::ManifestMismatch { path, .. } } if path == r#"["b"]"#),
+                "{error}"
+            );
+        }
+        assert!(
+            errors[3].to_string().contains("all_reduce by Max, and rank 0 all_reduce by Sum"),
+            "{}",
+            errors[3]
+        );
+        assert!(
+            errors[4].to_string().contains("broadcast from rank 1, and rank 0 broadcast from rank 0"),
+            "{}",
+            errors[4]
+        );
+        assert!(
+            errors[5].to_string().contains("broadcast from rank 1, and rank 0 all_reduce by Sum"),
+            "{}",
+            errors[5]
+        );
+    }
+    assert!(matches!(errors[1][6], Error::Transship(transship::Error::NotShown { .. })), "{}", errors[1][6]);
+    assert!(errors[0][6].to_string().contains("a tree that it cannot take"), "{}", errors[0][6]);
+}
+
+/// Deliberate bugs: the others are waited for without an end; what an abort has ended counts as done.
+#[test]
+fn a_rank_that_dies_or_stays_away_ends_the_others() {
+    let short = Duration::from_millis(300);
+    // Stays away.
+    let outcomes = ranks(short, |mut communicator| {
+        if communicator.rank() == 1 {
+            thread::sleep(short * 3);
+            return None;
+        }
+        let started = Instant::now();
+        let error = *communicator.all_reduce(tree(0), ReduceOp::Sum).unwrap_err().error;
+        assert!(started.elapsed() < short * 3);
+        let later = *communicator.all_reduce(tree(0), ReduceOp::Sum).unwrap_err().error;
+        assert!(matches!(later, Error::Aborted) && matches!(communicator.check(), Err(Error::Aborted)));
+        Some(error)
+    });
+    assert!(matches!(outcomes[0], Some(Error::TimedOut { limit, .. }) if limit == short), "{outcomes:?}");
+    // Dies while the other one waits for it.
+    let outcomes = ranks(LIMIT, |mut communicator| {
+        if communicator.rank() == 1 {
+            thread::sleep(Duration::from_millis(100));
+            communicator.abort();
+            return None;
+        }
+        Some(*communicator.all_reduce(tree(0), ReduceOp::Sum).unwrap_err().error)
+    });
+    assert!(matches!(&outcomes[0], Some(Error::Nccl { code: 6, .. })), "{outcomes:?}");
+    // Is aborted by its own process before it is waited for.
+    let outcomes = ranks(LIMIT, |mut communicator| {
+        match communicator.all_reduce(tree(0), ReduceOp::Sum) {
+            Ok(pending) => {
+                communicator.abort();
+                pending.wait().unwrap_err()
+            }
+            // The other one was faster.
+            Err(failed) => *failed.error,
+        }
+    });
+    assert!(
+        outcomes.iter().all(|error| matches!(error, Error::Aborted | Error::Nccl { .. })),
+        "{outcomes:?}"
+    );
+    // Never joins.
+    let (nccl, [device, _]) = (nccl(), devices());
+    let alone = Communicator::join(&nccl, &UniqueId::new(&nccl).unwrap(), 0, 2, &device, short);
+    assert!(matches!(alone, Err(Error::TimedOut { what: "joining", .. })));
+    let none = Communicator::join(&nccl, &UniqueId::new(&nccl).unwrap(), 2, 2, &device, short);
+    assert!(matches!(none, Err(Error::NoSuchRank { rank: 2, ranks: 2 })));
+}

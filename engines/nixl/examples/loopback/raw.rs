@@ -1,0 +1,64 @@
+//! One read of the library's for all bytes, between memory that is registered.
+
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+use crate::nixl::agent::{RawAgent, Request, Status};
+use crate::nixl::library::Nixl;
+use crate::other::Other;
+use crate::{BYTES, Result};
+
+pub(crate) struct Raw {
+    agent: RawAgent,
+    /// Goes behind the agent.
+    memory: Vec<u8>,
+    request: Option<Request>,
+}
+
+impl Raw {
+    pub(crate) fn to_be_read(transport: &str, other: &mut Other) -> Result<Self> {
+        let mut raw = Self::new("raw child", transport, 1)?;
+        let metadata = raw.agent.metadata()?;
+        let parent = other.swap(&metadata)?;
+        raw.agent.load(&parent)?;
+        other.swap(&(raw.memory.as_ptr().expose_provenance() as u64).to_le_bytes())?;
+        Ok(raw)
+    }
+
+    pub(crate) fn that_reads(transport: &str, other: &mut Other) -> Result<Self> {
+        let mut raw = Self::new("raw parent", transport, 0)?;
+        let metadata = raw.agent.metadata()?;
+        let child = raw.agent.load(&other.swap(&metadata)?)?;
+        let from = other.swap(&[0])?.try_into().map_err(|_| "no address")?;
+        let to = raw.memory.as_mut_ptr().expose_provenance();
+        raw.request = Some(raw.agent.read_request(&child, u64::from_le_bytes(from) as usize, to, BYTES)?);
+        Ok(raw)
+    }
+
+    fn new(name: &str, transport: &str, byte: u8) -> Result<Self> {
+        // SAFETY: the library that the loader finds under its own name.
+        let nixl = unsafe { Nixl::open("libnixl_capi.so") }?;
+        let parameters = match transport {
+            "tcp" => vec![(c"engine_config".to_owned(), c"TLS=tcp".to_owned())],
+            _ => Vec::new(),
+        };
+        let agent = RawAgent::new(nixl, &CString::new(name)?, c"UCX", &parameters)?;
+        let mut raw = Self { agent, memory: vec![byte + 1; BYTES], request: None };
+        // SAFETY: the memory goes behind the agent.
+        unsafe { raw.agent.register(raw.memory.as_mut_ptr().expose_provenance(), BYTES) }?;
+        Ok(raw)
+    }
+
+    pub(crate) fn read(&mut self) -> Result<Duration> {
+        let request = self.request.as_ref().ok_or("nothing to read")?;
+        let begun = Instant::now();
+        // SAFETY: the memory is not touched before the end.
+        let mut status = unsafe { self.agent.post(request) };
+        while status == Status::UnderWay {
+            std::thread::yield_now();
+            status = self.agent.status(request);
+        }
+        let time = begun.elapsed();
+        if status == Status::Done { Ok(time) } else { Err(format!("the read has failed: {status:?}").into()) }
+    }
+}

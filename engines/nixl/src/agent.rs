@@ -1,0 +1,201 @@
+//! An agent, and peers of it.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use transship::{Manifest, TensorTree};
+
+use crate::arena::Arena;
+use crate::deadline::Deadline;
+use crate::error::{Error, Failed, Result};
+use crate::link::{Link, Usage};
+use crate::metadata::Metadata;
+use crate::nixl::agent::RawAgent;
+use crate::nixl::library::Nixl;
+use crate::options::AgentOptions;
+use crate::pack::{ALIGNMENT, parts};
+use crate::receive::Receive;
+use crate::received::Received;
+use crate::send::Sending;
+use crate::transfer::Transfer;
+use crate::tree::{self, TransferInto};
+
+/// One end of transfers: a name, a backend of NIXL, and memory that is registered with it.
+///
+/// Clones are the same agent. It goes when the last of them and the last transfer is dropped; results stay.
+#[derive(Clone)]
+pub struct Agent {
+    link: Arc<Link>,
+    name: CString,
+}
+
+/// Another agent, to which trees go and from which they come.
+#[derive(Clone)]
+pub struct Peer(Arc<Metadata>);
+
+impl Agent {
+    /// An agent that peers know by `name`, which no other one of them has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nixl`], if there is no such backend or it cannot be used here; [`Error::System`] without so much memory;
+    /// [`Error::UnsuitedText`].
+    pub fn new(nixl: &Nixl, name: &str, options: AgentOptions) -> Result<Self> {
+        let name = text("the name of an agent", name)?;
+        let plugin = text("the name of a backend", &options.backend)?;
+        let parameter =
+            |(key, value): &(String, String)| Ok((text("a parameter", key)?, text("a value", value)?));
+        let parameters = options.parameters.iter().map(parameter).collect::<Result<Vec<_>>>()?;
+        let arena = Arena::new(options.arena_bytes)?;
+        let mut agent = RawAgent::new(*nixl, &name, &plugin, &parameters)?;
+        // SAFETY: the arena is mapped as long as anybody has it, and the link has it longer than the agent (the order of its fields). Peers read and write
+        // there at any time: no reference points there, and what is read there is believed by nobody.
+        unsafe { agent.register(arena.start(), arena.bytes()) }?;
+        // SAFETY: just now.
+        let link = unsafe { Link::new(agent, arena) };
+        Ok(Self { link, name })
+    }
+
+    /// What another agent needs for [`add_peer`](Self::add_peer), to be passed on by whatever the two programs have, such as a file or a socket. Whoever has
+    /// it can read and write the registered memory of this agent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Nixl`].
+    pub fn metadata(&self) -> Result<Vec<u8>> {
+        let metadata = Metadata {
+            name: self.name.clone(),
+            arena_start: self.link.arena.start(),
+            arena_bytes: self.link.arena.bytes(),
+            of_library: self.link.lock().agent.metadata()?,
+        };
+        Ok(metadata.to_bytes())
+    }
+
+    /// The agent that has given out this [`metadata`](Self::metadata). Both sides add each other before the first tree. One that has begun anew under its old
+    /// name takes the place of the old one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Protocol`] for other bytes, and those of another version of this crate; [`Error::NotAdded`]; [`Error::Nixl`].
+    pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer> {
+        let metadata = Metadata::from_bytes(metadata)?;
+        if metadata.name == self.name {
+            let (peer, reason) =
+                (metadata.name.to_string_lossy().into_owned(), "it has the name of this agent");
+            return Err(Error::NotAdded { peer, reason });
+        }
+        self.link.add(metadata.name.clone(), &metadata.of_library)?;
+        Ok(Peer(Arc::new(metadata)))
+    }
+
+    /// Starts to send the tensors of `tree`, from whatever devices they are on. It is done when the peer has read all of them; the peer has so long.
+    ///
+    /// They are packed into registered memory by a thread of this transfer, a piece at a time, and the peer reads what is packed meanwhile. Trees to one
+    /// peer arrive in the order of these calls. The tensors are held until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ArenaFull`]; [`Error::Transship`], if the tree cannot be shown for instance; [`Error::System`]. Later ones come out of the transfer:
+    /// [`Error::Refused`], if the peer has other tensors for instance; [`Error::TimedOut`]; [`Error::Broken`].
+    pub fn start_send<S: TensorTree + ?Sized>(
+        &self,
+        tree: &S,
+        peer: &Peer,
+        limit: Duration,
+    ) -> Result<Transfer<()>> {
+        let deadline = Deadline::after(limit);
+        let manifest = Manifest::packed(tree, ALIGNMENT)?;
+        let parts = parts(tree, &manifest)?;
+        let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
+        Transfer::start(deadline, move || {
+            let sent = send.run(&parts, deadline);
+            drop(send);
+            // The tensors may be the last of theirs: their owners are the program's code.
+            (sent, parts)
+        })
+    }
+
+    /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, and read, within `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::ArenaFull`], [`Error::Broken`], [`Error::TimedOut`].
+    pub fn start_receive(&self, peer: &Peer, limit: Duration) -> Result<Transfer<Received>> {
+        let receive = self.receive(peer, limit);
+        Transfer::start(receive.deadline, move || (receive.fresh(), ()))
+    }
+
+    /// Starts to receive the next tree of `peer` into the tensors of `tree`, on whatever devices they are: nothing is allocated, and addresses stay what they are.
+    /// Nobody else holds their memory, as with [`start_copy_into`](transship::start_copy_into).
+    ///
+    /// # Errors
+    ///
+    /// As [`start_receive`](Self::start_receive), with the tree; later [`ManifestMismatch`](transship::Error::ManifestMismatch) with the first tensor that differs,
+    /// before anything was moved: the peer hears of it as well.
+    pub fn start_receive_into<S: TensorTree>(
+        &self,
+        tree: S,
+        peer: &Peer,
+        limit: Duration,
+    ) -> Result<TransferInto<S>, Failed<S>> {
+        let tree::Taken { tree, tensors, manifest } = tree::take(tree)?;
+        let receive = self.receive(peer, limit);
+        let started = Transfer::start(receive.deadline, move || (Ok(receive.into(tensors, &manifest)), ()));
+        match started {
+            Ok(transfer) => Ok(TransferInto::new(transfer, tree)),
+            Err(error) => Err(Failed { error: Box::new(error), value: None }),
+        }
+    }
+
+    /// How its registered memory is used.
+    pub fn usage(&self) -> Usage {
+        self.link.usage()
+    }
+
+    fn receive(&self, peer: &Peer, limit: Duration) -> Receive {
+        let turn = self.link.next_id();
+        self.link.lock().mail.queue(peer.name(), turn);
+        Receive { link: Arc::clone(&self.link), peer: peer.clone(), turn, deadline: Deadline::after(limit) }
+    }
+}
+
+impl Peer {
+    pub(crate) fn name(&self) -> &CStr {
+        &self.0.name
+    }
+
+    pub(crate) fn arena_start(&self) -> usize {
+        self.0.arena_start
+    }
+
+    pub(crate) fn arena_bytes(&self) -> usize {
+        self.0.arena_bytes
+    }
+}
+
+fn text(what: &'static str, text: &str) -> Result<CString> {
+    let unsuited = || Error::UnsuitedText { what, text: text.to_owned() };
+    CString::new(text).ok().filter(|text| !text.is_empty()).ok_or_else(unsuited)
+}
+
+/// Its name.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.name.to_string_lossy())
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Peer").field(&self.0.name).finish()
+    }
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,145 @@
+//! Memory that is registered once, of which transfers have ranges.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memmap2::MmapMut;
+use transship::{MemoryKind, RawMemory};
+
+use crate::error::{Error, Result};
+
+/// What ranges begin at multiples of.
+const PAGE: usize = 4096;
+
+/// Plain memory, in whole pages.
+pub(crate) struct Arena {
+    /// Keeps the memory. It is written through raw pointers alone: no reference points there.
+    _mapping: MmapMut,
+    start: usize,
+    bytes: usize,
+    /// Begin and length of what is free.
+    free: Mutex<BTreeMap<usize, usize>>,
+}
+
+/// A part of the arena. Dropped, it is free again.
+pub(crate) struct Range {
+    arena: Arc<Arena>,
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Arena {
+    pub(crate) fn new(bytes: usize) -> Result<Arc<Self>> {
+        let bytes = whole_pages(bytes).ok_or_else(|| no_memory("more than there can be"))?;
+        let mut mapping = MmapMut::map_anon(bytes).map_err(no_memory)?;
+        let start = mapping.as_mut_ptr().expose_provenance();
+        let free = Mutex::new(BTreeMap::from([(0, bytes)]));
+        Ok(Arc::new(Self { _mapping: mapping, start, bytes, free }))
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.free().values().sum()
+    }
+
+    /// The first range that has so many bytes in a row: the same one again where nothing else has changed.
+    pub(crate) fn range(self: &Arc<Self>, bytes: usize) -> Option<Range> {
+        let needed = whole_pages(bytes)?;
+        let mut free = self.free();
+        let (offset, found) = free.iter().map(|(at, len)| (*at, *len)).find(|(_, len)| *len >= needed)?;
+        free.remove(&offset);
+        if found > needed {
+            free.insert(offset + needed, found - needed);
+        }
+        Some(Range { arena: Arc::clone(self), offset, bytes })
+    }
+
+    fn give_back(&self, offset: usize, bytes: usize) {
+        let (mut offset, mut bytes) = (offset, whole_pages(bytes).unwrap_or(PAGE));
+        let mut free = self.free();
+        if let Some(behind) = free.remove(&(offset + bytes)) {
+            bytes += behind;
+        }
+        let before = free.range(..offset).next_back().map(|(at, len)| (*at, *len));
+        if let Some((at, len)) = before.filter(|(at, len)| at + len == offset) {
+            free.remove(&at);
+            (offset, bytes) = (at, len + bytes);
+        }
+        free.insert(offset, bytes);
+    }
+
+    fn free(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Range {
+    /// Where it begins.
+    pub(crate) fn address(&self) -> usize {
+        self.arena.start + self.offset
+    }
+
+    /// So many of its bytes from `at` on.
+    pub(crate) fn memory(&self, at: usize, bytes: usize) -> RawMemory {
+        debug_assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        RawMemory::new((self.address() + at) as u64, bytes, MemoryKind::Pageable)
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        self.arena.give_back(self.offset, self.bytes);
+    }
+}
+
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range").field("offset", &self.offset).field("bytes", &self.bytes).finish()
+    }
+}
+
+/// At least one page: no two ranges begin at the same place.
+fn whole_pages(bytes: usize) -> Option<usize> {
+    bytes.max(1).checked_next_multiple_of(PAGE)
+}
+
+fn no_memory(reason: impl fmt::Display) -> Error {
+    Error::System { what: "memory for an arena", reason: reason.to_string() }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+
+    /// Deliberate bug: ranges that are given back are not joined, or overlap others.
+    #[test]
+    fn what_is_given_back_is_one_again_in_any_order() {
+        let arena = Arena::new(6 * PAGE).unwrap();
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0], [0, 2, 1], [2, 0, 1]] {
+            let mut ranges: Vec<_> = [PAGE + 1, 0, 3 * PAGE].map(|bytes| arena.range(bytes)).into();
+            let begins: Vec<_> = ranges.iter().map(|range| range.as_ref().unwrap().offset).collect();
+            assert_eq!(begins, [0, 2 * PAGE, 3 * PAGE]);
+            assert!(arena.range(1).is_none());
+            order.into_iter().for_each(|index| ranges[index] = None);
+            assert_eq!(arena.free_bytes(), arena.bytes());
+            assert!(arena.range(arena.bytes()).is_some());
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_is_none() {
+        let arena = Arena::new(PAGE).unwrap();
+        assert!(arena.range(PAGE + 1).is_none());
+        assert!(arena.range(usize::MAX).is_none());
+        assert!(matches!(Arena::new(usize::MAX), Err(Error::System { .. })));
+    }
+}

@@ -1,0 +1,127 @@
+//! What can go wrong, in words that say what to do next.
+
+use std::fmt;
+use std::time::Duration;
+
+/// `Result` with the [`Error`] of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Structures and copies: what transship says. [`ManifestMismatch`](transship::Error::ManifestMismatch) where the two sides have other tensors;
+    /// nothing was moved then.
+    #[error(transparent)]
+    Transship(#[from] transship::Error),
+    /// The library cannot be loaded.
+    #[error("NIXL cannot be loaded: {}; install it, or put its folder on the loader's path", tried.join("; "))]
+    NotLoaded {
+        /// Each name that was tried, with what the loader said.
+        tried: Vec<String>,
+    },
+    /// A call of the library failed.
+    #[error("{call} of NIXL failed with {code}; it prints why, and more with NIXL_LOG_LEVEL=DEBUG")]
+    Nixl {
+        /// The function.
+        call: &'static str,
+        /// The number that it returned.
+        code: i32,
+    },
+    /// A transfer did not end in its time. The library cannot abort it: the memory that it uses is set aside ([`Agent::usage`](crate::Agent::usage)).
+    #[error("{what} was not done within {limit:?}: the peer is late, or dead")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// The time.
+        limit: Duration,
+    },
+    /// A peer cannot be reached any more.
+    #[error("{peer} cannot be reached any more (NIXL says {code}): it has ended, or the connection to it")]
+    Broken {
+        /// The name of the peer.
+        peer: String,
+        /// What the library says.
+        code: i32,
+    },
+    /// The peer does not take, or give, the tree that was sent.
+    #[error("{peer} has refused: {reason}")]
+    Refused {
+        /// The name of the peer.
+        peer: String,
+        /// What it says.
+        reason: String,
+    },
+    /// What a peer has sent makes no sense, or is of another version. Nothing was moved.
+    #[error("what {peer} has sent is refused: {reason}")]
+    Protocol {
+        /// The name of the peer, as far as it is known.
+        peer: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no room in the registered memory of the agent.
+    #[error(
+        "no {asked} bytes in a row are free of {bytes} that are registered, {set_aside} are set aside; wait for other transfers, drop what \
+         was received, or give the agent more (AgentOptions::arena_bytes)"
+    )]
+    ArenaFull {
+        /// How many bytes the tree needs.
+        asked: usize,
+        /// How many there are.
+        bytes: usize,
+        /// How many are kept for transfers that did not end in time.
+        set_aside: usize,
+    },
+    /// A peer cannot be added.
+    #[error("{peer} cannot be added: {reason}")]
+    NotAdded {
+        /// The name of the peer.
+        peer: String,
+        /// What is in the way.
+        reason: &'static str,
+    },
+    /// A name or a parameter has a zero byte in it, or is empty.
+    #[error("{what} {text:?} is empty or has a zero in it; NIXL takes no such text")]
+    UnsuitedText {
+        /// What it is.
+        what: &'static str,
+        /// The text.
+        text: String,
+    },
+    /// The system has no memory, or no thread.
+    #[error("the system gives no {what}: {reason}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// What it says.
+        reason: String,
+    },
+    /// The thread of a transfer has ended without a word, by a panic of somebody's destructor for instance.
+    #[error("the thread of the transfer has ended without a result")]
+    Lost,
+}
+
+/// A transfer into held memory that failed.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct Failed<S> {
+    /// Why.
+    #[source]
+    pub error: Box<Error>,
+    /// The structure. What its tensors hold is unspecified, unless nothing was moved. `None` where they are lost: the library holds the thread up that has them, or the
+    /// system has none.
+    pub value: Option<S>,
+}
+
+impl<S> fmt::Debug for Failed<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failed").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<S> From<Failed<S>> for Error {
+    fn from(failed: Failed<S>) -> Self {
+        *failed.error
+    }
+}

@@ -1,0 +1,30 @@
+#![doc = include_str!("../README.md")]
+
+mod agent;
+mod arena;
+mod deadline;
+mod error;
+mod link;
+mod mail;
+mod metadata;
+mod nixl;
+mod offer;
+mod options;
+mod pack;
+mod receive;
+mod received;
+mod requests;
+mod send;
+mod transfer;
+mod tree;
+mod unpack;
+mod wire;
+
+pub use agent::{Agent, Peer};
+pub use error::{Error, Failed, Result};
+pub use link::Usage;
+pub use nixl::library::Nixl;
+pub use options::AgentOptions;
+pub use received::Received;
+pub use transfer::Transfer;
+pub use tree::TransferInto;

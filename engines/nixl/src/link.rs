@@ -1,0 +1,227 @@
+//! An agent of the library, which lets one thread in at a time, with all that is waited for through it.
+
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::ffi::{CStr, CString};
+use std::hash::BuildHasher as _;
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::arena::{Arena, Range};
+use crate::error::{Error, Result};
+use crate::mail::Mail;
+use crate::nixl::agent::{RawAgent, Request, Status};
+use crate::requests::{Piece, Requests};
+use crate::wire::Message;
+
+/// It goes when the last transfer has ended that uses it.
+pub(crate) struct Link {
+    state: Mutex<State>,
+    /// Goes behind the agent that has registered it.
+    pub(crate) arena: Arc<Arena>,
+    /// Of the next tree. Those of an earlier agent of this name are others.
+    next_id: AtomicU64,
+}
+
+pub(crate) struct State {
+    pub(crate) agent: RawAgent,
+    pub(crate) mail: Mail,
+    requests: Requests,
+}
+
+/// How the registered memory of an agent is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Bytes that are registered.
+    pub registered: usize,
+    /// Bytes that are free.
+    pub free: usize,
+    /// Transfers that did not end in time, and of which it is not known yet that they have ended. The library, or the peer, may still use their
+    /// memory: it is free again once it says that they have.
+    pub set_aside: usize,
+    /// The bytes of these.
+    pub set_aside_bytes: usize,
+    /// Notifications that made no sense, or came from nobody known.
+    pub ignored: u64,
+}
+
+impl Link {
+    /// # Safety
+    ///
+    /// `arena` is what `agent` has registered, all of it.
+    pub(crate) unsafe fn new(agent: RawAgent, arena: Arc<Arena>) -> Arc<Self> {
+        let state = State { agent, mail: Mail::default(), requests: Requests::default() };
+        let next_id = AtomicU64::new(RandomState::new().hash_one(0_u8));
+        Arc::new(Self { state: Mutex::new(state), arena, next_id })
+    }
+
+    /// A number that no other tree and no other turn has.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Hears what peers have said, and looks after what is set aside. No code of the program runs under this lock.
+    pub(crate) fn hear(&self) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        let State { agent, mail, requests } = &mut *state;
+        let mut answers = Vec::new();
+        agent.notifications(|peer, bytes| {
+            answers.extend(mail.deliver(peer, bytes).map(|answer| (peer.to_owned(), answer)));
+        })?;
+        for (peer, answer) in answers {
+            // A peer that has gone needs no answer.
+            let _ = agent.notify(&peer, &answer);
+        }
+        requests.sweep(agent);
+        Ok(state)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A range of the arena for a tree.
+    pub(crate) fn range(&self, bytes: usize) -> Result<Arc<Range>> {
+        if let Some(range) = self.arena.range(bytes) {
+            return Ok(Arc::new(range));
+        }
+        let Usage { registered, set_aside_bytes, .. } = self.usage();
+        Err(Error::ArenaFull { asked: bytes, bytes: registered, set_aside: set_aside_bytes })
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        // What cannot be heard is no reason to say nothing.
+        let state = self.hear().unwrap_or_else(|_| self.lock());
+        let set_aside = state.mail.set_aside().chain(state.requests.set_aside());
+        let (set_aside, set_aside_bytes) = count(set_aside);
+        Usage {
+            registered: self.arena.bytes(),
+            free: self.arena.free_bytes(),
+            set_aside,
+            set_aside_bytes,
+            ignored: state.mail.ignored,
+        }
+    }
+
+    /// # Errors
+    ///
+    /// [`Error::Broken`].
+    pub(crate) fn notify(&self, peer: &CStr, message: &Message<'_>) -> Result<()> {
+        let told = self.lock().agent.notify(peer, &message.to_bytes());
+        told.map_err(|error| match error {
+            Error::Nixl { code, .. } => Error::Broken { peer: peer.to_string_lossy().into_owned(), code },
+            other => other,
+        })
+    }
+
+    /// Takes a peer, or one of the same name anew.
+    pub(crate) fn add(&self, name: CString, of_library: &[u8]) -> Result<()> {
+        let mut state = self.hear()?;
+        let State { agent, mail, requests } = &mut *state;
+        let refused = |reason| Error::NotAdded { peer: name.to_string_lossy().into_owned(), reason };
+        if mail.knows(&name) {
+            if mail.is_busy(&name) {
+                return Err(refused("a transfer with it is under way; wait for that"));
+            }
+            requests.forget(agent, &name);
+            agent.forget(&name)?;
+            mail.begin_anew(&name);
+        }
+        if agent.load(of_library)? != name {
+            return Err(refused("its metadata is that of another agent"));
+        }
+        mail.add(name);
+        Ok(())
+    }
+
+    /// Begins to read a piece into `range`, which holds all of it.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else reads or writes the bytes that it fills before it has ended.
+    pub(crate) unsafe fn post(self: &Arc<Self>, piece: Piece, range: &Arc<Range>) -> Result<Posted> {
+        let mut state = self.lock();
+        let State { agent, requests, .. } = &mut *state;
+        let request = requests.take(agent, &piece)?;
+        // SAFETY: the caller's promise; `Posted` keeps the range until the request has ended.
+        let status = unsafe { agent.post(&request) };
+        drop(state);
+        let (link, range) = (Arc::clone(self), Arc::clone(range));
+        Ok(Posted { link, piece, range, request: Some(request), status })
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let State { agent, requests, .. } = state;
+        requests.sweep(agent);
+        if requests.set_aside().next().is_some() {
+            // No library says of these that they write no more, though it is told to end them with its agent.
+            mem::forget(Arc::clone(&self.arena));
+        }
+    }
+}
+
+/// A piece that is being read. Dropped before its end, it is set aside.
+pub(crate) struct Posted {
+    link: Arc<Link>,
+    piece: Piece,
+    range: Arc<Range>,
+    /// `None` once it has ended.
+    request: Option<Request>,
+    status: Status,
+}
+
+impl Posted {
+    /// Whether it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Broken`].
+    pub(crate) fn is_done(&mut self) -> Result<bool> {
+        let Some(request) = self.request.take() else { return Ok(true) };
+        let mut state = self.link.lock();
+        let State { agent, requests, .. } = &mut *state;
+        if self.status == Status::UnderWay {
+            self.status = agent.status(&request);
+        }
+        match self.status {
+            Status::UnderWay => {
+                self.request = Some(request);
+                Ok(false)
+            }
+            Status::Done => {
+                requests.keep(agent, self.piece.clone(), request);
+                Ok(true)
+            }
+            Status::Failed(code) => {
+                requests.abandon(agent, request, Arc::clone(&self.range));
+                Err(Error::Broken { peer: self.piece.peer.to_string_lossy().into_owned(), code })
+            }
+        }
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            let mut state = self.link.lock();
+            let State { agent, requests, .. } = &mut *state;
+            requests.abandon(agent, request, Arc::clone(&self.range));
+        }
+    }
+}
+
+/// How many there are, each once, and their bytes.
+fn count<'a>(ranges: impl Iterator<Item = &'a Range>) -> (usize, usize) {
+    let (mut seen, mut bytes) = (HashSet::new(), 0);
+    for range in ranges {
+        if seen.insert(range.offset) {
+            bytes += range.bytes;
+        }
+    }
+    (seen.len(), bytes)
+}

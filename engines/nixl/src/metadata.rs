@@ -1,0 +1,92 @@
+//! What an agent has to know of another one before they reach each other.
+
+use std::ffi::CString;
+
+use crate::error::{Error, Result};
+
+/// What it begins with: a name and a version.
+const HEAD: [u8; 5] = *b"TSNA\x01";
+
+/// Whose arena lies where, and what the library has to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Metadata {
+    pub(crate) name: CString,
+    pub(crate) arena_start: usize,
+    pub(crate) arena_bytes: usize,
+    pub(crate) of_library: Vec<u8>,
+}
+
+impl Metadata {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = HEAD.to_vec();
+        for number in [self.arena_start, self.arena_bytes, self.name.as_bytes().len()] {
+            bytes.extend_from_slice(&(number as u64).to_le_bytes());
+        }
+        bytes.extend_from_slice(self.name.as_bytes());
+        bytes.extend_from_slice(&self.of_library);
+        bytes
+    }
+
+    /// # Errors
+    ///
+    /// [`Error::Protocol`].
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let refused =
+            |reason: &str| Error::Protocol { peer: "an agent".to_owned(), reason: reason.to_owned() };
+        let Some((head, rest)) = bytes.split_first_chunk::<5>() else {
+            return Err(refused("its metadata is too short"));
+        };
+        if *head != HEAD {
+            let version = head[4];
+            return Err(refused(&format!(
+                "its metadata is of version {version}, or none; this is version 1"
+            )));
+        }
+        let parts = || {
+            let (start, rest) = number(rest)?;
+            let (length, rest) = number(rest)?;
+            let (name_bytes, rest) = number(rest)?;
+            let (name, of_library) = rest.split_at_checked(name_bytes)?;
+            let name = CString::new(name).ok().filter(|name| !name.is_empty())?;
+            start.checked_add(length)?;
+            Some(Self { name, arena_start: start, arena_bytes: length, of_library: of_library.to_vec() })
+        };
+        parts().ok_or_else(|| refused("its metadata ends too early, or makes no sense"))
+    }
+}
+
+fn number(rest: &[u8]) -> Option<(usize, &[u8])> {
+    let (word, behind) = rest.split_first_chunk::<8>()?;
+    Some((usize::try_from(u64::from_le_bytes(*word)).ok()?, behind))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use super::*;
+
+    /// Deliberate bug: a length is believed.
+    #[test]
+    fn it_comes_as_it_was_and_lies_are_refused() {
+        let metadata = Metadata {
+            name: c"trainer".to_owned(),
+            arena_start: 1 << 40,
+            arena_bytes: 1 << 30,
+            of_library: b"nixl".to_vec(),
+        };
+        let bytes = metadata.to_bytes();
+        assert_eq!(Metadata::from_bytes(&bytes).unwrap(), metadata);
+        let shortest = bytes.len() - metadata.of_library.len();
+        (0..shortest).for_each(|end| assert!(Metadata::from_bytes(&bytes[..end]).is_err()));
+        let lie = |at: usize, with: &[u8]| {
+            let mut bytes = bytes.clone();
+            bytes[at..at + with.len()].copy_from_slice(with);
+            Metadata::from_bytes(&bytes).unwrap_err().to_string()
+        };
+        assert!(lie(4, &[7]).contains("version 7"), "{}", lie(4, &[7]));
+        [(5, 8), (21, 8)]
+            .into_iter()
+            .for_each(|(at, bytes)| assert!(lie(at, &vec![0xff; bytes]).contains("no sense")));
+        assert!(lie(29, b"a\0").contains("no sense"));
+    }
+}

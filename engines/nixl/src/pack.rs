@@ -1,0 +1,109 @@
+//! The tensors of a tree, copied next to each other into the arena, part after part.
+
+use std::sync::Arc;
+
+use transship::{
+    Alignment, CopyOptions, Device, Layout, Manifest, SharedOwner, Tensor, TensorTree, for_each_path,
+    start_copy_into,
+};
+
+use crate::arena::Range;
+use crate::error::Result;
+
+/// What each tensor begins at a multiple of: a cache line.
+pub(crate) const ALIGNMENT: Alignment = match Alignment::new(64) {
+    Some(alignment) => alignment,
+    None => Alignment::ONE,
+};
+
+/// So many bytes are packed, read and unpacked at a time, in turns: while one is read, the next is packed.
+pub(crate) const PIECE: usize = 16 << 20;
+
+/// A tensor, or a part of one, and where it goes.
+pub(crate) struct Part {
+    source: Tensor,
+    offset: usize,
+}
+
+/// The tensors of `tree` as `manifest` (which is packed) has them, in the order of their places. Large ones are cut.
+pub(crate) fn parts<S: TensorTree + ?Sized>(tree: &S, manifest: &Manifest) -> Result<Vec<Part>> {
+    let mut tensors = Vec::new();
+    for_each_path(tree, |path, tensor| {
+        tensors.push((path.to_string(), tensor.clone()));
+        Ok(())
+    })?;
+    tensors.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut tensors = tensors.into_iter();
+    let mut parts = Vec::new();
+    manifest.for_each_leaf(|leaf| {
+        let tensor = tensors.next().filter(|_| leaf.chunk().is_some());
+        if let Some((_, source)) = tensor {
+            parts.push(Part { source, offset: leaf.offset() });
+        }
+        Ok(())
+    })?;
+    parts.sort_by_key(|part| part.offset);
+    // Those at the same place share their memory.
+    parts.dedup_by_key(|part| part.offset);
+    let mut cut = Vec::with_capacity(parts.len());
+    parts.into_iter().try_for_each(|part| part.cut(&mut cut))?;
+    Ok(cut)
+}
+
+/// Copies a few parts at a time into `range`, and tells `packed` how many bytes from its beginning on are filled.
+pub(crate) fn pack(
+    parts: &[Part],
+    range: &Arc<Range>,
+    mut packed: impl FnMut(usize) -> Result<()>,
+) -> Result<()> {
+    let mut left = parts;
+    while let Some(first) = left.first() {
+        let count = left.iter().take_while(|part| part.end() - first.offset <= PIECE).count().max(1);
+        let (some, behind) = left.split_at(count);
+        copy(some, range)?;
+        left = behind;
+        packed(left.first().map_or(range.bytes, |next| next.offset))?;
+    }
+    Ok(())
+}
+
+fn copy(parts: &[Part], range: &Arc<Range>) -> Result<()> {
+    let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
+    let start = first.offset;
+    let owner = SharedOwner::new(Arc::clone(range), &Device::host());
+    let layouts = parts.iter().map(|part| Ok((part.offset - start, part.layout()?)));
+    let layouts = layouts.collect::<Result<Vec<_>>>()?;
+    let memory = range.memory(start, last.end() - start);
+    // SAFETY: the memory is mapped as long as the owner has the range (`Arena`), and zero at first. It is not announced to the peer yet (`pack`), and the
+    // tensors go before it is; a peer that reads or writes there all the same is another process, and copies write through raw pointers.
+    let places = unsafe { owner.parts_mut(memory, layouts) }?;
+    let sources = parts.iter().map(|part| part.source.clone()).collect();
+    let copied = start_copy_into(sources, places, CopyOptions::default());
+    copied.and_then(|copy| copy.wait()).map_err(transship::Error::from)?;
+    Ok(())
+}
+
+impl Part {
+    fn end(&self) -> usize {
+        self.offset + self.source.nbytes()
+    }
+
+    fn layout(&self) -> Result<Layout> {
+        Ok(Layout::contiguous(self.source.dtype(), self.source.shape())?)
+    }
+
+    /// One that is larger than a piece, in parts of that size.
+    fn cut(self, parts: &mut Vec<Self>) -> transship::Result<()> {
+        if self.source.nbytes() <= PIECE || !self.source.is_contiguous() {
+            parts.push(self);
+            return Ok(());
+        }
+        let (elements, size) = (self.source.numel(), self.source.dtype().size());
+        let flat = self.source.reshape(&[elements])?;
+        for start in (0..elements).step_by(PIECE / size) {
+            let source = flat.narrow(0, start, (PIECE / size).min(elements - start))?;
+            parts.push(Self { source, offset: self.offset + start * size });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! What has arrived, copied to where it belongs while the rest is still on its way.
+
+use std::sync::Arc;
+
+use transship::{CopyHandle, CopyOptions, Device, Manifest, SharedOwner, Tensor, start_copy_into};
+
+use crate::arena::Range;
+use crate::error::Result;
+use crate::pack::PIECE;
+use crate::received::lend;
+use crate::tree::Filled;
+
+/// Tensors that are filled.
+pub(crate) struct Unpack {
+    /// In the order of their paths. `None` where a copy has it.
+    tensors: Vec<Option<Tensor>>,
+    /// Which come next, by the ends of their bytes: the last one first.
+    left: Vec<(usize, usize)>,
+    copies: Vec<(Vec<usize>, CopyHandle<Vec<Tensor>>)>,
+}
+
+impl Unpack {
+    /// `tensors` are those of `manifest`, in its order.
+    pub(crate) fn new(tensors: Vec<Tensor>, manifest: &Manifest) -> Self {
+        let (mut left, mut number) = (Vec::with_capacity(tensors.len()), 0);
+        let listed = manifest.for_each_leaf(|leaf| {
+            if leaf.chunk().is_some() {
+                left.push((leaf.offset() + leaf.layout().span(), number));
+            }
+            number += 1;
+            Ok(())
+        });
+        debug_assert!(listed.is_ok());
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        Self { tensors: tensors.into_iter().map(Some).collect(), left, copies: Vec::new() }
+    }
+
+    /// So many bytes of `range` have arrived.
+    pub(crate) fn arrived(&mut self, manifest: &Manifest, range: &Arc<Range>, bytes: usize) -> Result<()> {
+        let behind = self.left.partition_point(|(end, _)| *end > bytes);
+        let first = self.left.last().map_or(bytes, |(end, _)| *end);
+        // A copy of few bytes costs more than it brings.
+        if behind == self.left.len() || (bytes < range.bytes && bytes - first < PIECE / 2) {
+            return Ok(());
+        }
+        let mut numbers: Vec<usize> = self.left.drain(behind..).map(|(_, number)| number).collect();
+        numbers.sort_unstable();
+        self.copy(manifest, range, numbers)
+    }
+
+    fn copy(&mut self, manifest: &Manifest, range: &Arc<Range>, numbers: Vec<usize>) -> Result<()> {
+        let owner = SharedOwner::new(Arc::clone(range), &Device::host());
+        let (mut sources, mut number, mut wanted) = (Vec::new(), 0, numbers.iter().peekable());
+        manifest.for_each_leaf(|leaf| {
+            if wanted.next_if_eq(&&number).is_some() {
+                sources.push(lend(&owner, range, leaf)?);
+            }
+            number += 1;
+            Ok(())
+        })?;
+        let into = numbers.iter().filter_map(|number| self.tensors.get_mut(*number)?.take()).collect();
+        match start_copy_into(sources, into, CopyOptions::default()) {
+            Ok(copy) => self.copies.push((numbers, copy)),
+            Err(failed) => {
+                let error = failed.error().clone();
+                self.put_back(&numbers, failed.into_both().1);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for all copies, and gives the tensors back.
+    pub(crate) fn finish(mut self, result: Result<()>) -> Filled {
+        let mut error = result.err();
+        for (numbers, copy) in std::mem::take(&mut self.copies) {
+            match copy.wait() {
+                Ok(tensors) => self.put_back(&numbers, Some(tensors)),
+                Err(failed) => {
+                    error = error.or_else(|| Some(failed.error().clone().into()));
+                    self.put_back(&numbers, failed.into_both().1);
+                }
+            }
+        }
+        Filled { tensors: self.tensors, error }
+    }
+
+    fn put_back(&mut self, numbers: &[usize], tensors: Option<Vec<Tensor>>) {
+        for (number, tensor) in numbers.iter().zip(tensors.into_iter().flatten()) {
+            if let Some(slot) = self.tensors.get_mut(*number) {
+                *slot = Some(tensor);
+            }
+        }
+    }
+}
