@@ -401,7 +401,7 @@ impl AsRef<[u8]> for Part {
 
 /// Unlocking is left to a worker, and registering waits for it.
 ///
-/// Mutants: pages that are being unlocked are refused; what is lent goes by way of the threads for owners before it is unlocked.
+/// Mutant: pages that are being unlocked are refused.
 #[test]
 fn what_nobody_uses_any_more_is_registered_again_at_once() {
     let (late, device) = late();
@@ -417,6 +417,37 @@ fn what_nobody_uses_any_more_is_registered_again_at_once() {
         drop(block_on(start(&device)).unwrap());
     }
     assert_eq!(calls(&late, Call::Register), 3 * rounds);
+    eventually("the owners go", || Arc::strong_count(&part.0) == 1);
+    no_violations(&late);
+}
+
+/// Owners of the program wait, on as many threads as there are for them: what a copy was the last to use is unlocked meanwhile.
+///
+/// Mutant: what is lent goes by way of the threads for owners before it is unlocked.
+#[test]
+fn pages_are_unlocked_whatever_owners_wait_for() {
+    const THREADS_FOR_OWNERS: usize = 64;
+    let (late, device) = late();
+    let part = Part::new(MIB);
+    let (gate, waiting) = (Arc::new(Mutex::new(())), Arc::new(AtomicUsize::new(0)));
+    let shut = gate.lock().unwrap();
+    for _ in 0..THREADS_FOR_OWNERS {
+        let (gate, waiting) = (gate.clone(), waiting.clone());
+        let owner = Owner::new(vec![1; 64], move |_| {
+            waiting.fetch_add(1, Ordering::SeqCst);
+            drop(gate.lock());
+        });
+        drop(start_copy(Tensor::from_owner(owner, DType::U8, &[64]).unwrap(), &device, options()).unwrap());
+    }
+    eventually("all of them wait", || waiting.load(Ordering::SeqCst) == THREADS_FOR_OWNERS);
+
+    let memory = device.register(part.clone()).unwrap();
+    late.stall();
+    drop(start_copy(whole(&memory), &device, options()).unwrap());
+    drop(memory);
+    late.release();
+    eventually("the pages are unlocked", || calls(&late, Call::Unregister) == 1);
+    drop(shut);
     eventually("the owners go", || Arc::strong_count(&part.0) == 1);
     no_violations(&late);
 }
