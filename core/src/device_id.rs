@@ -150,6 +150,7 @@ mod tests {
     proptest! {
         /// Deliberate bug: `cpu` becomes the host only where a text is read.
         #[test]
+        #[cfg_attr(miri, ignore = "names have no unsafe code")]
         fn what_is_printed_names_the_same_device(driver in driver(), ordinal in ordinal()) {
             let is_host = driver == "cpu" || driver == "host";
             match DeviceId::new(&driver, ordinal) {
@@ -163,6 +164,7 @@ mod tests {
         }
 
         #[test]
+        #[cfg_attr(miri, ignore = "names have no unsafe code")]
         fn what_can_be_read_is_printed_in_one_way(text in prop_oneof![
             driver(),
             (driver(), text("0149", 0..12)).prop_map(|(driver, ordinal)| format!("{driver}:{ordinal}")),
