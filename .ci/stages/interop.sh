@@ -11,7 +11,6 @@ stage_interop() {
     for manifest in interop/*/Cargo.toml; do
         name=$(basename "$(dirname "$manifest")")
         step cargo fmt --manifest-path "$manifest" --check
-        RUSTDOCFLAGS="-D warnings" in_adaptor "$name" doc --no-deps
         (cd "interop/$name" && step python3 ../../.ci/rust-versions)
         # What burn brings along, what it fetches data with included, is of licences that nothing else here is of: who has burn has it.
         [[ $name == burn ]] || (cd "interop/$name" && step python3 ../../.ci/licences)

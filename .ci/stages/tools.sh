@@ -50,8 +50,7 @@ llvm_tools_are_installed() {
     [[ -n $(find "$(rustc --print sysroot)" -name 'llvm-profdata*' -print -quit) ]]
 }
 
-# From here on what cargo builds is linted as it is compiled: what these depend on is large, and to check it as well takes as long as to
-# compile it again.
+# From here on what cargo builds is linted and documented as it is compiled.
 lint_while_compiling() {
-    export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+    export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/lint-and-document
 }
