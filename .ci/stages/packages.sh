@@ -8,8 +8,6 @@ only_unix='driver-sim*'
 # Each package that is to be published builds from its own files, with the oldest Rust that it promises.
 stage_package() {
     step python3 .ci/packages "$target/packages" | tee "$scratch/packages"
-    # As in the profile of the tree: crates of others are not checked twice.
-    local -x CARGO_PROFILE_DEV_DEBUG=false
     local oldest from_files
     oldest=$(tail -n 1 "$scratch/packages")
     from_files=(check --manifest-path "$target/packages/unpacked/Cargo.toml" --target-dir "$target" --workspace --all-features)
