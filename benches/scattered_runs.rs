@@ -11,7 +11,7 @@
 )]
 
 use std::io::{BufRead, BufReader, Lines, Write, stdin};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use transship::{CopyOptions, DType, Device, Tensor, start_copy, start_copy_into};
@@ -63,10 +63,12 @@ fn compare(number: &str) {
             star(1)
         );
     }
+    ways.into_iter().for_each(Way::end);
 }
 
 /// A child with a device of its own, which measures a cell when it is asked to.
 struct Way {
+    child: Child,
     asks: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
@@ -81,7 +83,13 @@ impl Way {
             .spawn()
             .unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { asks: child.stdin.take().unwrap(), answers }
+        Self { asks: child.stdin.take().unwrap(), answers, child }
+    }
+
+    fn end(self) {
+        let Self { mut child, asks, .. } = self;
+        drop(asks);
+        assert!(child.wait().unwrap().success(), "the child has failed");
     }
 
     /// Of the next cell: from the host, and within the device.
