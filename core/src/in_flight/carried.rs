@@ -1,24 +1,32 @@
 //! Copies that are left to workers: from before a worker knows of them until all of them have let go of their memory.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
 use crate::in_flight::completion::Completion;
+use crate::runtime::sync::atomic::{AtomicBool, Ordering};
 
 /// So many are noted before any but the first is looked at.
 const FEW: usize = 16;
 
 /// Held by whoever is to carry a copy out, or does, and let go of behind the memory of the copy. One that was given up counts as ended
 /// before that.
-pub(crate) struct Hold(#[expect(dead_code, reason = "it is counted")] Arc<()>);
+pub(crate) struct Hold(#[expect(dead_code, reason = "it is counted")] Arc<Held>);
+
+/// What whoever holds a copy and whoever looks for its end share.
+#[derive(Default)]
+struct Held {
+    is_aside: AtomicBool,
+}
 
 /// A copy that is left to workers.
 #[derive(Clone)]
 pub(crate) struct Carried {
     completion: Weak<Completion>,
-    held: Weak<()>,
+    held: Weak<Held>,
 }
 
 /// Copies that were looked at under a lock.
@@ -36,13 +44,24 @@ pub(crate) struct Background {
 
 impl Carried {
     pub(crate) fn new(copy: &Arc<Completion>) -> (Self, Hold) {
-        let held = Arc::new(());
+        let held = Arc::new(Held::default());
         (Self { completion: Arc::downgrade(copy), held: Arc::downgrade(&held) }, Hold(held))
     }
 
     /// `None` if nobody can tell any more what became of it.
     pub(crate) fn completion(&self) -> Option<Arc<Completion>> {
         self.completion.upgrade()
+    }
+
+    /// The copy waits for what the program frees, or does no more.
+    pub(crate) fn set_aside(&self, is_aside: bool) {
+        if let Some(held) = self.held.upgrade() {
+            held.is_aside.store(is_aside, Ordering::Relaxed);
+        }
+    }
+
+    fn is_aside(&self) -> bool {
+        self.held.upgrade().is_some_and(|held| held.is_aside.load(Ordering::Relaxed))
     }
 
     /// Whether workers and device are done with all of its memory. Asks the driver; never blocks.
@@ -93,9 +112,11 @@ impl Background {
         self.copies.iter().map(|(_, copy)| copy)
     }
 
-    /// The oldest of the first `noted` that may not be over, with its number.
-    pub(crate) fn oldest_of(&self, noted: u64) -> Option<(u64, Carried)> {
-        self.copies.front().filter(|(number, _)| *number < noted).cloned()
+    /// The oldest of these numbers that may not be over, and does not stand aside, with its number.
+    pub(crate) fn oldest_of(&self, numbers: Range<u64>) -> Option<(u64, Carried)> {
+        let from = self.copies.partition_point(|(number, _)| *number < numbers.start);
+        let mut known = self.copies.range(from..).take_while(|(number, _)| *number < numbers.end);
+        known.find(|(_, copy)| !copy.is_aside()).cloned()
     }
 
     /// The copy of this number is over.
