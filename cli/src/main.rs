@@ -4,6 +4,7 @@ mod devices;
 mod doctor;
 mod drivers;
 mod finding;
+mod named;
 mod sizes;
 mod system;
 
@@ -17,7 +18,7 @@ use transship::DeviceId;
 
 /// What devices a machine has, and what is wrong with them.
 ///
-/// The exit code is 0 if nothing is wrong, 1 if something is, and 2 for arguments that make no sense.
+/// The exit code is 0 if nothing is wrong, 1 if something is, and 2 for arguments that make no sense, such as a device of no driver.
 #[derive(Parser)]
 #[command(name = "transship", version)]
 struct Arguments {
@@ -41,15 +42,16 @@ enum Command {
 #[derive(clap::Args)]
 struct Examination {
     /// Devices that must be there, such as cuda (which is cuda:0) or wgpu:1; only these are copied to [default: all that are there]
+    #[arg(value_parser = named::device)]
     devices: Vec<DeviceId>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// How much is copied each way, in MiB
+    /// How much is copied each way, in MiB; it must fit into what is free
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     mib: u32,
-    /// How long a copy may take, in seconds
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    /// How long all of it may take, in seconds; what is found by then is printed
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
 }
 
@@ -60,8 +62,9 @@ fn main() -> ExitCode {
             print(&listing, json, listing.is_healthy())
         }
         Command::Doctor(examination) => {
-            let report = doctor::examine(&examination);
-            print(&report, examination.json, report.healthy)
+            let json = examination.json;
+            let report = doctor::examine(examination);
+            print(&report, json, report.healthy)
         }
     }
 }

@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use budget::{BUDGET, LONG_NAP, limited, options, stream_of, used};
+use budget::{BUDGET, LONG_NAP, all_comes_back, limited, options, pending, stream_of, used};
 use futures::executor::block_on;
 use hooked::Hooked;
 use late_backend::{LateConfig, LateHandle};
 use support::{bytes_of, eventually, in_time, late, no_violations, on, two};
 use transship_core::fill::Filler;
 use transship_core::{
-    BackgroundWork, CopyHandle, CopyOptions, DType, Device, Error, ErrorKind, Stream, Tensor, TensorTree,
-    TimedWait, start_copy, start_copy_into, start_copy_to_all,
+    BackgroundWork, CopyHandle, CopyOptions, DType, Device, Error, ErrorKind, Stream, Tensor, start_copy,
+    start_copy_into, start_copy_to_all,
 };
 
 const ROUNDS: u8 = if cfg!(miri) { 5 } else { 100 };
@@ -48,23 +48,6 @@ fn still_filled(late: &LateHandle, device: &Device, bytes: usize) -> Stream {
 
 fn start(device: &Device, bytes: usize) -> CopyHandle<Tensor> {
     start_copy(Tensor::from(vec![1_u8; bytes]), device, options()).unwrap()
-}
-
-#[track_caller]
-fn pending<S: TensorTree>(copy: CopyHandle<S>) -> CopyHandle<S> {
-    match copy.wait_timeout(LONG_NAP).unwrap() {
-        TimedWait::Pending(copy) => copy,
-        TimedWait::Done(_) => panic!("there is no room for it"),
-    }
-}
-
-#[track_caller]
-fn all_comes_back(late: &LateHandle, device: &Device) {
-    eventually("all memory comes back", || {
-        device.synchronize().unwrap();
-        used(device) == 0
-    });
-    no_violations(late);
 }
 
 /// Runs `work` on so many threads at once, each with its number.

@@ -8,20 +8,16 @@ mod support;
 
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use budget::{BUDGET, LONG_NAP, limited, options, stream_of, used};
+use budget::{BUDGET, LONG_NAP, all_comes_back, limited, options, pending, stream_of, used};
 use late_backend::{Call, LateConfig, LateHandle};
-use support::{Kernel, bytes_of, eventually, in_time, late, no_violations, on, two, with};
+use support::{Kernel, bytes_of, eventually, in_time, late, on, two, with};
 use transship_core::backend::{MemoryKind, RawMemory};
 use transship_core::fill::Filler;
 use transship_core::{
-    BackgroundWork, CopyHandle, DType, Device, Error, ErrorKind, Prefetch, PrefetchOptions, Stream, Tensor,
-    TimedWait, start_copy, start_copy_into, start_copy_to_all,
+    BackgroundWork, DType, Device, Error, ErrorKind, Prefetch, PrefetchOptions, Stream, Tensor, TimedWait,
+    start_copy, start_copy_into, start_copy_to_all,
 };
-
-/// In which whoever gives memory back has done so.
-const ENOUGH: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 5 });
 
 fn zeros(bytes: usize, device: &Device) -> Result<Tensor, Error> {
     Tensor::zeros(&[bytes], DType::U8, device)
@@ -34,20 +30,6 @@ fn still_used(late: &LateHandle, device: &Device) -> (Stream, Kernel) {
     late.stall_stream(&**stream.backend_stream());
     let kernel = Kernel::launch(&tensor, &stream);
     (stream, kernel)
-}
-
-#[track_caller]
-fn all_comes_back(late: &LateHandle, device: &Device) {
-    let begin = Instant::now();
-    loop {
-        device.synchronize().unwrap();
-        if used(device) == 0 {
-            break;
-        }
-        assert!(begin.elapsed() < ENOUGH, "{} bytes are never given back", used(device));
-        thread::sleep(Duration::from_millis(1));
-    }
-    no_violations(late);
 }
 
 /// catches: 450-device-memory-without-a-limit
@@ -384,14 +366,6 @@ fn still_filled(late: &LateHandle, device: &Device) -> Stream {
     late.stall_stream(&**stream.backend_stream());
     drop(start_copy(Tensor::from(vec![2_u8; 1000]), device, options().stream(&stream)).unwrap());
     stream
-}
-
-#[track_caller]
-fn pending(copy: CopyHandle<Tensor>) -> CopyHandle<Tensor> {
-    match copy.wait_timeout(LONG_NAP).unwrap() {
-        TimedWait::Pending(copy) => copy,
-        TimedWait::Done(_) => panic!("there is no room for it"),
-    }
 }
 
 /// catches: 471-room-is-waited-for-for-ever

@@ -1,11 +1,13 @@
 //! A copy to each device and back, verified and timed.
 
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use transship::{CopyHandle, CopyOptions, Device, DeviceId, Error, ErrorKind, Tensor, TimedWait, start_copy};
 
 use crate::Examination;
+use crate::doctor::Said;
 use crate::finding::{Check, Finding, Level};
 use crate::sizes::Size;
 
@@ -26,56 +28,90 @@ enum Failed {
     Refused(Error),
     /// It has not come to an end.
     Late(Duration),
+    /// So many bytes are more than what is free of this memory.
+    NoRoom { bytes: u64, free: u64, of: &'static str },
     /// It has, with this byte wrong.
     Wrong { place: usize, came: u8, expected: u8 },
 }
 
 /// Copies to the devices that were named and are there, or else to all, but for the host.
-pub(crate) fn check(examination: &Examination, findings: &mut Vec<Finding>) -> Vec<CopyTimes> {
+pub(crate) fn check(examination: &Examination, end: Instant, say: &mut dyn FnMut(Said)) {
     let is_wanted = |id: &DeviceId| examination.devices.is_empty() || examination.devices.contains(id);
     let devices: Vec<DeviceId> =
         Device::list().into_iter().filter(|id| !id.is_host() && is_wanted(id)).collect();
-    let mut copies = Vec::new();
     if devices.is_empty() {
         let none = match examination.devices[..] {
             [] => "there is no device but the host: nothing was copied",
             _ => "none of the named devices is one that is there, but for the host: nothing was copied",
         };
-        findings.push(Finding::new(Level::Note, Check::Copy, none));
-        return copies;
+        return say(Said::Found(Finding::new(Level::Note, Check::Copy, none)));
     }
-    let sent = numbers((examination.mib as usize) << 20);
-    let limit = Duration::from_secs(examination.timeout.into());
-    for id in devices {
-        match there_and_back(id, &sent, limit) {
+    let (bytes, sent) = ((examination.mib as usize) << 20, OnceCell::new());
+    let sent = || sent.get_or_init(|| numbers(bytes)).as_slice();
+    for (number, id) in devices.iter().enumerate() {
+        say(Said::LooksAt(Check::Copy, Some(*id)));
+        let limit = share(end.saturating_duration_since(Instant::now()), devices.len() - number);
+        match there_and_back(*id, bytes as u64, &sent, limit) {
             Ok(times) => {
-                findings.push(Finding::new(Level::Ok, Check::Copy, times.words()).of(id));
-                copies.push(times);
+                say(Said::Found(Finding::new(Level::Ok, Check::Copy, times.words()).of(id)));
+                say(Said::Copied(times));
             }
-            Err(failed) => findings.push(failed.finding().of(id)),
+            Err(failed) => say(Said::Found(failed.finding().of(id))),
         }
     }
-    copies
+}
+
+/// What one of so many devices may take of the time that is left: one that hangs leaves some to the others.
+fn share(left: Duration, devices: usize) -> Duration {
+    left / u32::try_from(devices.max(1)).unwrap_or(u32::MAX)
 }
 
 /// Bytes of which neighbours, and those of pages and blocks, differ.
 fn numbers(bytes: usize) -> Vec<u8> {
-    let words = (0..bytes.div_ceil(8) as u64).map(|index| (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mut all: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-    all.truncate(bytes);
+    let words = (1_u64..).map(|index| index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut all = vec![0; bytes];
+    for (place, word) in all.chunks_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes()[..place.len()]);
+    }
     all
 }
 
-fn there_and_back(id: DeviceId, sent: &[u8], limit: Duration) -> Result<CopyTimes, Failed> {
+fn there_and_back<'a>(
+    id: DeviceId,
+    bytes: u64,
+    sent: &dyn Fn() -> &'a [u8],
+    limit: Duration,
+) -> Result<CopyTimes, Failed> {
+    let end = Instant::now() + limit;
     let device = Device::open(id)?;
-    round(&device, sent, limit)?;
-    let (up, down) = round(&device, sent, limit)?;
+    // Before a byte is made: a driver that runs out of memory says so late. Where it does not tell, it is tried.
+    let free = |device: &Device| device.memory().ok().and_then(|memory| memory.free);
+    fits(bytes, free(&device), "of the device's memory")?;
+    // What is sent, what is copied of it, and what comes back.
+    fits(bytes * 3, free(&Device::host()), "of the host's memory, for three times as much as is copied")?;
+    let sent = sent();
+    let limit = Limit { end, of: limit };
+    round(&device, sent, &limit)?;
+    let (up, down) = round(&device, sent, &limit)?;
     let (up_seconds, down_seconds) = (up.as_secs_f64(), down.as_secs_f64());
-    let (staging_node, bytes) = (device.staging_node(), sent.len() as u64);
+    let staging_node = device.staging_node();
     Ok(CopyTimes { device: id.to_string(), staging_node, bytes, up_seconds, down_seconds })
 }
 
-fn round(device: &Device, sent: &[u8], limit: Duration) -> Result<(Duration, Duration), Failed> {
+/// Until when a device has time, and how much it had.
+struct Limit {
+    end: Instant,
+    of: Duration,
+}
+
+fn fits(bytes: u64, free: Option<u64>, of: &'static str) -> Result<(), Failed> {
+    match free {
+        Some(free) if bytes > free => Err(Failed::NoRoom { bytes, free, of }),
+        _ => Ok(()),
+    }
+}
+
+fn round(device: &Device, sent: &[u8], limit: &Limit) -> Result<(Duration, Duration), Failed> {
     let (there, up) = timed(Tensor::from(sent), device, limit)?;
     let (back, down) = timed(there, &Device::host(), limit)?;
     let came = back.as_slice::<u8>()?;
@@ -89,13 +125,13 @@ fn round(device: &Device, sent: &[u8], limit: Duration) -> Result<(Duration, Dur
     Err(Failed::Wrong { place, came, expected })
 }
 
-fn timed(tensor: Tensor, to: &Device, limit: Duration) -> Result<(Tensor, Duration), Failed> {
+fn timed(tensor: Tensor, to: &Device, limit: &Limit) -> Result<(Tensor, Duration), Failed> {
     let begin = Instant::now();
     let copy: CopyHandle<Tensor> =
         start_copy(tensor, to, CopyOptions::default()).map_err(|error| error.into_error())?;
-    match copy.wait_timeout(limit).map_err(|error| error.into_error())? {
+    match copy.wait_timeout(limit.end.saturating_duration_since(begin)).map_err(|error| error.into_error())? {
         TimedWait::Done(tensor) => Ok((tensor, begin.elapsed())),
-        TimedWait::Pending(_) => Err(Failed::Late(limit)),
+        TimedWait::Pending(_) => Err(Failed::Late(limit.of)),
     }
 }
 
@@ -114,8 +150,12 @@ impl Failed {
         let (what, cure) = match self {
             Self::Refused(error) => (error.to_string(), cure(error.kind())),
             Self::Late(limit) => (
-                format!("it has not come to an end after {} s", limit.as_secs()),
+                format!("not through after {:.1} s, its part of --timeout", limit.as_secs_f64()),
                 "look for a program that keeps the device busy, and into the log of the system (dmesg); then reset the device",
+            ),
+            Self::NoRoom { bytes, free, of } => (
+                format!("{} do not fit: {} are free {of}", Size(*bytes), Size(*free)),
+                cure(ErrorKind::OutOfMemory),
             ),
             Self::Wrong { place, came, expected } => (
                 format!("byte {place} came back as {came} instead of {expected}"),
@@ -149,6 +189,7 @@ fn cure(kind: ErrorKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic, reason = "a test fails by panicking")]
     use super::*;
 
     #[test]
@@ -159,6 +200,20 @@ mod tests {
             all.chunks(4096).collect::<std::collections::BTreeSet<_>>().len() == 16,
             "a page is there twice"
         );
+    }
+
+    #[test]
+    fn a_device_that_hangs_leaves_time_to_the_others() {
+        let limit = Duration::from_secs(60);
+        assert_eq!((share(limit, 4), share(limit, 1)), (limit / 4, limit));
+        assert_eq!(share(Duration::ZERO, 2), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_larger_than_free_memory_does_not_fit() {
+        assert!(fits(10, Some(10), "").is_ok() && fits(u64::MAX, None, "").is_ok());
+        let Err(refused) = fits(1500 << 20, Some(960 << 20), "of it") else { panic!("it does not fit") };
+        assert_eq!(refused.finding().what, "1.5 GiB do not fit: 960.0 MiB are free of it");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use transship::{Device, DeviceId};
 use crate::drivers::{self, DriverState};
 use crate::finding::Check::{Device as DeviceCheck, Driver};
 use crate::finding::{Finding, Level};
+use crate::named;
 use crate::system::{AMD, BusGpu, NVIDIA, System};
 
 /// Looks at every driver, and for every device of `wanted`.
@@ -73,7 +74,7 @@ fn missing(id: DeviceId) -> Finding {
     };
     Finding::new(Level::Problem, DeviceCheck, why)
         .of(id)
-        .cure("`transship devices` lists those that are there")
+        .cure(format!("name another one; {}", named::all_that_are_there()))
 }
 
 #[cfg(test)]

@@ -5,12 +5,16 @@ use libtest_mimic::{Failed, Trial};
 use crate::run::Run;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let cases: [(&str, fn()); 5] = [
+    let cases: [(&str, fn()); 6] = [
         ("the_host_is_listed", the_host_is_listed),
         ("the_doctor_looks_at_everything", the_doctor_looks_at_everything),
         ("a_device_that_is_not_there_is_a_problem", a_device_that_is_not_there_is_a_problem),
         ("text_says_the_same", text_says_the_same),
         ("arguments_without_sense_end_with_2", arguments_without_sense_end_with_2),
+        (
+            "names_of_no_device_are_named_with_those_there_are",
+            names_of_no_device_are_named_with_those_there_are,
+        ),
     ];
     let trial = |(name, case): (&str, fn())| {
         let run = move || -> Result<(), Failed> {
@@ -62,6 +66,7 @@ fn a_device_that_is_not_there_is_a_problem() {
     let found = run.findings("problem", "device");
     assert_eq!((found.len(), found[0]["subject"].as_str()), (1, Some("cuda:9999")), "{}", run.out);
     assert!(run.json()["copies"].as_array().unwrap().is_empty());
+    assert!(names_those_there_are(found[0]["cure"].as_str().unwrap()), "{}", run.out);
 }
 
 fn text_says_the_same() {
@@ -81,4 +86,18 @@ fn arguments_without_sense_end_with_2() {
         assert!(!run.err.is_empty());
     }
     assert_eq!(Run::of(&["--help"]).code, Some(0));
+}
+
+/// By hand: with the names of any driver it is a problem of this machine, and ends with 1.
+fn names_of_no_device_are_named_with_those_there_are() {
+    for name in ["nonsense", "nonsense:3", "cuda:x", "CUDA"] {
+        let run = Run::of(&["doctor", name]);
+        assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{}", run.err);
+        assert!(run.err.contains(name) && names_those_there_are(&run.err), "{}", run.err);
+    }
+}
+
+/// The host is always there.
+fn names_those_there_are(text: &str) -> bool {
+    text.split_once("devices that are there: ").is_some_and(|(_, names)| names.contains("host"))
 }

@@ -4,12 +4,13 @@ use crate::run::Run;
 
 type Case = (&'static str, fn(&str) -> Result<(), String>);
 
-pub(crate) const CASES: [Case; 6] = [
+pub(crate) const CASES: [Case; 7] = [
     ("devices_are_listed", devices_are_listed),
     ("a_sound_device_is_copied_to_and_back", a_sound_device_is_copied_to_and_back),
     ("a_copy_that_comes_back_wrong_is_a_problem", a_copy_that_comes_back_wrong_is_a_problem),
     ("a_copy_that_fails_is_a_problem", a_copy_that_fails_is_a_problem),
     ("a_copy_that_does_not_end_is_a_problem", a_copy_that_does_not_end_is_a_problem),
+    ("a_copy_larger_than_what_is_free_is_not_begun", a_copy_larger_than_what_is_free_is_not_begun),
     ("a_driver_without_devices_is_a_problem", a_driver_without_devices_is_a_problem),
 ];
 
@@ -55,7 +56,15 @@ fn a_copy_that_fails_is_a_problem(driver: &str) -> Result<(), String> {
 
 fn a_copy_that_does_not_end_is_a_problem(driver: &str) -> Result<(), String> {
     let faults = [("DRIVER_SIM_FAULTS", "cuMemcpyHtoDAsync_v2@1=hang"), ("DRIVER_SIM_LEAKS", "allow")];
-    copy_is_a_problem(&doctor(driver, &faults), "after 1 s")
+    copy_is_a_problem(&doctor_within("2", driver, &faults), "of --timeout")
+}
+
+/// Each device has 256 MiB. An allocation would fail otherwise than by what is free.
+fn a_copy_larger_than_what_is_free_is_not_begun(driver: &str) -> Result<(), String> {
+    let arguments = ["doctor", driver, "--json", "--mib", "257"];
+    let faults = ("DRIVER_SIM_FAULTS", "cuMemAllocAsync@1+=unknown;cuMemAllocFromPoolAsync@1+=unknown");
+    let run = Run::with(&arguments, &[("DRIVER_SIM_MEMORY_MIB", "256"), faults]);
+    copy_is_a_problem(&run, "257.0 MiB do not fit")
 }
 
 fn a_driver_without_devices_is_a_problem(driver: &str) -> Result<(), String> {
@@ -65,7 +74,11 @@ fn a_driver_without_devices_is_a_problem(driver: &str) -> Result<(), String> {
 }
 
 fn doctor(driver: &str, environment: &[(&str, &str)]) -> Run {
-    Run::with(&["doctor", driver, "--json", "--mib", "4", "--timeout", "1"], environment)
+    doctor_within("60", driver, environment)
+}
+
+fn doctor_within(seconds: &str, driver: &str, environment: &[(&str, &str)]) -> Run {
+    Run::with(&["doctor", driver, "--json", "--mib", "4", "--timeout", seconds], environment)
 }
 
 fn copy_is_a_problem(run: &Run, words: &str) -> Result<(), String> {

@@ -51,10 +51,14 @@ impl Device {
         reserved.map_err(|exceeded| self.over_budget(bytes, exceeded))
     }
 
-    /// The same for a copy: not before those that wait for room.
-    pub(crate) fn reserve_in_turn(&self, bytes: usize) -> Result<Reservation> {
-        if self.budget().is_waited_for() {
-            return Err(self.over_budget(bytes, self.budget().exceeded()));
+    /// The same for a copy: not before those that wait for room, but for those that stand aside where nothing in flight can make any.
+    /// A copy that would stand aside itself `waits_its_turn`, and passes none of these either.
+    pub(crate) fn reserve_in_turn(&self, bytes: usize, waits_its_turn: bool) -> Result<Reservation> {
+        let budget = self.budget();
+        if budget.is_waited_for()
+            && (waits_its_turn || budget.is_waited_for_in_line() || self.has_more_in_flight())
+        {
+            return Err(self.over_budget(bytes, budget.exceeded()));
         }
         self.reserve(bytes)
     }
@@ -62,10 +66,15 @@ impl Device {
     /// Whether what was refused may be within the budget when what is in flight has come to its end. That may have happened since.
     pub(crate) fn may_have_room_later(&self, refused: &Error) -> bool {
         let Error::OverBudget { requested, .. } = refused else { return false };
-        let before = self.background().lock().noted();
-        let is_expected = self.budget().is_waited_for() || !RoomToCome::of(self, before).is_over(self);
+        let is_expected = self.budget().is_waited_for_in_line() || self.has_more_in_flight();
         let now = self.budget().exceeded();
         (is_expected && *requested <= now.budget) || now.fits(*requested, now.used)
+    }
+
+    /// Whether something is in flight whose end may make room.
+    fn has_more_in_flight(&self) -> bool {
+        let before = self.background().lock().noted();
+        !RoomToCome::of(self, before).is_over(self)
     }
 
     fn allocate_by(
@@ -84,7 +93,6 @@ impl Device {
     }
 
     pub(crate) fn over_budget(&self, requested: usize, exceeded: Exceeded) -> Error {
-        let Exceeded { budget, used, leaving } = exceeded;
-        Error::OverBudget { device: self.id(), requested, used, leaving, budget }
+        exceeded.error(self.id(), requested)
     }
 }

@@ -147,7 +147,8 @@ impl Device {
         self.queues().try_for_each(|queue| queue.poll())
     }
 
-    /// Waits until the copies of this device that workers carry out are done, whatever comes of them, and nothing that
+    /// Waits until the copies of this device that workers carry out are done, whatever comes of them (those that wait for room until their
+    /// [deadline](crate::CopyOptions::deadline) included), and nothing that
     /// transship submitted to its own streams of this device is in flight; then frees idle memory. The device can be
     /// used again after that.
     ///

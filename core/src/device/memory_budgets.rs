@@ -91,9 +91,10 @@ impl Device {
     /// - Memory that was dropped while streams use it counts until they have come by, and so does what a copy in flight uses. Leaked
     ///   memory counts for ever.
     /// - A copy that does not fit waits, on no thread, for what is in flight on the device when it is started, and for no tensor that the
-    ///   program holds. Copies are served in the order in which they were started, whatever they need; what never waits, such as
-    ///   [`Tensor::zeros`](crate::Tensor::zeros), takes what room there is. While the device stands still a copy waits on, within its
-    ///   [deadline](crate::CopyOptions::deadline).
+    ///   program holds, unless it has a [deadline](crate::CopyOptions::deadline): until then it waits for any memory that is freed. Copies
+    ///   are served in the order in which they were started, whatever they need; what never waits, such as
+    ///   [`Tensor::zeros`](crate::Tensor::zeros), takes what room there is, and so does a copy without a deadline where nothing but the
+    ///   program could make room for those before it. While the device stands still a copy waits on, within its deadline.
     /// - Memory of others that was wrapped does not count, nor do pinned staging and results, which have budgets of their own.
     /// - What the driver holds in reserve does not count: [`memory`](Self::memory) has it as `reserved`, [`trim`](Self::trim) gives it back.
     /// - Nothing is freed if more is in use already: then nothing is allocated until less is.

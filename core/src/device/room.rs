@@ -6,6 +6,7 @@ use crate::device::device::Device;
 use crate::device::room_to_come::RoomToCome;
 use crate::error::Result;
 use crate::in_flight::carried::Carried;
+use crate::in_flight::line_for_room::Standing;
 use crate::in_flight::memory_budget::{InLine, Reservation};
 use crate::runtime::backoff::Backoff;
 use crate::runtime::sync::{Instant, Mutex};
@@ -21,27 +22,33 @@ pub(crate) enum Room {
 pub(crate) struct RoomAwaited {
     device: Device,
     bytes: usize,
-    place: InLine,
+    place: Arc<InLine>,
+    /// Waits for it.
+    copy: Option<Carried>,
     /// `None` while a thread asks.
     coming: Mutex<Option<RoomToCome>>,
 }
 
 impl Device {
-    /// Reserves `bytes` bytes if nobody waits for room and there is some, else takes the last place in line. If nothing can make room, that is
-    /// an error. `copy`, if one asks, counts from now on as in flight. Never waits.
+    /// Reserves `bytes` bytes if nobody waits for room and there is some, else takes the last place in line. If nothing in flight can make
+    /// room, that is an error, unless `copy` asks and has a deadline: then it stands aside. A copy counts from now on as in flight. Never
+    /// waits.
     pub(crate) fn ask_for_room(&self, bytes: usize, copy: Option<Carried>) -> Result<Room> {
         let now = self.budget().exceeded();
         if bytes > now.budget {
             return Err(self.over_budget(bytes, now));
         }
+        let completion = copy.as_ref().and_then(Carried::completion);
+        let until_deadline = completion.is_some_and(|completion| completion.has_deadline());
         // Places in line and what each waits for are in one order, so that no two wait for each other.
         let mut background = self.background().lock();
-        let (before, place) = (background.noted(), self.budget().stand_in_line(bytes));
-        let seen = copy.map(|copy| background.note(copy));
+        let place = self.budget().stand_in_line(self.id(), bytes, until_deadline);
+        let before = background.noted();
+        let seen = copy.clone().map(|copy| background.note(copy));
         drop(background);
         drop(seen);
         let coming = Mutex::new(Some(RoomToCome::of(self, before)));
-        let awaited = RoomAwaited { device: self.clone(), bytes, place, coming };
+        let awaited = RoomAwaited { device: self.clone(), bytes, place: Arc::new(place), copy, coming };
         match awaited.is_over() {
             true => awaited.end().map(Room::Reserved),
             false => Ok(Room::Awaited(Arc::new(awaited))),
@@ -61,17 +68,34 @@ impl Device {
 }
 
 impl RoomAwaited {
-    /// Whether there is room, or none is to come any more. Asks drivers, if it is the first in line; never blocks.
+    /// Whether there is room, or none is to come any more. Asks drivers, if it is the first in line or aside; never blocks.
     pub(crate) fn is_over(&self) -> bool {
-        if !self.place.is_first() {
-            return self.place.is_served();
+        match self.place.standing() {
+            Standing::First | Standing::Aside { is_first: true } => {}
+            standing => return standing == Standing::Served,
         }
         // Without the lock: whoever is told of the end of a copy may be told here.
         let coming = self.coming.lock().take();
         let mut asking = Asking { coming, of: self };
         let Some(coming) = &mut asking.coming else { return false };
-        let is_over = coming.is_over(&self.device);
+        let is_over = coming.is_over(&self.device) && !self.stands_aside();
         is_over || self.place.is_served()
+    }
+
+    /// Has a copy with a deadline wait on for what the program frees, since nothing in flight can make room for it.
+    fn stands_aside(&self) -> bool {
+        let completion = self.copy.as_ref().and_then(|copy| Some((copy, copy.completion()?)));
+        let Some((copy, completion)) = completion else { return false };
+        let Some(deadline) = completion.deadline() else { return false };
+        if self.place.step_aside() {
+            deadline.stands_aside(&self.place);
+            copy.set_aside(true);
+            if !matches!(self.place.standing(), Standing::Aside { .. }) {
+                // It was served meanwhile.
+                copy.set_aside(false);
+            }
+        }
+        true
     }
 
     /// Waits until it is over, for as long as it `is_wanted`.
@@ -85,7 +109,10 @@ impl RoomAwaited {
     /// Gives the place up; returns the room, or why there is none.
     pub(crate) fn end(&self) -> Result<Reservation> {
         let refused = || self.device.over_budget(self.bytes, self.device.budget().exceeded());
-        self.place.leave().ok_or_else(refused)
+        let room = self.place.leave().ok_or_else(refused)?;
+        // It is in flight again, for those who come from now on.
+        self.copy.iter().for_each(|copy| copy.set_aside(false));
+        Ok(room)
     }
 }
 

@@ -10,7 +10,8 @@ use crate::in_flight::submission_queue::SubmissionQueue;
 
 /// What was in flight on a device at one moment, and has not come to its end.
 pub(crate) struct RoomToCome {
-    /// Of the copies that are left to workers, those that wait for room included, so many: the first that there were.
+    /// Of the copies that are left to workers, those that wait for room included, so many: the first that there were. Not those that stand
+    /// aside: they wait for the program, and count as begun later.
     carried: u64,
     /// Queues, with how many submissions had entered each by then.
     submitted: Vec<(Weak<SubmissionQueue>, u64)>,
@@ -44,12 +45,14 @@ impl RoomToCome {
 
     fn carried_are_over(&self, device: &Device) -> bool {
         // Without the lock: whoever is told of the end of a copy may be told here.
-        let oldest = || device.background().lock().oldest_of(self.carried);
-        while let Some((number, copy)) = oldest() {
+        let oldest_from = |number| device.background().lock().oldest_of(number..self.carried);
+        let mut from = 0;
+        while let Some((number, copy)) = oldest_from(from) {
             if !copy.is_over() {
                 return false;
             }
             device.background().lock().forget(number);
+            from = number + 1;
         }
         true
     }

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::in_flight::copy_metrics::CopyMetrics;
+use crate::in_flight::deadline::Deadline;
 use crate::in_flight::released_lent::Retired;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::foreign::TaskWaker;
@@ -38,12 +39,6 @@ pub(crate) struct Completion {
     moved: Condvar,
     pub(crate) metrics: CopyMetrics,
     pub(crate) retired: Retired,
-}
-
-/// When a copy must be done.
-struct Deadline {
-    at: Instant,
-    limit: Duration,
 }
 
 struct Inner {
@@ -77,13 +72,10 @@ impl Completion {
 
     /// A copy whose pieces are not submitted yet, to be done within `limit`, which goes into `timeline`.
     pub(crate) fn within(limit: Option<Duration>, timeline: Option<&Timeline>) -> Arc<Self> {
-        // A limit beyond the range of the clock is none.
-        let deadline =
-            limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
         Arc::new(Self {
             state: AtomicU8::new(RUNNING),
             abandoned: AtomicBool::new(false),
-            deadline,
+            deadline: limit.and_then(Deadline::within),
             inner: Mutex::new(Inner {
                 positions: Positions::new(),
                 error: None,
@@ -202,6 +194,10 @@ impl Completion {
 
     pub(crate) fn has_deadline(&self) -> bool {
         self.deadline.is_some()
+    }
+
+    pub(crate) fn deadline(&self) -> Option<&Deadline> {
+        self.deadline.as_ref()
     }
 
     /// Whether every piece is submitted and none has failed.
@@ -409,7 +405,7 @@ impl Completion {
         match &self.deadline {
             Some(deadline) if deadline.at <= Instant::now() => {
                 // In this order: workers that find it abandoned fail it as cancelled.
-                self.fail(Error::DeadlineExceeded { limit: deadline.limit });
+                self.fail(deadline.error());
                 self.abandoned.store(true, Ordering::Relaxed);
                 // Another thread may have ended it first.
                 if self.is_done_cached() { Ok(()) } else { Err(self.error()) }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::backend::{Buffer, Ticket};
-use crate::error::Result;
-use crate::in_flight::line_for_room::Line;
+use crate::device_id::DeviceId;
+use crate::error::{Error, Result};
+use crate::in_flight::line_for_room::{Line, Standing};
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
@@ -57,11 +58,17 @@ impl Exceeded {
     pub(crate) fn fits(&self, bytes: usize, used: usize) -> bool {
         used.checked_add(bytes).is_some_and(|sum| sum <= self.budget)
     }
+
+    pub(crate) fn error(self, device: DeviceId, requested: usize) -> Error {
+        let Self { budget, used, leaving } = self;
+        Error::OverBudget { device, requested, used, leaving, budget }
+    }
 }
 
 /// A place in the line of those who wait for room; given up when this is dropped.
 pub(crate) struct InLine {
     budget: Arc<MemoryBudget>,
+    device: DeviceId,
     bytes: usize,
     turn: u64,
 }
@@ -119,11 +126,27 @@ impl MemoryBudget {
         self.line.is_waited_in()
     }
 
-    /// A place behind those who wait for room already. It is served at once if there is none of them, and room.
-    pub(crate) fn stand_in_line(self: &Arc<Self>, bytes: usize) -> InLine {
-        let turn = self.line.enter(bytes);
+    /// Whether somebody stands in line for whom there may be room when what is in flight has come to its end.
+    pub(crate) fn is_waited_for_in_line(&self) -> bool {
+        self.line.has_who_stands_in_it()
+    }
+
+    /// Whether somebody waits for room that the program makes.
+    pub(crate) fn is_waited_for_by_deadline(&self) -> bool {
+        self.line.has_who_waits_for_the_program()
+    }
+
+    /// A place behind those who wait for room of `device` already. It is served at once if there is none of them, and room. Whoever stands
+    /// there `until_deadline` may [step aside](InLine::step_aside).
+    pub(crate) fn stand_in_line(
+        self: &Arc<Self>,
+        device: DeviceId,
+        bytes: usize,
+        until_deadline: bool,
+    ) -> InLine {
+        let turn = self.line.enter(bytes, until_deadline);
         self.line.serve(|bytes| self.take(bytes));
-        InLine { budget: self.clone(), bytes, turn }
+        InLine { budget: self.clone(), device, bytes, turn }
     }
 
     /// How many pieces of memory were freed behind streams so far.
@@ -221,19 +244,29 @@ impl Leaving {
 }
 
 impl InLine {
+    pub(crate) fn standing(&self) -> Standing {
+        self.budget.line.standing(self.turn)
+    }
+
     /// Whether there was room, which is reserved for it now.
     pub(crate) fn is_served(&self) -> bool {
-        self.budget.line.is_served(self.turn)
+        self.standing() == Standing::Served
     }
 
-    /// Whether it is the next to be served.
-    pub(crate) fn is_first(&self) -> bool {
-        self.budget.line.is_first(self.turn)
+    /// It waits on for what the program frees, and holds up nobody who does not. `false` if it did already.
+    pub(crate) fn step_aside(&self) -> bool {
+        self.budget.line.step_aside(self.turn)
     }
 
-    /// Gives the place up; returns the room if there was some.
+    /// Why there is no room for it, if it stands aside.
+    pub(crate) fn refusal_aside(&self) -> Option<Error> {
+        let is_aside = matches!(self.standing(), Standing::Aside { .. });
+        is_aside.then(|| self.budget.exceeded().error(self.device, self.bytes))
+    }
+
+    /// Gives the place up; returns the room if there was some, or is.
     pub(crate) fn leave(&self) -> Option<Reservation> {
-        if self.budget.line.leave(self.turn)? {
+        if self.budget.line.leave(self.turn, |bytes| self.budget.take(bytes))? {
             return Some(Reservation { budget: Some(self.budget.clone()), bytes: self.bytes });
         }
         // There may be room for those behind it.

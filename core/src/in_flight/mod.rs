@@ -4,6 +4,7 @@ pub(crate) mod after_cancel;
 pub(crate) mod carried;
 pub(crate) mod completion;
 pub(crate) mod copy_metrics;
+pub(crate) mod deadline;
 pub(crate) mod deferred_release;
 pub(crate) mod graph_use;
 pub(crate) mod line_for_room;

@@ -202,6 +202,10 @@ impl CopyOptions {
     /// Fails the copy with [`Error::DeadlineExceeded`] if it is not done so long after it was started (default: no limit).
     /// What is in flight stays owned until the device is done with it; what is not submitted yet is not submitted any
     /// more.
+    ///
+    /// Under a [budget of device memory](crate::Device::set_memory_budget) the copy waits in line, until then, for memory that the program
+    /// frees, and not only for what is in flight; unless it is never to wait ([`BackgroundWork::Never`]). If none is freed it fails with
+    /// [`Error::OverBudget`], which has the figures. Either way the structure comes back.
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = Some(limit);
         self

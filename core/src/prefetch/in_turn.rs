@@ -39,14 +39,14 @@ pub(crate) struct OneCopy<T> {
 
 impl<T> InTurn<T> {
     pub(crate) fn new(to: &[Device]) -> Self {
-        let target = |device: &Device| Target { device: device.clone(), spares: Spares::new(0) };
+        let target = |device: &Device| Target { device: device.clone(), spares: Spares::new(device, 0) };
         Self { to: to.iter().map(target).collect(), started: 0, consumer: None }
     }
 
     /// Has copies use memory that comes back, of so many items.
     pub(crate) fn reuse(&mut self, items: usize) {
         for target in &mut self.to {
-            target.spares = Spares::new(items);
+            target.spares = Spares::new(&target.device, items);
         }
     }
 }

@@ -5,10 +5,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
+use crate::device::device::Device;
+use crate::in_flight::memory_budget::MemoryBudget;
 use crate::runtime::sync::Mutex;
 
 /// An item whose memory the next items use again: used like a reference to it. When this is dropped, the memory goes back to the
-/// iterator that it came from; if that is gone, or has enough, it is dropped.
+/// iterator that it came from; if that is gone, or has enough, or a copy with a [deadline](crate::CopyOptions::deadline) waits for room
+/// in the budget of the device, it is dropped.
 ///
 /// A tensor of the item that was cloned keeps its memory, which then is not used again.
 pub struct Lent<T> {
@@ -22,6 +25,7 @@ pub struct Lent<T> {
 pub(crate) struct Spares<T> {
     items: Mutex<VecDeque<T>>,
     most: usize,
+    budget: Arc<MemoryBudget>,
 }
 
 impl<T> Lent<T> {
@@ -40,9 +44,9 @@ impl<T> Lent<T> {
 }
 
 impl<T> Spares<T> {
-    /// For so many at the most.
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { items: Mutex::new(VecDeque::new()), most })
+    /// For so many on `device` at the most.
+    pub(crate) fn new(device: &Device, most: usize) -> Arc<Self> {
+        Arc::new(Self { items: Mutex::new(VecDeque::new()), most, budget: device.budget().clone() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -54,9 +58,13 @@ impl<T> Spares<T> {
     }
 
     /// The item for which there is no room any more comes back: its destructor does not run under the lock. It is the one that was
-    /// here longest: what does not fit the items that come makes room for what does.
+    /// here longest: what does not fit the items that come makes room for what does. Where a copy waits for memory that the program frees,
+    /// this item is that.
     #[must_use]
     pub(crate) fn give_back(&self, item: T) -> Option<T> {
+        if self.budget.is_waited_for_by_deadline() {
+            return Some(item);
+        }
         let mut items = self.items.lock();
         items.push_back(item);
         if items.len() > self.most { items.pop_front() } else { None }

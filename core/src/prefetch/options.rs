@@ -34,8 +34,8 @@ impl PrefetchOptions {
         self
     }
 
-    /// How each item is copied. A deadline begins when the copy is started, ahead of the program; a stream must be one of the
-    /// device that the item goes to.
+    /// How each item is copied. A deadline begins when the copy is started, ahead of the program: under a budget of device memory the
+    /// item waits so long for those that the program drops. A stream must be one of the device that the item goes to.
     pub fn copy(mut self, options: CopyOptions) -> Self {
         self.copy = options;
         self

@@ -4,8 +4,10 @@ use smallvec::smallvec;
 
 use crate::device::block_size::MOST_INLINE_BYTES;
 use crate::error::{Error, Result};
+use crate::in_flight::memory_budget::Reservation;
 use crate::job::callers_memory::Preallocated;
 use crate::job::job::Job;
+use crate::job::options::BackgroundWork;
 use crate::job::result_blocks::HostResults;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::transfer::carry_segment::carry;
@@ -28,7 +30,7 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
         return Err(NotInline::NeedsWorker("memory that is to be filled is still in use", WAIT));
     }
     let host_results = if effort == Effort::Quick { HostResults::IdleOnly } else { HostResults::Grow };
-    let destinations = match job.allocate(host_results, |bytes| job.target.reserve_in_turn(bytes)) {
+    let destinations = match job.allocate(host_results, |bytes| reserve(job, bytes)) {
         Err(refused) if has_no_room_yet(job, &refused, effort) => return Err(NO_ROOM_YET),
         allocated => allocated?.ok_or(NotInline::NeedsWorker("no pinned result is idle", WAIT))?,
     };
@@ -54,6 +56,12 @@ pub(crate) fn inline(job: &Job, effort: Effort) -> Result<(), NotInline> {
     unsafe { job.close()? };
     job.completion.submitted();
     Ok(())
+}
+
+/// Counts `bytes` bytes of what `job` fills as used. Never waits.
+pub(crate) fn reserve(job: &Job, bytes: usize) -> Result<Reservation> {
+    let waits_its_turn = job.completion.has_deadline() && job.background != BackgroundWork::Never;
+    job.target.reserve_in_turn(bytes, waits_its_turn)
 }
 
 /// Whether the copy may get the room that it was refused. Where workers are allowed, nobody can tell before it stands in line.

@@ -122,7 +122,7 @@ impl JobGroup {
             }
         }
         let (has_room, is_ordered) = (Cell::new(true), Cell::new(true));
-        self.each(|job| match job.allocate(HostResults::Grow, |bytes| job.target.reserve_in_turn(bytes)) {
+        self.each(|job| match job.allocate(HostResults::Grow, |bytes| inline::reserve(job, bytes)) {
             Err(refused) if inline::has_no_room_yet(job, &refused, effort) => {
                 has_room.set(false);
                 Ok(())
