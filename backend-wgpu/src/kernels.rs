@@ -27,10 +27,13 @@ pub(crate) struct ScatteredRuns {
 }
 
 impl ScatteredRuns {
-    /// Nobody has measured these on a GPU so far. So they are what the kernel makes faster even on a processor, where copies cost least and threads
-    /// most: on llvmpipe with two busy cores, 256 runs of 16 bytes take it 0.26 ms, and copies 0.7; 16,384 of them 7 to 12 ms, and 51 to 81. 64 of
-    /// them, and 256 of 64 bytes, take both about as long; 1,024 of 1 KiB take it 40 to 55 ms, and copies 1.7.
-    const MANY_AND_SMALL: Self = Self { fewest: 256, largest: 16 };
+    /// On a GPU a copy of a run takes 2 us of the host, and the kernel, with all that is around it, 50: 64 runs of 4 KiB take it 78 us, and copies
+    /// 171; 16,384 runs of 16 bytes 68 us, and copies 33 ms; of 16 runs both are as good (H100, Vulkan, `benches/scattered_runs.rs`). Larger runs
+    /// than 4 KiB were not tried.
+    const OF_A_GPU: Self = Self { fewest: 64, largest: 4096 };
+    /// What the kernel makes faster even on a processor, where copies cost least and threads most: on llvmpipe with two busy cores, 256 runs of 16
+    /// bytes take it 0.26 ms, and copies 0.7; 64 of them, and 256 of 64 bytes, take both about as long.
+    const OF_A_PROCESSOR: Self = Self { fewest: 256, largest: 16 };
     const ALL: Self = Self { fewest: 0, largest: usize::MAX };
 }
 
@@ -44,7 +47,8 @@ impl Kernels {
         let strided = if is_used { StridedKernel::new(device) } else { None };
         let scattered = match setting {
             Setting::Always => ScatteredRuns::ALL,
-            Setting::Never | Setting::WherePays => ScatteredRuns::MANY_AND_SMALL,
+            Setting::Never | Setting::WherePays if pays(device) => ScatteredRuns::OF_A_GPU,
+            Setting::Never | Setting::WherePays => ScatteredRuns::OF_A_PROCESSOR,
         };
         Self { ranges, strided, scattered, workspaces }
     }

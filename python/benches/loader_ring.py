@@ -111,18 +111,16 @@ def main():
     sample = Images(1, arguments.mb * 1_000_000 // SAMPLES).image
     arguments.total = int(sample.repeat(SAMPLES)[::4099].sum(dtype=torch.int64))
     name = torch.cuda.get_device_name(arguments.device) if arguments.has_gpu else "the host"
-    print(f"{name}; {arguments.workers} workers, {arguments.mb} MB a batch, medians of {arguments.rounds} x {arguments.batches - WARM}")
+    print(f"{name}; {arguments.workers} workers, {arguments.mb} MB a batch, means of {arguments.rounds} x {arguments.batches - WARM}")
     print(f"{'ms a batch':36} {'in all':>9} {'GB/s':>7} {'waited':>9} {'process':>9} {'thread':>9}")
     rows = {title: [] for title in WAYS}
     for _ in range(arguments.rounds):
         for title, way in WAYS.items():
             rows[title] += measure(way, arguments)
     for title, measured in rows.items():
-        # Processor time comes in lumps: its mean, not its median.
-        whole, waited = (statistics.median(row[at] for row in measured) for at in (0, 1))
-        process, thread = (statistics.mean(row[at] for row in measured) for at in (2, 3))
-        mean = statistics.mean(row[0] for row in measured)
-        print(f"{title:36} {whole:9.2f} {arguments.mb / mean:7.2f} {waited:9.2f} {process:9.2f} {thread:9.2f}", flush=True)
+        # Batches come in lumps, and so does processor time: means, not medians.
+        whole, waited, process, thread = (statistics.mean(row[at] for row in measured) for at in range(4))
+        print(f"{title:36} {whole:9.2f} {arguments.mb / whole:7.2f} {waited:9.2f} {process:9.2f} {thread:9.2f}", flush=True)
 
 
 if __name__ == "__main__":

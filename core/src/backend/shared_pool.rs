@@ -20,7 +20,8 @@ pub trait SharedPool: Send + Sync {
     /// What the driver says.
     fn export(&self) -> Result<OwnedFd>;
 
-    /// Allocates memory (uninitialised), usable on every stream from now on, and names it. Waits for a stream of the pool's own, which has nothing else to do.
+    /// Allocates memory (uninitialised), usable on every stream from now on, and names it. Drivers name none of a pool that was not
+    /// [exported](Self::export) before. Waits for a stream of the pool's own, which has nothing else to do.
     ///
     /// # Errors
     ///

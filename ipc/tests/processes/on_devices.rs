@@ -328,6 +328,8 @@ fn hip_trees_are_refused(device: &Device) {
 /// catches: 585-behind-the-end-of-the-memory, 586-pools-that-are-not-there
 fn importers_believe_no_exporter(device: &Device) {
     let shared = device.backend().create_shared_pool().unwrap();
+    shared.allocate(5000).err().expect("the pool was not exported");
+    drop(shared.export().unwrap());
     let (name, chunk) = shared.allocate(5000).unwrap();
     let uuid = u128::from_be_bytes(device.properties().unwrap().uuid.unwrap().0);
     let uuid = [(uuid >> 64) as u64, uuid as u64];
@@ -390,6 +392,7 @@ fn importers_believe_no_exporter(device: &Device) {
     // A pool of another device, which is said to be one of this.
     if let Ok(peer) = Device::open(id("cuda", 1)) {
         let there = peer.backend().create_shared_pool().unwrap();
+        drop(there.export().unwrap());
         let (name, _chunk) = there.allocate(5000).unwrap();
         let result = of(vec![
             (pool(0, uuid), vec![there.export().unwrap()]),

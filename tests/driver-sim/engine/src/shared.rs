@@ -10,6 +10,8 @@ use crate::pages::{PAGE, Pages};
 
 /// What the file begins with, and every name.
 const MAGIC: u64 = u64::from_le_bytes(*b"DrvSmShd");
+/// Word of the first page: a process has a descriptor of the pool to pass on.
+const EXPORTED: u64 = 16;
 /// Words of the page in front of an allocation.
 const SERIAL: u64 = 0;
 const BYTES: u64 = 8;
@@ -62,6 +64,7 @@ impl PoolFile {
 
     /// A descriptor for another process.
     pub(crate) fn export(&self) -> Option<RawFd> {
+        put(&self.file, EXPORTED, 1)?;
         // SAFETY: duplicates a descriptor.
         let file = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
         (file >= 0).then_some(file)
@@ -109,9 +112,10 @@ impl Piece {
         Some(pages)
     }
 
-    /// What another process imports it by.
+    /// What another process imports it by. There is none before the pool was exported: a driver refuses that (H100, driver 580).
     pub(crate) fn name(&self) -> Option<[u64; 8]> {
-        (!self.imported).then_some([MAGIC, self.offset, self.serial, 0, 0, 0, 0, 0])
+        let is_exported = !self.imported && get(&self.file, EXPORTED) == Some(1);
+        is_exported.then_some([MAGIC, self.offset, self.serial, 0, 0, 0, 0, 0])
     }
 
     /// It is freed here. Says what is wrong with that.
