@@ -26,7 +26,9 @@ fn options() -> CopyOptions {
 }
 
 /// So many copies meet the moment between a look and a registration, on a loaded machine as well.
-const ROUNDS: usize = 2000;
+const ROUNDS: usize = 1000;
+/// And so many of them may take as long as a test waits for anything.
+const IN_TIME: usize = 100;
 
 /// Counts how often it was woken.
 #[derive(Default)]
@@ -54,17 +56,15 @@ fn poll(handle: &mut CopyHandle<Tensor>, wakes: &Arc<Wakes>) -> Option<Tensor> {
 
 /// Polls with a new waker each time; whenever the copy has ended after a poll that said pending, that waker must be woken.
 fn no_wake_up_is_lost(to: &Device) {
-    let always = || options().policy(CopyPolicy::Always).background(BackgroundWork::Always);
-    for _ in 0..ROUNDS {
-        let mut handle = start_copy(Tensor::from(vec![1_u8; 8]), to, always()).unwrap();
-        loop {
-            let wakes = Arc::default();
-            if poll(&mut handle, &wakes).is_some() {
-                break;
-            }
-            if handle.is_ready().unwrap() {
-                eventually("the last waker is woken", || wakes.count() > 0);
-            }
+    let always = options().policy(CopyPolicy::Always).background(BackgroundWork::Always);
+    let mut handle = start_copy(Tensor::from(vec![1_u8; 8]), to, always).unwrap();
+    loop {
+        let wakes = Arc::default();
+        if poll(&mut handle, &wakes).is_some() {
+            break;
+        }
+        if handle.is_ready().unwrap() {
+            eventually("the last waker is woken", || wakes.count() > 0);
         }
     }
 }
@@ -72,9 +72,13 @@ fn no_wake_up_is_lost(to: &Device) {
 /// catches: 03-waker-after-the-last-check
 #[test]
 fn a_copy_that_ends_while_it_is_polled_wakes_its_task() {
-    in_time(|| no_wake_up_is_lost(&Device::host()));
     let (late, device) = late();
-    in_time(move || no_wake_up_is_lost(&device));
+    for device in [Device::host(), device] {
+        for _ in 0..ROUNDS / IN_TIME {
+            let device = device.clone();
+            in_time(move || (0..IN_TIME).for_each(|_| no_wake_up_is_lost(&device)));
+        }
+    }
     no_violations(&late);
 }
 
