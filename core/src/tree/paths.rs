@@ -162,16 +162,32 @@ impl<'a> Paths<'a> {
     }
 
     fn go(&mut self, step: Step<'_>) {
-        // Writing to a string does not fail.
-        let _ = write!(self.path, "{step}");
         if !self.name.is_empty() {
             self.name.push('.');
         }
-        let _ = match step {
-            Step::Field(name) => self.name.write_str(name),
-            Step::Index(index) => write!(self.name, "{index}"),
-            Step::Key(key) => self.name.write_str(&plain(format!("{key:?}"))),
-        };
+        match step {
+            // As a step prints, without what formatting costs: lists have many items.
+            Step::Index(index) => {
+                let digits = index.to_string();
+                self.path.push('[');
+                self.path.push_str(&digits);
+                self.path.push(']');
+                self.name.push_str(&digits);
+            }
+            Step::Field(name) => {
+                self.print(step);
+                self.name.push_str(name);
+            }
+            Step::Key(key) => {
+                self.print(step);
+                self.name.push_str(&plain(format!("{key:?}")));
+            }
+        }
+    }
+
+    fn print(&mut self, step: Step<'_>) {
+        // Writing to a string does not fail.
+        let _ = write!(self.path, "{step}");
     }
 }
 
