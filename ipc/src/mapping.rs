@@ -52,8 +52,10 @@ impl Mapping {
 
     fn map(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // All of it is there, and will be touched: one call for all pages takes a quarter of the time of a fault for each.
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address that the system chooses touches no other memory.
-        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memory, 0) };
+        let start = unsafe { mmap(null_mut(), bytes, protection, flags, memory, 0) };
         let start = NonNull::new(start.named("mapping shared memory")?.cast());
         Ok(Self { start: start.ok_or_else(|| broken("the memory lies nowhere"))?, bytes })
     }
