@@ -29,16 +29,15 @@ impl Tensor {
     /// [`Error::NotReady`] until that is done. `None`: all is done that writes the memory.
     /// Memory of a device must belong to the device of `behind`; without, that device is [opened](Device::open) by its number.
     ///
-    /// ```no_run
+    /// ```
     /// use std::ptr::NonNull;
+    /// use transship_core::Tensor;
     /// use transship_core::dlpack::DLManagedTensorVersioned;
-    /// use transship_core::{Device, Tensor};
     ///
-    /// # fn produce() -> NonNull<DLManagedTensorVersioned> { unimplemented!() }
-    /// let theirs: NonNull<DLManagedTensorVersioned> = produce();
-    /// // SAFETY: the producer has waited for its device, keeps the struct's promises, and writes to the memory no more.
-    /// let tensor = unsafe { Tensor::from_dlpack(theirs, None)? };
-    /// # Ok::<(), transship_core::Error>(())
+    /// fn tensor_of(theirs: NonNull<DLManagedTensorVersioned>) -> transship_core::Result<Tensor> {
+    ///     // SAFETY: the producer has waited for its device, keeps the struct's promises, and writes to the memory no more.
+    ///     unsafe { Tensor::from_dlpack(theirs, None) }
+    /// }
     /// ```
     ///
     /// # Safety
