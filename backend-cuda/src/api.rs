@@ -304,6 +304,11 @@ unsafe impl Api for Cuda {
         unsafe { shared_pools::find(self.calls(), pool, name) }
     }
 
+    #[cfg(unix)]
+    fn number_of_pool(pool: Self::Pool) -> u64 {
+        pool.addr() as u64
+    }
+
     unsafe fn allocate_pooled(
         &self,
         bytes: usize,

@@ -274,6 +274,11 @@ unsafe impl Api for Hip {
         unsafe { self.calls().pool_set_access(pool, &access, 1) }
     }
 
+    #[cfg(unix)]
+    fn number_of_pool(pool: Self::Pool) -> u64 {
+        pool.addr() as u64
+    }
+
     unsafe fn allocate_pooled(
         &self,
         bytes: usize,

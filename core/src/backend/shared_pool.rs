@@ -36,7 +36,8 @@ pub trait ImportedPool: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the driver says, such as of a name that is none.
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported) for memory that this process has imported and not dropped yet; what the driver says,
+    /// such as of a name that is none.
     fn import(&self, name: &MemoryName, loan: Box<dyn Any + Send + Sync>) -> Result<Box<dyn PeerMemory>>;
 }
 

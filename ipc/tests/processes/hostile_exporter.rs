@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
+use std::thread::JoinHandle;
 
 use libtest_mimic::Trial;
 use rustix::fs::{SealFlags, ftruncate};
@@ -43,13 +44,7 @@ fn importer_of(sent: Sent) -> Result<Option<usize>, IpcError> {
 
 /// The same of several, on a device.
 pub(crate) fn importer_of_all(sent: Vec<Sent>, device: &Device) -> Result<Option<usize>, IpcError> {
-    let (_folder, path) = folder();
-    let socket = listening(&path);
-    let played = thread::spawn(move || {
-        let peer = accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
-        sent.into_iter().for_each(|sent| say(&peer, sent));
-    });
-    let mut importer = Importer::connect(&path, device).unwrap();
+    let (mut importer, played) = hearing(sent, device);
     let there = importer.next_within(LONG);
     let result = there.map(|there| there.map(|there| there.tensors().map_or(0, |tensors| tensors.len())));
     if matches!(result, Err(IpcError::Protocol { .. })) {
@@ -58,6 +53,17 @@ pub(crate) fn importer_of_all(sent: Vec<Sent>, device: &Device) -> Result<Option
     drop(importer);
     played.join().unwrap();
     result
+}
+
+/// An importer, and the thread that says all of this to it.
+pub(crate) fn hearing(sent: Vec<Sent>, device: &Device) -> (Importer, JoinHandle<()>) {
+    let (_folder, path) = folder();
+    let socket = listening(&path);
+    let played = thread::spawn(move || {
+        let peer = accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+        sent.into_iter().for_each(|sent| say(&peer, sent));
+    });
+    (Importer::connect(&path, device).unwrap(), played)
 }
 
 fn listening(path: &Path) -> OwnedFd {

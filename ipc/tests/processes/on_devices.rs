@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use transship_core::{CopyOptions, Device, Tensor, start_copy, start_copy_into};
+use transship_core::{CopyOptions, Device, Error, Tensor, start_copy, start_copy_into};
 use transship_ipc::{Exporter, Importer, IpcError};
 
 use crate::exported::pair;
-use crate::hostile_exporter::{SEALS, Sent, importer_of_all, manifest, tree};
+use crate::hostile_exporter::{SEALS, Sent, hearing, importer_of_all, manifest, tree};
 use crate::hostile_feed::memory;
 use crate::hostile_loader::message;
 use crate::kills::seeds;
@@ -31,6 +31,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         cuda_case("cuda_calls_that_fail_end_in_errors", calls_that_fail),
         cuda_case("cuda_memory_that_is_not_freed_is_not_given_back", what_is_not_freed_is_not_given_back),
         cuda_case("cuda_importers_believe_no_exporter", importers_believe_no_exporter),
+        cuda_case("cuda_names_that_come_twice_are_refused", names_that_come_twice_are_refused),
         cuda_case("cuda_devices_without_such_pools_say_so", devices_without_pools_say_so),
         hip_case("hip_trees_are_refused_and_go_by_the_host", hip_trees_are_refused),
     ]
@@ -323,6 +324,38 @@ fn hip_trees_are_refused(device: &Device) {
     let tree = tree_of(&importer.next_within(LONG).unwrap().unwrap(), 1);
     compare(start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap(), 1);
     offer.wait_released(LONG).unwrap();
+}
+
+/// The driver gives the same pool and the same address again: to give the second one back would take them from the first.
+///
+/// catches: 593-imported-twice, 594-a-pool-imported-twice
+fn names_that_come_twice_are_refused(device: &Device) {
+    let shared = device.backend().create_shared_pool().unwrap();
+    let uuid = u128::from_be_bytes(device.properties().unwrap().uuid.unwrap().0);
+    let pool = |number: u64| -> Sent {
+        let words = [number, (uuid >> 64) as u64, uuid as u64, 0];
+        (message(8, words), vec![shared.export().unwrap()])
+    };
+    let pools = [pool(0), pool(1)];
+    let (name, chunk) = shared.allocate(5000).unwrap();
+    let whole = manifest(5000);
+    let offer = |ticket: u64, pool: u64| -> Sent {
+        let memory = tree(0, &[&name, &*whole].concat(), SEALS);
+        (message(9, [ticket, pool, 5000, whole.len() as u64]), vec![memory])
+    };
+    let sent = pools.into_iter().chain([offer(1, 0), offer(2, 0), offer(3, 1), offer(4, 0)]).collect();
+    let (mut importer, played) = hearing(sent, device);
+    let first = importer.next_within(LONG).unwrap().unwrap();
+    let address = first.tensors().unwrap()[0].1.address().unwrap().unwrap();
+    for pool in [0, 1] {
+        let again = importer.next_within(LONG);
+        assert!(matches!(again, Err(IpcError::Tensors(Error::Unsupported { .. }))), "{pool}: {again:?}");
+        assert!(device.backend().allocation_of(address).is_some(), "{pool}: the first one is gone");
+    }
+    drop(first);
+    drop(importer.next_within(LONG).unwrap().unwrap());
+    played.join().unwrap();
+    drop((importer, chunk));
 }
 
 /// catches: 585-behind-the-end-of-the-memory, 586-pools-that-are-not-there

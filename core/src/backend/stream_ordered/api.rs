@@ -191,6 +191,10 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
         Err(Error::Unsupported { device: self.id(), what: SHARES_NO_MEMORY })
     }
 
+    /// The handle of a pool, as a number.
+    #[cfg(unix)]
+    fn number_of_pool(pool: Self::Pool) -> u64;
+
     /// A pool of another process. It allocates nothing.
     #[cfg(unix)]
     unsafe fn import_pool(&self, _descriptor: BorrowedFd<'_>) -> Result<Self::Pool> {

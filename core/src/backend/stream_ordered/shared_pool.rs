@@ -4,6 +4,8 @@ use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustc_hash::{FxBuildHasher, FxHashSet};
+
 use crate::backend::StreamPriority;
 use crate::backend::shared_pool::{ImportedPool, MemoryName, PeerMemory, SharedPool};
 use crate::backend::stream_ordered::api::Api;
@@ -11,6 +13,24 @@ use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
+use crate::runtime::sync::{Mutex, statics};
+
+statics! {
+    // Locked while something is imported and given back, so that what comes is nobody else's.
+    static IMPORTED: Mutex<Imports> = Mutex::new(Imports::NONE);
+}
+
+/// What this process has of others: pools by their handles, memory by its addresses. A driver has each once: who imports it again gets the
+/// same one, and who gives that back takes it from all (H100, `exported_pools.py`).
+struct Imports {
+    pools: FxHashSet<u64>,
+    memory: FxHashSet<u64>,
+}
+
+impl Imports {
+    const NONE: Self =
+        Self { pools: FxHashSet::with_hasher(FxBuildHasher), memory: FxHashSet::with_hasher(FxBuildHasher) };
+}
 
 /// A pool for another process, or of one.
 pub(crate) struct PeerPool<A: Api>(Arc<Handle<A>>);
@@ -20,6 +40,7 @@ struct Handle<A: Api> {
     /// On which nothing happens but allocating and freeing.
     stream: OrderedStream<A>,
     pool: A::Pool,
+    is_imported: bool,
     context: Arc<Context<A>>,
 }
 
@@ -46,7 +67,7 @@ impl<A: Api> PeerPool<A> {
             return Err(Error::Unsupported { device: driver.id(), what: HAS_NO_POOLS });
         }
         // SAFETY: the device is current and has pools.
-        let pool = Self::own(context, unsafe { driver.create_shared_pool()? })?;
+        let pool = Self::own(context, unsafe { driver.create_shared_pool()? }, false)?;
         // SAFETY: the device is current, the pool new.
         unsafe { driver.keep_all(pool.0.pool)? };
         Ok(pool)
@@ -54,18 +75,24 @@ impl<A: Api> PeerPool<A> {
 
     /// That of another process.
     pub(crate) fn import(context: &Arc<Context<A>>, descriptor: BorrowedFd<'_>) -> Result<Self> {
+        let driver = context.enter()?;
+        let mut imported = IMPORTED.lock();
         // SAFETY: the device is current.
-        let pool = unsafe { context.enter()?.import_pool(descriptor)? };
-        Self::own(context, pool)
+        let pool = unsafe { driver.import_pool(descriptor)? };
+        if !imported.pools.insert(A::number_of_pool(pool)) {
+            return Err(Error::Unsupported { device: driver.id(), what: IS_IMPORTED });
+        }
+        drop(imported);
+        Self::own(context, pool, true)
     }
 
     /// The only one with this handle.
-    fn own(context: &Arc<Context<A>>, pool: A::Pool) -> Result<Self> {
+    fn own(context: &Arc<Context<A>>, pool: A::Pool, is_imported: bool) -> Result<Self> {
         match OrderedStream::<A>::create(context, StreamPriority::Normal) {
-            Ok(stream) => Ok(Self(Arc::new(Handle { stream, pool, context: context.clone() }))),
+            Ok(stream) => Ok(Self(Arc::new(Handle { stream, pool, is_imported, context: context.clone() }))),
             Err(error) => {
-                // SAFETY: the device is current; the pool is new, and nobody knows of it.
-                let _ = context.enter().and_then(|driver| unsafe { driver.destroy_pool(pool) });
+                // SAFETY: the pool is new, and nobody knows of it.
+                unsafe { destroy(context, pool, is_imported) };
                 Err(error)
             }
         }
@@ -78,6 +105,7 @@ impl<A: Api> PeerPool<A> {
 
 const HAS_NO_POOLS: &str =
     "share its memory with another process: it has no memory pools; copy to the host first";
+const IS_IMPORTED: &str = "import a pool or memory of another process twice: drop what has it first";
 
 impl<A: Api> SharedPool for PeerPool<A> {
     fn export(&self) -> Result<OwnedFd> {
@@ -101,8 +129,13 @@ impl<A: Api> SharedPool for PeerPool<A> {
 
 impl<A: Api> ImportedPool for PeerPool<A> {
     fn import(&self, name: &MemoryName, loan: Box<dyn Any + Send + Sync>) -> Result<Box<dyn PeerMemory>> {
+        let driver = self.0.context.enter()?;
+        let mut imported = IMPORTED.lock();
         // SAFETY: the device is current, the pool alive and imported; the driver looks the name up.
-        let address = unsafe { self.0.context.enter()?.import_pooled(self.0.pool, name)? };
+        let address = unsafe { driver.import_pooled(self.0.pool, name)? };
+        if !imported.memory.insert(address) {
+            return Err(Error::Unsupported { device: driver.id(), what: IS_IMPORTED });
+        }
         Ok(Box::new(self.memory(address, 0, Some(loan))))
     }
 }
@@ -122,19 +155,35 @@ impl<A: Api> Drop for Memory<A> {
             driver.free_pooled(self.address, stream)?;
             driver.synchronize_stream(stream)
         };
-        if self.pool.context.enter().and_then(free).is_err() {
-            count_leak(self.bytes);
-            std::mem::forget(self.loan.take());
+        let mut imported = self.loan.is_some().then(|| IMPORTED.lock());
+        let freed = self.pool.context.enter().and_then(free);
+        match (&freed, &mut imported) {
+            (Ok(()), Some(imported)) => drop(imported.memory.remove(&self.address)),
+            (Ok(()), None) => {}
+            (Err(_), _) => {
+                count_leak(self.bytes);
+                std::mem::forget(self.loan.take());
+            }
         }
     }
 }
 
 impl<A: Api> Drop for Handle<A> {
     fn drop(&mut self) {
-        if let Ok(driver) = self.context.enter() {
-            // SAFETY: no memory of it is left, and it is not used again.
-            let _ = unsafe { driver.destroy_pool(self.pool) };
-        }
+        // SAFETY: no memory of it is left, and it is not used again.
+        unsafe { destroy(&self.context, self.pool, self.is_imported) };
+    }
+}
+
+/// # Safety
+///
+/// Nobody uses the pool, or memory of it, any more.
+unsafe fn destroy<A: Api>(context: &Arc<Context<A>>, pool: A::Pool, is_imported: bool) {
+    let mut imported = is_imported.then(|| IMPORTED.lock());
+    // SAFETY: the device is current; the caller's promise.
+    let destroyed = context.enter().and_then(|driver| unsafe { driver.destroy_pool(pool) });
+    if let (Ok(()), Some(imported)) = (destroyed, &mut imported) {
+        imported.pools.remove(&A::number_of_pool(pool));
     }
 }
 

@@ -77,7 +77,7 @@ impl Sim {
         file.ok_or(Failure::InvalidValue)?.export().ok_or(Failure::Unknown)
     }
 
-    /// The pool of another process. Nothing can be allocated out of it.
+    /// The pool of another process. Nothing can be allocated out of it. Whoever imports it again gets the same one (H100, driver 580).
     pub fn import_pool(&mut self, descriptor: i32) -> Result<u64, Failure> {
         self.check_initialised()?;
         if !self.has_shared_pools() {
@@ -85,6 +85,12 @@ impl Sim {
         }
         let (file, device) = PoolFile::import(descriptor).ok_or(Failure::InvalidValue)?;
         self.device(device as i32)?;
+        let is_there = |pool: &Pool| {
+            !pool.destroyed && pool.file.as_ref().is_some_and(|there| there.is_same_import(&file))
+        };
+        if let Some((number, _)) = self.pools.iter().find(|(_, pool)| is_there(pool)) {
+            return Ok(*number);
+        }
         self.add_pool(device, false, Some(file))
     }
 
@@ -96,7 +102,7 @@ impl Sim {
         block.and_then(|block| block.piece()?.name()).ok_or(Failure::InvalidValue)
     }
 
-    /// Memory of a pool that was imported.
+    /// Memory of a pool that was imported. A driver maps it once: whoever imports it again gets the same address (H100, driver 580).
     pub fn import_pointer(&mut self, pool: u64, name: &[u64; 8]) -> Result<u64, Failure> {
         let context = self.usable_context()?;
         self.check_capture()?;
@@ -104,6 +110,12 @@ impl Sim {
         let device = imported.device;
         let file = imported.file.as_ref().filter(|file| file.imported).ok_or(Failure::InvalidValue)?;
         let (piece, bytes) = file.find(name).ok_or(Failure::InvalidValue)?;
+        let is_there = |block: &Block| block.piece().is_some_and(|there| there.is_same_import(&piece));
+        if let Some((_, there)) = self.memory.blocks().find(|(_, block)| is_there(block)) {
+            piece.end().map_err(|_| Failure::Unknown)?;
+            return Ok(there.address);
+        }
+        let imported = self.pool(pool)?;
         imported.used += bytes as u64;
         let kind = Kind::Device { device, pool: Some(pool) };
         let block = Block::new(bytes, kind, context, Life::Alive, self.call);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,11 @@ impl PoolFile {
         let file = File::from(unsafe { OwnedFd::from_raw_fd(file) });
         let device = get(&file, 8).filter(|_| get(&file, 0) == Some(MAGIC))?;
         Some((Self { file: Arc::new(file), imported: true, next: 0, serial: 0 }, device as usize))
+    }
+
+    /// Whether both are one pool, imported by this process.
+    pub(crate) fn is_same_import(&self, other: &Self) -> bool {
+        self.imported && other.imported && is_one(&self.file, &other.file)
     }
 
     /// A descriptor for another process.
@@ -138,11 +143,21 @@ impl Piece {
         Ok(())
     }
 
+    /// Whether both are one allocation, imported by this process.
+    pub(crate) fn is_same_import(&self, other: &Self) -> bool {
+        self.imported && other.imported && self.offset == other.offset && is_one(&self.file, &other.file)
+    }
+
     fn count(&self, change: u64) -> Option<()> {
         let imports = get(&self.file, self.offset + IMPORTS)?;
         put(&self.file, self.offset + IMPORTER, own())?;
         put(&self.file, self.offset + IMPORTS, imports.wrapping_add(change))
     }
+}
+
+fn is_one(file: &File, other: &File) -> bool {
+    let identity = |file: &File| file.metadata().ok().map(|data| (data.dev(), data.ino()));
+    identity(file) == identity(other)
 }
 
 /// `None` where the system has no such files: pools are not shared there.
