@@ -22,7 +22,7 @@ use crate::strangers::{OwnersPanic, is_deliberate};
 use crate::tally::Tally;
 use crate::tree::Tree;
 use crate::watchdog::Place;
-use misuse::Held;
+use misuse::{Held, Misuse};
 
 const MOST_ITEMS: usize = 6;
 /// Handles that nobody looks at any more, which are dropped at the end only so that memory can be counted.
@@ -38,6 +38,9 @@ pub(crate) struct Worker {
     items: Vec<Item>,
     held: Option<Held>,
     forgotten: Vec<CopyHandle<Tree>>,
+    /// How its first copies end, and what it misuses first: each way once, so that a short soak has met them all.
+    first_ends: Vec<End>,
+    first_misuses: Vec<Misuse>,
     /// Of items whose memory has owners: the number of this thread before all that it has lent.
     owners: u64,
     /// The owner whose panic this step may meet.
@@ -59,6 +62,20 @@ enum End {
     Forget,
 }
 
+impl End {
+    const ALL: [Self; 9] = [
+        Self::Wait,
+        Self::Await,
+        Self::AskInVain,
+        Self::WaitOn,
+        Self::PollByHand,
+        Self::Cancel,
+        Self::Drop,
+        Self::DropPolled,
+        Self::Forget,
+    ];
+}
+
 impl Worker {
     pub(crate) fn new(number: usize, arena: Arc<Arena>, seed: u64) -> Self {
         let random = Random::new(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
@@ -71,6 +88,8 @@ impl Worker {
             items: Vec::new(),
             held: None,
             forgotten: Vec::new(),
+            first_ends: beginning_at(number, End::ALL),
+            first_misuses: beginning_at(number, Misuse::ALL),
             owners: (number as u64) << 32,
             in_hand: None,
             tally: Tally::default(),
@@ -176,7 +195,7 @@ impl Worker {
     fn copy(&mut self, index: usize, place: &Place) {
         let mut item = self.take(index);
         let target = self.index(self.arena.places.len());
-        let end = self.end(&item, target);
+        let end = self.first_end(&item, target).unwrap_or_else(|| self.end(&item, target));
         let (options, has_deadline, may_be_busy) = self.options(target);
         place.note(
             self.tally.steps,
@@ -298,19 +317,32 @@ impl Worker {
         }
     }
 
+    /// One that no copy of this thread has ended by yet.
+    fn first_end(&mut self, item: &Item, target: usize) -> Option<End> {
+        let next = self.first_ends.iter().position(|end| self.may_end_by(*end, item, target))?;
+        Some(self.first_ends.remove(next))
+    }
+
     fn end(&mut self, item: &Item, target: usize) -> End {
-        let may_forget = self.forgotten.len() < MOST_FORGOTTEN && item.bytes() <= LARGEST_FORGOTTEN;
-        match self.below(100) {
-            0..25 => End::Wait,
+        let end = match self.below(100) {
             25..34 => End::Await,
             34..43 => End::PollByHand,
             43..52 => End::AskInVain,
-            52..75 if !self.arena.places[target].is_host() => End::WaitOn,
+            52..75 => End::WaitOn,
             75..83 => End::Cancel,
             83..89 => End::Drop,
             89..95 => End::DropPolled,
-            95..97 if may_forget => End::Forget,
+            95..97 => End::Forget,
             _ => End::Wait,
+        };
+        if self.may_end_by(end, item, target) { end } else { End::Wait }
+    }
+
+    fn may_end_by(&self, end: End, item: &Item, target: usize) -> bool {
+        match end {
+            End::WaitOn => !self.arena.places[target].is_host(),
+            End::Forget => self.forgotten.len() < MOST_FORGOTTEN && item.bytes() <= LARGEST_FORGOTTEN,
+            _ => true,
         }
     }
 
@@ -420,4 +452,10 @@ impl Worker {
     fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
+}
+
+/// All of them, each thread with another one first.
+fn beginning_at<T, const N: usize>(number: usize, mut all: [T; N]) -> Vec<T> {
+    all.rotate_left(number % N);
+    Vec::from(all)
 }

@@ -25,6 +25,20 @@ pub(super) struct Held {
     is_filled: bool,
 }
 
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Misuse {
+    Overwrite,
+    FanOut,
+    CopyUnderALock,
+    NewStreams,
+    EndOfAThread,
+}
+
+impl Misuse {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Overwrite, Self::FanOut, Self::CopyUnderALock, Self::NewStreams, Self::EndOfAThread];
+}
+
 /// Copies when its thread ends.
 struct AtTheEnd {
     strangers: Arc<Strangers>,
@@ -42,31 +56,44 @@ impl Worker {
     pub(super) fn misuse(&mut self, place: &Place) {
         let step = self.tally.steps;
         let note = |doing: &str| place.note(step, doing);
-        match self.below(10) {
-            0..4 => {
+        match self.next_misuse() {
+            Misuse::Overwrite => {
                 note("copying into what is held");
                 self.tally.misuses.overwritten += 1;
                 self.overwrite();
             }
-            4..6 => {
+            Misuse::FanOut => {
                 note("copying to several devices");
                 self.tally.misuses.fanned_out += 1;
                 self.fan_out();
             }
-            6 | 7 => {
+            Misuse::CopyUnderALock => {
                 note("copying under a lock");
                 self.tally.misuses.locked += 1;
                 self.copy_under_a_lock();
             }
-            8 => {
+            Misuse::NewStreams => {
                 note("copying for new streams");
                 self.new_streams();
             }
-            _ => {
+            Misuse::EndOfAThread => {
                 note("copying at the end of a thread");
                 self.tally.misuses.threads_ended += 1;
                 self.end_of_a_thread();
             }
+        }
+    }
+
+    fn next_misuse(&mut self) -> Misuse {
+        if !self.first_misuses.is_empty() {
+            return self.first_misuses.remove(0);
+        }
+        match self.below(10) {
+            0..4 => Misuse::Overwrite,
+            4..6 => Misuse::FanOut,
+            6 | 7 => Misuse::CopyUnderALock,
+            8 => Misuse::NewStreams,
+            _ => Misuse::EndOfAThread,
         }
     }
 
