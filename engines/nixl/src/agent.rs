@@ -75,7 +75,7 @@ impl Agent {
     }
 
     /// The agent that has given out this [`metadata`](Self::metadata). Both sides add each other before the first tree. One that has begun anew under its old
-    /// name takes the place of the old one.
+    /// name takes the place of the old one, which must have ended: room that it was given and may not have filled is free for other trees from here on.
     ///
     /// # Errors
     ///
@@ -91,9 +91,9 @@ impl Agent {
         Ok(Peer(Arc::new(metadata)))
     }
 
-    /// Starts to send the tensors of `tree`, from whatever devices they are on. It is done when the peer has read all of them; the peer has so long.
+    /// Starts to send the tensors of `tree`, from whatever devices they are on. It is done when the peer has all of them; the peer has so long.
     ///
-    /// They are packed into registered memory by a thread of this transfer, a piece at a time, and the peer reads what is packed meanwhile. Trees to one
+    /// They are packed into registered memory by a thread of this transfer, a piece at a time, and written from there to where the peer has room. Trees to one
     /// peer arrive in the order of these calls. The tensors are held until it has ended.
     ///
     /// # Errors
@@ -112,13 +112,12 @@ impl Agent {
         let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
         Transfer::start(deadline, move || {
             let sent = send.run(&parts, deadline);
-            drop(send);
             // The tensors may be the last of theirs: their owners are the program's code.
-            (sent, parts)
+            (sent, (parts, send.end()))
         })
     }
 
-    /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, and read, within `limit`.
+    /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, all of it, within `limit`.
     ///
     /// # Errors
     ///
@@ -157,7 +156,9 @@ impl Agent {
 
     fn receive(&self, peer: &Peer, limit: Duration) -> Receive {
         let turn = self.link.next_id();
-        self.link.lock().mail.queue(peer.name(), turn);
+        if let Some(inbox) = self.link.lock().mail.inbox(peer.name()) {
+            inbox.queue(turn);
+        }
         Receive { link: Arc::clone(&self.link), peer: peer.clone(), turn, deadline: Deadline::after(limit) }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) const ALIGNMENT: Alignment = match Alignment::new(64) {
     None => Alignment::ONE,
 };
 
-/// So many bytes are packed, read and unpacked at a time, in turns: while one is read, the next is packed.
+/// So many bytes are packed, written and unpacked at a time: while some are written, the next are packed.
 pub(crate) const PIECE: usize = 16 << 20;
 
 /// A tensor, or a part of one, and where it goes.
@@ -74,8 +74,8 @@ fn copy(parts: &[Part], range: &Arc<Range>) -> Result<()> {
     let layouts = parts.iter().map(|part| Ok((part.offset - start, part.layout()?)));
     let layouts = layouts.collect::<Result<Vec<_>>>()?;
     let memory = range.memory(start, last.end() - start);
-    // SAFETY: the memory is mapped as long as the owner has the range (`Arena`), and zero at first. It is not announced to the peer yet (`pack`), and the
-    // tensors go before it is; a peer that reads or writes there all the same is another process, and copies write through raw pointers.
+    // SAFETY: the memory is mapped as long as the owner has the range (`Arena`), and zero at first. Nobody is told where it lies, and the library reads what is
+    // packed once the tensors here have gone; a peer that writes there all the same is another process, and copies write through raw pointers.
     let places = unsafe { owner.parts_mut(memory, layouts) }?;
     let sources = parts.iter().map(|part| part.source.clone()).collect();
     let copied = start_copy_into(sources, places, CopyOptions::default());

@@ -1,6 +1,7 @@
 //! Two processes that know each other: this one, and a child that it talks to by lines.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ pub(crate) const AMPLE: Duration = Duration::from_secs(30);
 /// What tells a child what to do.
 pub(crate) struct Child {
     pub(crate) case: String,
-    transport: String,
+    pub(crate) transport: String,
 }
 
 /// One of two processes.
@@ -77,7 +78,7 @@ pub(crate) fn parameters(transport: &str) -> &'static [(&'static str, &'static s
 }
 
 impl Other {
-    fn child(case: &str, transport: &str) -> Self {
+    pub(crate) fn child(case: &str, transport: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--child", case, transport])
             .stdin(Stdio::piped())
@@ -105,11 +106,24 @@ impl Other {
         line.trim_end().to_owned()
     }
 
-    pub(crate) fn signal(&self, name: &str) {
+    pub(crate) fn id(&self) -> u32 {
         let Self::Child { process, .. } = self else { unreachable!() };
-        let id = process.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+        process.id()
     }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.id(), name);
+    }
+
+    /// It ends by the signal that ends at once.
+    pub(crate) fn has_been_killed(&mut self) {
+        let Self::Child { process, .. } = self else { unreachable!() };
+        assert_eq!(process.wait().unwrap().signal(), Some(9));
+    }
+}
+
+pub(crate) fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
 }
 
 impl Drop for Other {
