@@ -78,7 +78,8 @@ impl Link {
         let State { agent, mail, requests, .. } = &mut *state;
         let mut answers = Vec::new();
         agent.notifications(|peer, bytes| {
-            answers.extend(mail.deliver(peer, bytes).map(|answer| (peer.to_owned(), answer)));
+            let answer = mail.deliver(peer, bytes, |id| requests.is_late(id));
+            answers.extend(answer.map(|answer| (peer.to_owned(), answer)));
         })?;
         let ended = requests.sweep(agent).into_iter();
         answers.extend(ended.map(|(peer, id)| (peer, Message::Withdrawn { id }.to_bytes())));
@@ -127,8 +128,8 @@ impl Link {
         })
     }
 
-    /// Takes a peer, or one of the same name anew.
-    pub(crate) fn add(&self, name: CString, of_library: &[u8]) -> Result<()> {
+    /// Takes a peer, or one of the same name anew. The number that tells it from those before.
+    pub(crate) fn add(&self, name: CString, of_library: &[u8]) -> Result<u64> {
         let mut state = self.hear()?;
         let State { agent, mail, requests, stays_mapped } = &mut *state;
         let refused = |reason| Error::NotAdded { peer: name.to_string_lossy().into_owned(), reason };
@@ -136,15 +137,26 @@ impl Link {
             if mail.is_busy(&name) {
                 return Err(refused("a transfer with it is under way; wait for that"));
             }
+            if requests.is_any_late(&name) {
+                // The library needs what it knows of the peer until they have ended.
+                return Err(refused(
+                    "what was written to the one before is still under way; add it again later",
+                ));
+            }
             requests.forget(agent, &name);
             agent.forget(&name)?;
             *stays_mapped |= mail.inbox(&name).is_some_and(|inbox| inbox.set_aside().next().is_some());
         }
-        if agent.load(of_library)? != name {
+        let loaded = agent.load(of_library)?;
+        if loaded != name {
+            if !mail.knows(&loaded) {
+                agent.forget(&loaded)?;
+            }
             return Err(refused("its metadata is that of another agent"));
         }
-        mail.add(name);
-        Ok(())
+        let added = self.next_id();
+        mail.add(name, added);
+        Ok(added)
     }
 
     /// Begins to write a piece of the tree `id`, which lies in `range`.
@@ -161,6 +173,25 @@ impl Link {
         drop(state);
         let (link, range) = (Arc::clone(self), Arc::clone(range));
         Ok(Posted { link, piece, range, id: Some(id), request: Some(request), status })
+    }
+
+    /// Nobody waits for these any more.
+    pub(crate) fn set_aside(&self, posted: impl Iterator<Item = Posted>) {
+        let mut ended = Vec::new();
+        let mut state = self.lock();
+        for mut posted in posted {
+            if let Some(request) = posted.request.take() {
+                state.requests.abandon(
+                    posted.piece.peer.clone(),
+                    request,
+                    Arc::clone(&posted.range),
+                    posted.id,
+                );
+            }
+            ended.push(posted);
+        }
+        drop(state);
+        drop(ended);
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 
 use crate::arena::Range;
+use crate::error::{Error, Result};
 use crate::inbox::{Inbox, Offered};
 use crate::wire::Message;
 
@@ -11,6 +12,8 @@ use crate::wire::Message;
 #[derive(Default)]
 pub(crate) struct Mail {
     inboxes: HashMap<CString, Inbox>,
+    /// What tells each peer from those that had its name before.
+    added: HashMap<CString, u64>,
     sends: HashMap<u64, Sent>,
     /// Those to each peer that are to be offered, in their order.
     to_offer: HashMap<CString, VecDeque<u64>>,
@@ -41,7 +44,8 @@ pub(crate) enum End {
 
 impl Mail {
     /// Knows a peer, which has said nothing.
-    pub(crate) fn add(&mut self, peer: CString) {
+    pub(crate) fn add(&mut self, peer: CString, added: u64) {
+        self.added.insert(peer.clone(), added);
         self.inboxes.insert(peer, Inbox::default());
     }
 
@@ -59,8 +63,13 @@ impl Mail {
         receives || self.sends.values().any(|sent| sent.peer.as_c_str() == peer)
     }
 
-    /// Takes a notification of `peer`, and says what to answer.
-    pub(crate) fn deliver(&mut self, peer: &CStr, bytes: &[u8]) -> Option<Vec<u8>> {
+    /// Takes a notification of `peer`, and says what to answer. `is_late` knows of which trees something is still being written.
+    pub(crate) fn deliver(
+        &mut self,
+        peer: &CStr,
+        bytes: &[u8],
+        is_late: impl Fn(u64) -> bool,
+    ) -> Option<Vec<u8>> {
         let (Ok(message), Some(inbox)) = (Message::from_bytes(bytes), self.inboxes.get_mut(peer)) else {
             self.ignored += 1;
             return None;
@@ -73,6 +82,8 @@ impl Mail {
             Message::Withdrawn { id } => inbox.withdraw(id),
             Message::Accepted { id, offset } => match self.reply(peer, id) {
                 Some(reply) => reply.room.get_or_insert(offset) == &offset,
+                // Nobody accepts twice who keeps to the rules: it hears of the end when that has come.
+                None if is_late(id) => false,
                 // It has ended meanwhile, and nothing was written: the peer need not wait.
                 None => return Some(Message::Withdrawn { id }.to_bytes()),
             },
@@ -92,10 +103,24 @@ impl Mail {
         sent.map(|sent| &mut sent.reply)
     }
 
+    /// The inbox of `peer`, if that is still the one that was `added`: its memory is elsewhere than that of others of its name.
+    fn current(&mut self, peer: &CStr, added: u64) -> Result<&mut Inbox> {
+        let inbox = self.inboxes.get_mut(peer).filter(|_| self.added.get(peer) == Some(&added));
+        inbox.ok_or_else(|| Error::UnknownPeer { peer: peer.to_string_lossy().into_owned() })
+    }
+
+    /// Somebody receives from `peer`, behind those before.
+    pub(crate) fn begin_receive(&mut self, turn: u64, peer: &CStr, added: u64) -> Result<()> {
+        self.current(peer, added)?.queue(turn);
+        Ok(())
+    }
+
     /// A tree goes to `peer`, behind those before it.
-    pub(crate) fn begin_send(&mut self, id: u64, peer: &CStr) {
+    pub(crate) fn begin_send(&mut self, id: u64, peer: &CStr, added: u64) -> Result<()> {
+        self.current(peer, added)?;
         self.sends.insert(id, Sent { peer: peer.to_owned(), reply: Reply::default() });
         self.to_offer.entry(peer.to_owned()).or_default().push_back(id);
+        Ok(())
     }
 
     /// Whether it is its turn to be offered.
@@ -126,6 +151,7 @@ impl Mail {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
 
@@ -133,7 +159,7 @@ mod tests {
 
     fn mail() -> Mail {
         let mut mail = Mail::default();
-        mail.add(PEER.to_owned());
+        mail.add(PEER.to_owned(), 7);
         mail
     }
 
@@ -143,10 +169,10 @@ mod tests {
         let mut mail = mail();
         for bytes in [&b""[..], b"TSNX", b"TSNX\x02\x04aaaaaaaa", b"TSNX\x02\x06aaaaaaaa", b"GET / HTTP/1.1"]
         {
-            assert!(mail.deliver(PEER, bytes).is_none());
+            assert!(mail.deliver(PEER, bytes, |_| false).is_none());
         }
         let offer = Message::Offer { id: 1, bytes: 8, manifest: b"m" }.to_bytes();
-        assert!(mail.deliver(c"stranger", &offer).is_none());
+        assert!(mail.deliver(c"stranger", &offer, |_| false).is_none());
         assert_eq!(mail.ignored, 6);
     }
 
@@ -154,29 +180,45 @@ mod tests {
     #[test]
     fn only_the_peer_it_was_sent_to_answers_and_once() {
         let mut mail = mail();
-        mail.add(c"other".to_owned());
-        mail.begin_send(3, PEER);
-        assert!(mail.deliver(c"other", &Message::Done { id: 3 }.to_bytes()).is_none());
+        mail.add(c"other".to_owned(), 8);
+        mail.begin_send(3, PEER, 7).unwrap();
+        assert!(mail.deliver(c"other", &Message::Done { id: 3 }.to_bytes(), |_| false).is_none());
         assert_eq!((mail.reply_to(3), mail.ignored), (Reply::default(), 1));
         for offset in [4096, 8192] {
-            assert!(mail.deliver(PEER, &Message::Accepted { id: 3, offset }.to_bytes()).is_none());
+            assert!(mail.deliver(PEER, &Message::Accepted { id: 3, offset }.to_bytes(), |_| false).is_none());
         }
         assert_eq!((mail.reply_to(3), mail.ignored), (Reply { room: Some(4096), end: None }, 2));
-        assert!(mail.deliver(PEER, &Message::Done { id: 3 }.to_bytes()).is_none());
-        assert!(mail.deliver(PEER, &Message::Refused { id: 3, reason: String::new() }.to_bytes()).is_none());
+        assert!(mail.deliver(PEER, &Message::Done { id: 3 }.to_bytes(), |_| false).is_none());
+        assert!(
+            mail.deliver(PEER, &Message::Refused { id: 3, reason: String::new() }.to_bytes(), |_| false)
+                .is_none()
+        );
         assert_eq!(mail.reply_to(3).end, Some(End::Done));
         mail.end_send(3);
         assert!(!mail.is_busy(PEER));
     }
 
-    /// Deliberate bug: a peer that accepts what has ended meanwhile waits for it until its deadline, and keeps the room.
+    /// Deliberate bug: what is sent to a peer of before goes to where its memory was, in the process that has its name now.
+    #[test]
+    fn nothing_goes_to_a_peer_of_before() {
+        let mut mail = mail();
+        mail.add(PEER.to_owned(), 8);
+        assert!(mail.begin_send(3, PEER, 7).is_err() && mail.begin_receive(4, PEER, 7).is_err());
+        assert!(mail.begin_send(3, c"stranger", 7).is_err() && !mail.is_busy(PEER));
+        assert!(mail.begin_send(3, PEER, 8).is_ok() && mail.is_busy(PEER));
+    }
+
+    /// Deliberate bugs: a peer that accepts what has ended meanwhile waits for it until its deadline, and keeps the room;
+    /// one that accepts twice hears that nothing is under way while something is.
     #[test]
     fn who_accepts_too_late_hears_that_nothing_comes() {
         let mut mail = mail();
-        mail.begin_send(3, PEER);
+        mail.begin_send(3, PEER, 7).unwrap();
         mail.end_send(3);
-        let answer = mail.deliver(PEER, &Message::Accepted { id: 3, offset: 0 }.to_bytes());
+        let answer = mail.deliver(PEER, &Message::Accepted { id: 3, offset: 0 }.to_bytes(), |_| false);
         assert_eq!(answer, Some(Message::Withdrawn { id: 3 }.to_bytes()));
         assert_eq!(mail.ignored, 0);
+        let again = mail.deliver(PEER, &Message::Accepted { id: 3, offset: 0 }.to_bytes(), |id| id == 3);
+        assert_eq!((again, mail.ignored), (None, 1));
     }
 }

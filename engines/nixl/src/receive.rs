@@ -55,7 +55,10 @@ impl Receive {
         };
         let mut unpack = Unpack::new(tensors, &manifest);
         let received = offer.receive(self.deadline, |range, bytes| unpack.arrived(&manifest, range, bytes));
-        unpack.finish(offer.end(received.map(drop)))
+        // The peer hears that all is unpacked, or why not.
+        let filled = unpack.finish(received.map(drop));
+        let _: Result<()> = offer.end(filled.error.clone().map_or(Ok(()), Err));
+        filled
     }
 }
 

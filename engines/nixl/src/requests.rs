@@ -90,10 +90,18 @@ impl Requests {
         ended
     }
 
-    /// Lets go of what is kept for a peer, which hears no more of what is under way.
+    /// Whether anything of this tree is being written although nobody waits for it.
+    pub(crate) fn is_late(&self, id: u64) -> bool {
+        self.abandoned.iter().any(|left| left.id == Some(id))
+    }
+
+    /// Whether anything is being written to this peer although nobody waits for it.
+    pub(crate) fn is_any_late(&self, peer: &CStr) -> bool {
+        self.abandoned.iter().any(|left| left.peer.as_c_str() == peer)
+    }
+
+    /// Lets go of what is kept for a peer.
     pub(crate) fn forget(&mut self, agent: &mut RawAgent, peer: &CStr) {
-        let abandoned = self.abandoned.iter_mut().filter(|left| left.peer.as_c_str() == peer);
-        abandoned.for_each(|left| left.id = None);
         let kept = self.kept.extract_if(|piece, _| piece.peer.as_c_str() == peer);
         kept.for_each(|(_, request)| release(agent, request));
     }

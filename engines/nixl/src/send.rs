@@ -49,7 +49,7 @@ impl Sending {
     pub(crate) fn new(link: Arc<Link>, peer: Peer, manifest: Manifest) -> Result<Self> {
         let range = link.range(manifest.chunks().first().copied().unwrap_or(0))?;
         let id = link.next_id();
-        link.lock().mail.begin_send(id, peer.name());
+        link.lock().mail.begin_send(id, peer.name(), peer.added())?;
         Ok(Self { link, peer, id, manifest, range, phase: Phase::Begun, told: 0 })
     }
 

@@ -13,7 +13,8 @@ use crate::requests::Piece;
 /// How many pieces are under way at a time.
 const MOST_UNDER_WAY: usize = 4;
 
-/// Writes of one tree. Dropped, what is under way is set aside.
+/// Writes of one tree. Dropped, what is under way is set aside, all of it at once: who looked between two of them would find that the first is all that is left of
+/// the tree, and tell the peer of its end.
 pub(crate) struct Writes {
     link: Arc<Link>,
     peer: Peer,
@@ -88,5 +89,11 @@ impl Writes {
             self.posted = end;
         }
         Ok(())
+    }
+}
+
+impl Drop for Writes {
+    fn drop(&mut self) {
+        self.link.set_aside(self.under_way.drain(..).map(|(_, posted)| posted));
     }
 }

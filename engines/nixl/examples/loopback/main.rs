@@ -63,6 +63,7 @@ fn receive(transport: &str, rounds: usize) -> Result<()> {
     let ours = Ours::new("parent", transport, &mut other)?;
     let (mut one, mut many) = (ours::tree(1, 0), ours::tree(TENSORS, 0));
     let mut times: [Vec<Duration>; 5] = Default::default();
+    println!("{transport}, {} trees and {} writes of 256 MiB", 4 * (rounds + WARM_UP), rounds + WARM_UP);
     for round in 0..rounds + WARM_UP {
         let taken = [
             other.say("raw").and_then(|()| Ok(Duration::from_nanos(other.hear()?.parse()?)))?,
@@ -83,7 +84,7 @@ fn receive(transport: &str, rounds: usize) -> Result<()> {
         "2,000 tensors, into held memory",
     ];
     let library = median(&mut times[0]);
-    println!("{transport}, 256 MiB, medians of {rounds}");
+    println!("{transport}, medians of {rounds}");
     for (name, times) in names.iter().zip(&mut times) {
         let time = median(times);
         let (shortest, longest) = (times[0], times[times.len() - 1]);

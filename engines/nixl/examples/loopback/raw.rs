@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::nixl::agent::{RawAgent, Request, Status};
 use crate::nixl::library::Nixl;
 use crate::other::Other;
+use crate::ours::LIMIT;
 use crate::{BYTES, Result};
 
 pub(crate) struct Raw {
@@ -55,6 +56,9 @@ impl Raw {
         // SAFETY: the memory is not touched before the end.
         let mut status = unsafe { self.agent.post(request) };
         while status == Status::UnderWay {
+            if begun.elapsed() > LIMIT {
+                return Err("one write of the library was not done in its time".into());
+            }
             std::thread::yield_now();
             status = self.agent.status(request);
         }

@@ -15,6 +15,8 @@ pub(crate) struct RawAgent {
     notifications: Raw,
     /// Those that are not released, so that none is under way when the agent goes.
     requests: HashSet<Raw>,
+    /// Those that are loaded: the library refuses to forget others.
+    peers: HashSet<CString>,
 }
 
 /// A transfer of a piece of memory, which can be posted again and again. It goes with its agent.
@@ -48,7 +50,8 @@ impl RawAgent {
         check("nixl_capi_create_agent", unsafe { (functions.create_agent)(name.as_ptr(), &mut raw) })?;
         // SAFETY: the handle goes to a local.
         let code = unsafe { (functions.create_notif_map)(&mut notifications) };
-        let mut agent = Self { functions, raw, notifications, requests: HashSet::new() };
+        let mut agent =
+            Self { functions, raw, notifications, requests: HashSet::new(), peers: HashSet::new() };
         check("nixl_capi_create_notif_map", code)?;
         agent.create_backend(plugin, parameters)?;
         Ok(agent)
@@ -130,14 +133,20 @@ impl RawAgent {
         let owned = unsafe { CStr::from_ptr(name) }.to_owned();
         // SAFETY: the library got it from `strdup`, for us to free.
         unsafe { libc::free(name.cast()) };
+        self.peers.insert(owned.clone());
         Ok(owned)
     }
 
-    /// Forgets a peer. No request with it is left.
+    /// Forgets a peer, if it is known. No request with it is left.
     pub(crate) fn forget(&mut self, peer: &CStr) -> Result<()> {
+        if !self.peers.contains(peer) {
+            return Ok(());
+        }
         // SAFETY: the agent is alive, the name ends with a zero.
         let code = unsafe { (self.functions.invalidate_remote_md)(self.raw, peer.as_ptr()) };
-        check("nixl_capi_invalidate_remote_md", code)
+        check("nixl_capi_invalidate_remote_md", code)?;
+        self.peers.remove(peer);
+        Ok(())
     }
 
     /// A request that writes registered memory of the host to memory of a peer.

@@ -73,38 +73,38 @@ pub(crate) fn receive_late(pair: &mut Pair) {
     assert_is(&held.wait().unwrap(), 3);
 }
 
-/// Deliberate bugs: a peer that was killed is waited for longer than the deadline; room that it had is never free again.
+/// Deliberate bugs: a peer that was killed is waited for longer than the deadline; room that it had is never free again; one is added anew while the library writes to
+/// the one before.
 pub(crate) fn outlive(pair: &mut Pair) {
-    let limit = Duration::from_secs(1);
-    // It has nothing of it yet; it has had something of it; it is written to; it writes.
-    for phase in 0..4 {
+    let limit = Duration::from_millis(500);
+    // It has had something and is to have more; it is written to; it writes.
+    for phase in 0..3 {
         if phase > 0 {
             pair.meet_another();
         }
-        pair.other.say(if phase == 3 { "send" } else { "receive" });
-        if phase > 0 {
-            pair.other.hear();
-        }
+        pair.other.say(if phase == 2 { "send" } else { "receive" });
+        pair.other.hear();
         let large = vec![Tensor::from(vec![1_u8; 40 << 20])];
         let transfer = || match phase {
-            3 => pair.agent.start_receive(&pair.peer, limit).unwrap().wait().map(drop),
-            2 => pair.agent.start_send(&large, &pair.peer, limit).unwrap().wait(),
-            _ => pair.agent.start_send(&batch(1), &pair.peer, limit).unwrap().wait(),
+            0 => pair.agent.start_send(&batch(1), &pair.peer, limit).unwrap().wait(),
+            1 => pair.agent.start_send(&large, &pair.peer, limit).unwrap().wait(),
+            _ => pair.agent.start_receive(&pair.peer, limit).unwrap().wait().map(drop),
         };
-        if phase == 1 {
+        if phase == 0 {
             pair.agent.start_send(&batch(1), &pair.peer, AMPLE).unwrap().wait().unwrap();
+            pair.other.signal("-STOP");
         }
         let begun = Instant::now();
-        let error = std::thread::scope(|scope| {
+        let ended = std::thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(if phase < 2 { 0 } else { 10 }));
+                std::thread::sleep(Duration::from_millis(10));
                 pair.other.signal("-KILL");
             });
             transfer()
         });
         assert!(begun.elapsed() < limit + LATE, "{:?}", begun.elapsed());
         // On a quick machine a large tree may have been through.
-        assert!(error.is_err() || phase >= 2);
+        assert!(ended.is_err() || phase > 0);
     }
     pair.meet_another();
     until(|| pair.agent.usage().set_aside == 0);
@@ -128,13 +128,17 @@ pub(crate) fn be_killed(pair: &mut Pair) {
     }
 }
 
-/// Deliberate bugs: the library is not told that the peer of before has gone; what that one never answered is in the way.
+/// Deliberate bugs: the library is not told that the peer of before has gone; what that one never answered is in the way; trees to that one go to where its memory was;
+/// metadata that is refused takes the name for good.
 pub(crate) fn send_to_two(pair: &mut Pair) {
     for seed in [5, 6] {
         if seed == 6 {
             let unheard = pair.agent.start_send(&batch(seed), &pair.peer, Duration::from_millis(100));
             assert!(unheard.unwrap().wait().is_err());
+            let before = pair.peer.clone();
             pair.meet_another();
+            let error = pair.agent.start_send(&batch(seed), &before, AMPLE).unwrap_err();
+            assert!(matches!(error, Error::UnknownPeer { .. }), "{error}");
             assert_eq!(pair.agent.usage().free, pair.agent.usage().registered);
         }
         pair.agent.start_send(&batch(seed), &pair.peer, AMPLE).unwrap().wait().unwrap();

@@ -8,7 +8,7 @@ use transship_nixl::Agent;
 
 use crate::by_hand::{ACCEPTED, ByHand, OFFER, WRITTEN, tree};
 use crate::ends::{LATE, until};
-use crate::pair::{AMPLE, Other, Pair, agent, bytes, hex};
+use crate::pair::{AMPLE, Other, Pair, add_anew, agent, bytes, hex};
 use crate::trees::{assert_is, batch, empty_batch};
 
 /// More than the buffers of a connection take.
@@ -105,7 +105,7 @@ fn meet(agent: &Agent, transport: &str, phase: &str, seconds: u64) -> bool {
 fn begin_anew(agent: &Agent, transport: &str, phase: &str) {
     let mut other = Other::child(phase, transport);
     other.say(&hex(&agent.metadata().unwrap()));
-    agent.add_peer(&bytes(&other.hear())).unwrap();
+    add_anew(agent, &bytes(&other.hear()));
 }
 
 /// A process that dies in a phase, if that is what it is called.

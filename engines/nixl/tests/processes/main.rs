@@ -15,6 +15,7 @@ mod by_hand;
 mod ends;
 mod hostile;
 mod killed;
+mod owners;
 mod pair;
 mod stopped;
 mod trees;
@@ -35,6 +36,7 @@ const CASES: &[(&str, End, End)] = &[
     ("trees_arrive_in_order_and_again", trees::send_many, trees::receive_many),
     ("large_tensors_arrive_in_pieces", trees::send_large, trees::receive_large),
     ("both_directions_at_once", trees::exchange, trees::exchange),
+    ("what_was_sent_is_let_go_of", owners::send_and_want_back, owners::receive_into_held),
     ("trees_that_differ_are_named_on_both_sides", ends::send_other_trees, ends::receive_other_trees),
     ("what_nobody_receives_ends_by_the_deadline", ends::send_to_nobody, ends::receive_late),
     ("a_peer_that_is_killed_ends_its_transfers", ends::outlive, ends::be_killed),

@@ -85,17 +85,26 @@ pub(crate) fn be_stopped(pair: &mut Pair) {
 const BYTES: usize = 5 * PIECE;
 const PIECE: usize = 16 << 20;
 
-/// Deliberate bugs: a peer hears that nothing is under way any more while something is; what is still being written is given to another transfer.
+/// Deliberate bugs: a peer hears that nothing is under way any more while something is; what is still being written is given to another transfer; the library forgets the
+/// peer meanwhile.
 pub(crate) fn write_to_stopped(pair: &mut Pair) {
     pair.agent = agent("writer", &pair.transport, BYTES);
     pair.other.say(&hex(&pair.agent.metadata().unwrap()));
-    let reader = pair.agent.add_peer(&bytes(&pair.other.hear())).unwrap();
+    let metadata = bytes(&pair.other.hear());
+    let mut reader = pair.agent.add_peer(&metadata).unwrap();
     let wrote_to_stopped = |limit: u64| {
         pair.other.say("go");
         let limit = Duration::from_millis(limit);
         let error = pair.agent.start_send(&tree(BYTES).0, &reader, limit).unwrap().wait().unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error}");
         let (usage, heard) = (pair.agent.usage(), AtomicBool::new(false));
+        if usage.set_aside > 0 {
+            match pair.agent.add_peer(&metadata) {
+                Err(error) => assert!(error.to_string().contains("still under way"), "{error}"),
+                // It has ended just now.
+                Ok(again) => reader = again,
+            }
+        }
         // Whether it has come to stop itself is not known.
         let (child, heard, agent) = (pair.other.id(), &heard, &pair.agent);
         let what = thread::scope(|scope| {
