@@ -19,7 +19,7 @@ use crate::pack::{ALIGNMENT, parts};
 use crate::receive::Receive;
 use crate::received::Received;
 use crate::send::Sending;
-use crate::transfer::Transfer;
+use crate::transfer::{Ended, Transfer};
 use crate::tree::{self, TransferInto};
 
 /// One end of transfers: a name, a backend of NIXL, and memory that is registered with it.
@@ -33,7 +33,11 @@ pub struct Agent {
 
 /// Another agent, to which trees go and from which they come.
 #[derive(Clone)]
-pub struct Peer(Arc<Metadata>);
+pub struct Peer {
+    metadata: Arc<Metadata>,
+    /// Tells it from others of its name.
+    added: u64,
+}
 
 impl Agent {
     /// An agent that peers know by `name`, which no other one of them has.
@@ -75,7 +79,8 @@ impl Agent {
     }
 
     /// The agent that has given out this [`metadata`](Self::metadata). Both sides add each other before the first tree. One that has begun anew under its old
-    /// name takes the place of the old one.
+    /// name takes the place of the old one, which must have ended: room that it was given and may not have filled is free for other trees from here on. Trees go to the new one by the [`Peer`] that this
+    /// returns, and not by that of before.
     ///
     /// # Errors
     ///
@@ -87,18 +92,18 @@ impl Agent {
                 (metadata.name.to_string_lossy().into_owned(), "it has the name of this agent");
             return Err(Error::NotAdded { peer, reason });
         }
-        self.link.add(metadata.name.clone(), &metadata.of_library)?;
-        Ok(Peer(Arc::new(metadata)))
+        let added = self.link.add(metadata.name.clone(), &metadata.of_library)?;
+        Ok(Peer { metadata: Arc::new(metadata), added })
     }
 
-    /// Starts to send the tensors of `tree`, from whatever devices they are on. It is done when the peer has read all of them; the peer has so long.
+    /// Starts to send the tensors of `tree`, from whatever devices they are on. It is done when the peer has all of them; the peer has so long.
     ///
-    /// They are packed into registered memory by a thread of this transfer, a piece at a time, and the peer reads what is packed meanwhile. Trees to one
-    /// peer arrive in the order of these calls. The tensors are held until it has ended.
+    /// They are packed into registered memory by a thread of this transfer, a piece at a time, and written from there to where the peer has room. Trees to one
+    /// peer arrive in the order of these calls. The tensors are held until it has ended and the program has asked for that ([`Transfer`]), or has dropped it.
     ///
     /// # Errors
     ///
-    /// [`Error::ArenaFull`]; [`Error::Transship`], if the tree cannot be shown for instance; [`Error::System`]. Later ones come out of the transfer:
+    /// [`Error::ArenaFull`]; [`Error::UnknownPeer`]; [`Error::Transship`], if the tree cannot be shown for instance; [`Error::System`]. Later ones come out of the transfer:
     /// [`Error::Refused`], if the peer has other tensors for instance; [`Error::TimedOut`]; [`Error::Broken`].
     pub fn start_send<S: TensorTree + ?Sized>(
         &self,
@@ -111,21 +116,19 @@ impl Agent {
         let parts = parts(tree, &manifest)?;
         let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
         Transfer::start(deadline, move || {
-            let sent = send.run(&parts, deadline);
-            drop(send);
-            // The tensors may be the last of theirs: their owners are the program's code.
-            (sent, parts)
+            let result = send.run(&parts, deadline);
+            Ended { result, held: Some(Box::new(parts)), last: send.end() }
         })
     }
 
-    /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, and read, within `limit`.
+    /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, all of it, within `limit`.
     ///
     /// # Errors
     ///
-    /// [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::ArenaFull`], [`Error::Broken`], [`Error::TimedOut`].
+    /// [`Error::UnknownPeer`]; [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::ArenaFull`], [`Error::Broken`], [`Error::TimedOut`].
     pub fn start_receive(&self, peer: &Peer, limit: Duration) -> Result<Transfer<Received>> {
-        let receive = self.receive(peer, limit);
-        Transfer::start(receive.deadline, move || (receive.fresh(), ()))
+        let receive = self.receive(peer, limit)?;
+        Transfer::start(receive.deadline, move || receive.fresh().into())
     }
 
     /// Starts to receive the next tree of `peer` into the tensors of `tree`, on whatever devices they are: nothing is allocated, and addresses stay what they are.
@@ -141,9 +144,12 @@ impl Agent {
         peer: &Peer,
         limit: Duration,
     ) -> Result<TransferInto<S>, Failed<S>> {
+        let receive = match self.receive(peer, limit) {
+            Ok(receive) => receive,
+            Err(error) => return Err(Failed { error: Box::new(error), value: Some(tree) }),
+        };
         let tree::Taken { tree, tensors, manifest } = tree::take(tree)?;
-        let receive = self.receive(peer, limit);
-        let started = Transfer::start(receive.deadline, move || (Ok(receive.into(tensors, &manifest)), ()));
+        let started = Transfer::start(receive.deadline, move || Ok(receive.into(tensors, &manifest)).into());
         match started {
             Ok(transfer) => Ok(TransferInto::new(transfer, tree)),
             Err(error) => Err(Failed { error: Box::new(error), value: None }),
@@ -155,24 +161,29 @@ impl Agent {
         self.link.usage()
     }
 
-    fn receive(&self, peer: &Peer, limit: Duration) -> Receive {
+    fn receive(&self, peer: &Peer, limit: Duration) -> Result<Receive> {
         let turn = self.link.next_id();
-        self.link.lock().mail.queue(peer.name(), turn);
-        Receive { link: Arc::clone(&self.link), peer: peer.clone(), turn, deadline: Deadline::after(limit) }
+        self.link.lock().mail.begin_receive(turn, peer.name(), peer.added())?;
+        let (link, peer) = (Arc::clone(&self.link), peer.clone());
+        Ok(Receive { link, peer, turn, deadline: Deadline::after(limit) })
     }
 }
 
 impl Peer {
     pub(crate) fn name(&self) -> &CStr {
-        &self.0.name
+        &self.metadata.name
+    }
+
+    pub(crate) fn added(&self) -> u64 {
+        self.added
     }
 
     pub(crate) fn arena_start(&self) -> usize {
-        self.0.arena_start
+        self.metadata.arena_start
     }
 
     pub(crate) fn arena_bytes(&self) -> usize {
-        self.0.arena_bytes
+        self.metadata.arena_bytes
     }
 }
 
@@ -184,13 +195,13 @@ fn text(what: &'static str, text: &str) -> Result<CString> {
 /// Its name.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.name.to_string_lossy())
+        f.write_str(&self.metadata.name.to_string_lossy())
     }
 }
 
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Peer").field(&self.0.name).finish()
+        f.debug_tuple("Peer").field(&self.metadata.name).finish()
     }
 }
 

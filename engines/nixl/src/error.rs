@@ -81,6 +81,14 @@ pub enum Error {
         /// What is in the way.
         reason: &'static str,
     },
+    /// A peer of another agent, or one whose name a new one has.
+    #[error(
+        "{peer} is another agent now, or was never added here: send to what Agent::add_peer has returned last"
+    )]
+    UnknownPeer {
+        /// The name of the peer.
+        peer: String,
+    },
     /// A name or a parameter has a zero byte in it, or is empty.
     #[error("{what} {text:?} is empty or has a zero in it; NIXL takes no such text")]
     UnsuitedText {

@@ -4,6 +4,7 @@ mod agent;
 mod arena;
 mod deadline;
 mod error;
+mod inbox;
 mod link;
 mod mail;
 mod metadata;
@@ -19,6 +20,7 @@ mod transfer;
 mod tree;
 mod unpack;
 mod wire;
+mod writes;
 
 pub use agent::{Agent, Peer};
 pub use error::{Error, Failed, Result};

@@ -28,6 +28,15 @@ pub(crate) struct State {
     pub(crate) agent: RawAgent,
     pub(crate) mail: Mail,
     requests: Requests,
+    /// A peer that has begun anew had room that it may have written to until then. What cannot be known is whether it has gone: the memory is never unmapped.
+    stays_mapped: bool,
+}
+
+impl State {
+    /// Whether no write is under way that nobody waits for.
+    pub(crate) fn is_nothing_late(&self) -> bool {
+        self.requests.set_aside().next().is_none()
+    }
 }
 
 /// How the registered memory of an agent is used.
@@ -43,7 +52,7 @@ pub struct Usage {
     pub set_aside: usize,
     /// The bytes of these.
     pub set_aside_bytes: usize,
-    /// Notifications that made no sense, or came from nobody known.
+    /// Notifications that made no sense, came too late, or from nobody known.
     pub ignored: u64,
 }
 
@@ -52,7 +61,8 @@ impl Link {
     ///
     /// `arena` is what `agent` has registered, all of it.
     pub(crate) unsafe fn new(agent: RawAgent, arena: Arc<Arena>) -> Arc<Self> {
-        let state = State { agent, mail: Mail::default(), requests: Requests::default() };
+        let (mail, requests) = (Mail::default(), Requests::default());
+        let state = State { agent, mail, requests, stays_mapped: false };
         let next_id = AtomicU64::new(RandomState::new().hash_one(0_u8));
         Arc::new(Self { state: Mutex::new(state), arena, next_id })
     }
@@ -65,16 +75,18 @@ impl Link {
     /// Hears what peers have said, and looks after what is set aside. No code of the program runs under this lock.
     pub(crate) fn hear(&self) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
-        let State { agent, mail, requests } = &mut *state;
+        let State { agent, mail, requests, .. } = &mut *state;
         let mut answers = Vec::new();
         agent.notifications(|peer, bytes| {
-            answers.extend(mail.deliver(peer, bytes).map(|answer| (peer.to_owned(), answer)));
+            let answer = mail.deliver(peer, bytes, |id| requests.is_late(id));
+            answers.extend(answer.map(|answer| (peer.to_owned(), answer)));
         })?;
+        let ended = requests.sweep(agent).into_iter();
+        answers.extend(ended.map(|(peer, id)| (peer, Message::Withdrawn { id }.to_bytes())));
         for (peer, answer) in answers {
             // A peer that has gone needs no answer.
             let _ = agent.notify(&peer, &answer);
         }
-        requests.sweep(agent);
         Ok(state)
     }
 
@@ -116,32 +128,43 @@ impl Link {
         })
     }
 
-    /// Takes a peer, or one of the same name anew.
-    pub(crate) fn add(&self, name: CString, of_library: &[u8]) -> Result<()> {
+    /// Takes a peer, or one of the same name anew. The number that tells it from those before.
+    pub(crate) fn add(&self, name: CString, of_library: &[u8]) -> Result<u64> {
         let mut state = self.hear()?;
-        let State { agent, mail, requests } = &mut *state;
+        let State { agent, mail, requests, stays_mapped } = &mut *state;
         let refused = |reason| Error::NotAdded { peer: name.to_string_lossy().into_owned(), reason };
         if mail.knows(&name) {
             if mail.is_busy(&name) {
                 return Err(refused("a transfer with it is under way; wait for that"));
             }
+            if requests.is_any_late(&name) {
+                // The library needs what it knows of the peer until they have ended.
+                return Err(refused(
+                    "what was written to the one before is still under way; add it again later",
+                ));
+            }
             requests.forget(agent, &name);
             agent.forget(&name)?;
-            mail.begin_anew(&name);
+            *stays_mapped |= mail.inbox(&name).is_some_and(|inbox| inbox.set_aside().next().is_some());
         }
-        if agent.load(of_library)? != name {
+        let loaded = agent.load(of_library)?;
+        if loaded != name {
+            if !mail.knows(&loaded) {
+                agent.forget(&loaded)?;
+            }
             return Err(refused("its metadata is that of another agent"));
         }
-        mail.add(name);
-        Ok(())
+        let added = self.next_id();
+        mail.add(name, added);
+        Ok(added)
     }
 
-    /// Begins to read a piece into `range`, which holds all of it.
+    /// Begins to write a piece of the tree `id`, which lies in `range`.
     ///
     /// # Safety
     ///
-    /// Nobody else reads or writes the bytes that it fills before it has ended.
-    pub(crate) unsafe fn post(self: &Arc<Self>, piece: Piece, range: &Arc<Range>) -> Result<Posted> {
+    /// `range` has all of the piece, and nobody writes there before it has ended.
+    pub(crate) unsafe fn post(self: &Arc<Self>, id: u64, piece: Piece, range: &Arc<Range>) -> Result<Posted> {
         let mut state = self.lock();
         let State { agent, requests, .. } = &mut *state;
         let request = requests.take(agent, &piece)?;
@@ -149,34 +172,56 @@ impl Link {
         let status = unsafe { agent.post(&request) };
         drop(state);
         let (link, range) = (Arc::clone(self), Arc::clone(range));
-        Ok(Posted { link, piece, range, request: Some(request), status })
+        Ok(Posted { link, piece, range, id: Some(id), request: Some(request), status })
+    }
+
+    /// Nobody waits for these any more.
+    pub(crate) fn set_aside(&self, posted: impl Iterator<Item = Posted>) {
+        let mut ended = Vec::new();
+        let mut state = self.lock();
+        for mut posted in posted {
+            if let Some(request) = posted.request.take() {
+                state.requests.abandon(
+                    posted.piece.peer.clone(),
+                    request,
+                    Arc::clone(&posted.range),
+                    posted.id,
+                );
+            }
+            ended.push(posted);
+        }
+        drop(state);
+        drop(ended);
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let State { agent, requests, .. } = state;
+        let State { agent, mail, requests, stays_mapped } = state;
         requests.sweep(agent);
-        if requests.set_aside().next().is_some() {
-            // No library says of these that they write no more, though it is told to end them with its agent.
+        if *stays_mapped || requests.set_aside().chain(mail.set_aside()).next().is_some() {
+            // Within a machine a peer writes by the address alone, and may do so when this agent has gone; of its own requests, which are told to end
+            // with it, no library says that they have.
             mem::forget(Arc::clone(&self.arena));
         }
     }
 }
 
-/// A piece that is being read. Dropped before its end, it is set aside.
+/// A piece that is being written. Dropped before its end, it is set aside.
 pub(crate) struct Posted {
     link: Arc<Link>,
     piece: Piece,
     range: Arc<Range>,
+    /// The tree that it is of, if the peer is to hear when nothing of that is under way any more.
+    id: Option<u64>,
     /// `None` once it has ended.
     request: Option<Request>,
     status: Status,
 }
 
 impl Posted {
-    /// Whether it has arrived.
+    /// Whether it lies in the peer.
     ///
     /// # Errors
     ///
@@ -198,19 +243,23 @@ impl Posted {
                 Ok(true)
             }
             Status::Failed(code) => {
-                requests.abandon(agent, request, Arc::clone(&self.range));
+                requests.abandon(self.piece.peer.clone(), request, Arc::clone(&self.range), None);
                 Err(Error::Broken { peer: self.piece.peer.to_string_lossy().into_owned(), code })
             }
         }
+    }
+
+    /// The peer hears nothing when it has ended.
+    pub(crate) fn hush(&mut self) {
+        self.id = None;
     }
 }
 
 impl Drop for Posted {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
-            let mut state = self.link.lock();
-            let State { agent, requests, .. } = &mut *state;
-            requests.abandon(agent, request, Arc::clone(&self.range));
+            let (peer, range) = (self.piece.peer.clone(), Arc::clone(&self.range));
+            self.link.lock().requests.abandon(peer, request, range, self.id);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use crate::error::{Error, Result};
 
 /// What it begins with: a name and a version.
-const HEAD: [u8; 5] = *b"TSNA\x01";
+const HEAD: [u8; 5] = *b"TSNA\x02";
 
 /// Whose arena lies where, and what the library has to know.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Metadata {
         if *head != HEAD {
             let version = head[4];
             return Err(refused(&format!(
-                "its metadata is of version {version}, or none; this is version 1"
+                "its metadata is of version {version}, or none; this is version 2"
             )));
         }
         let parts = || {

@@ -22,17 +22,17 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    /// Reads the tree, whatever it has.
+    /// Receives the tree, whatever it has.
     pub(crate) fn fresh(self) -> Result<Received> {
         let mut offer = Offer::next(&self.link, &self.peer, self.turn, self.deadline)?;
         let received = offer.check().and_then(|manifest| {
-            let range = offer.read(self.deadline, |_, _| Ok(()))?;
+            let range = offer.receive(self.deadline, |_, _| Ok(()))?;
             Ok(Received::new(manifest, range))
         });
         offer.end(received)
     }
 
-    /// Reads the tree into `tensors`, which are those of `own`.
+    /// Receives the tree into `tensors`, which are those of `own`.
     pub(crate) fn into(self, tensors: Vec<Tensor>, own: &Manifest) -> Filled {
         let unchanged = |tensors: Vec<Tensor>, error| Filled {
             tensors: tensors.into_iter().map(Some).collect(),
@@ -54,14 +54,19 @@ impl Receive {
             }
         };
         let mut unpack = Unpack::new(tensors, &manifest);
-        let read = offer.read(self.deadline, |range, bytes| unpack.arrived(&manifest, range, bytes));
-        unpack.finish(offer.end(read.map(drop)))
+        let received = offer.receive(self.deadline, |range, bytes| unpack.arrived(&manifest, range, bytes));
+        // The peer hears that all is unpacked, or why not.
+        let filled = unpack.finish(received.map(drop));
+        let _: Result<()> = offer.end(filled.error.clone().map_or(Ok(()), Err));
+        filled
     }
 }
 
 /// Whoever comes behind it does not wait for it.
 impl Drop for Receive {
     fn drop(&mut self) {
-        self.link.lock().mail.leave(self.peer.name(), self.turn);
+        if let Some(inbox) = self.link.lock().mail.inbox(self.peer.name()) {
+            inbox.leave(self.turn);
+        }
     }
 }

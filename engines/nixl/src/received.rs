@@ -1,4 +1,4 @@
-//! A tree that has arrived, in the memory that it was read into.
+//! A tree that has arrived, in the memory that it was written to.
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::mem;
 use std::sync::Arc;
 
 use crate::arena::Range;
@@ -11,11 +12,10 @@ use crate::nixl::agent::{RawAgent, Request, Status};
 /// How many are kept for the next transfer of the same piece.
 const MOST_KEPT: usize = 1024;
 
-/// Bytes of a peer and where they go.
+/// Bytes of this agent and where they go in a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {
     pub(crate) peer: CString,
-    /// Where they lie in the peer.
     pub(crate) from: usize,
     /// Where they go.
     pub(crate) to: usize,
@@ -25,8 +25,17 @@ pub(crate) struct Piece {
 #[derive(Default)]
 pub(crate) struct Requests {
     kept: HashMap<Piece, Request>,
-    /// Under way, with nobody who waits for them.
-    abandoned: Vec<(Request, Arc<Range>)>,
+    abandoned: Vec<Abandoned>,
+}
+
+/// Under way, with nobody who waits for it.
+struct Abandoned {
+    request: Request,
+    /// Where its bytes lie: it stays until it has ended.
+    range: Arc<Range>,
+    peer: CString,
+    /// The tree that it is of, if the peer is to hear when nothing of that is under way any more.
+    id: Option<u64>,
 }
 
 impl Requests {
@@ -34,7 +43,7 @@ impl Requests {
     pub(crate) fn take(&mut self, agent: &mut RawAgent, piece: &Piece) -> Result<Request> {
         match self.kept.remove(piece) {
             Some(request) => Ok(request),
-            None => agent.read_request(&piece.peer, piece.from, piece.to, piece.bytes),
+            None => agent.write_request(&piece.peer, piece.from, piece.to, piece.bytes),
         }
     }
 
@@ -48,21 +57,47 @@ impl Requests {
         }
     }
 
-    /// One that nobody waits for any more. `range`, which it fills, stays until it has ended.
-    pub(crate) fn abandon(&mut self, agent: &mut RawAgent, request: Request, range: Arc<Range>) {
-        self.abandoned.push((request, range));
-        self.sweep(agent);
+    /// One that nobody waits for any more, of the tree `id` if the [sweep](Self::sweep) is to say when that has ended.
+    pub(crate) fn abandon(&mut self, peer: CString, request: Request, range: Arc<Range>, id: Option<u64>) {
+        self.abandoned.push(Abandoned { request, range, peer, id });
     }
 
-    /// Lets go of what has ended meanwhile.
-    pub(crate) fn sweep(&mut self, agent: &mut RawAgent) {
-        for (request, range) in std::mem::take(&mut self.abandoned) {
-            let has_ended = agent.status(&request) != Status::UnderWay;
-            match if has_ended { agent.release(request) } else { Err(request) } {
-                Ok(()) => drop(range),
-                Err(request) => self.abandoned.push((request, range)),
+    /// Lets go of what has ended meanwhile. Says to whom which tree goes of which nothing is under way any more.
+    pub(crate) fn sweep(&mut self, agent: &mut RawAgent) -> Vec<(CString, u64)> {
+        let (mut ended, mut failed) = (Vec::new(), Vec::new());
+        for Abandoned { request, range, peer, id } in mem::take(&mut self.abandoned) {
+            let status = agent.status(&request);
+            let released = if status == Status::UnderWay { Err(request) } else { agent.release(request) };
+            if let Err(request) = released {
+                self.abandoned.push(Abandoned { request, range, peer, id });
+                continue;
+            }
+            match id {
+                Some(id) if status == Status::Done => ended.push((peer, id)),
+                // What was on its way when the connection broke may still arrive.
+                Some(id) => failed.push(id),
+                None => {}
             }
         }
+        for left in &mut self.abandoned {
+            left.id = left.id.filter(|id| !failed.contains(id));
+        }
+        ended.sort_unstable();
+        ended.dedup();
+        ended.retain(|(_, id)| {
+            !failed.contains(id) && !self.abandoned.iter().any(|left| left.id == Some(*id))
+        });
+        ended
+    }
+
+    /// Whether anything of this tree is being written although nobody waits for it.
+    pub(crate) fn is_late(&self, id: u64) -> bool {
+        self.abandoned.iter().any(|left| left.id == Some(id))
+    }
+
+    /// Whether anything is being written to this peer although nobody waits for it.
+    pub(crate) fn is_any_late(&self, peer: &CStr) -> bool {
+        self.abandoned.iter().any(|left| left.peer.as_c_str() == peer)
     }
 
     /// Lets go of what is kept for a peer.
@@ -71,9 +106,9 @@ impl Requests {
         kept.for_each(|(_, request)| release(agent, request));
     }
 
-    /// What is filled although nobody waits for it.
+    /// What is being written although nobody waits for it.
     pub(crate) fn set_aside(&self) -> impl Iterator<Item = &Range> {
-        self.abandoned.iter().map(|(_, range)| &**range)
+        self.abandoned.iter().map(|left| &*left.range)
     }
 }
 

@@ -1,6 +1,8 @@
-//! Sending a tree: packed into the arena, part after part, and read from there by the peer.
+//! Sending a tree: packed into the arena, part after part, and written from there to where the peer has room.
 
+use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use transship::Manifest;
 
@@ -9,79 +11,152 @@ use crate::arena::Range;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::link::Link;
-use crate::mail::Answer;
+use crate::mail::{End, Reply};
 use crate::pack::{Part, pack};
 use crate::wire::Message;
+use crate::writes::Writes;
 
-/// A tree that goes to a peer. Dropped before the peer has answered, it is withdrawn.
+/// How long writes are looked after whose transfer has ended before them, so that the peer hears of their end.
+const LINGERS: Duration = Duration::from_secs(1);
+
+/// A tree that goes to a peer. Dropped before the peer has all of it, it is withdrawn.
 pub(crate) struct Sending {
     link: Arc<Link>,
     peer: Peer,
     id: u64,
     manifest: Manifest,
     range: Arc<Range>,
-    is_offered: bool,
-    is_answered: bool,
+    phase: Phase,
+    /// How many bytes the peer knows that it has.
+    told: usize,
 }
+
+/// What the peer has heard of it.
+enum Phase {
+    Begun,
+    Offered,
+    /// It has room for it.
+    Writing(Writes),
+    /// It has all, or wants nothing.
+    Ended,
+}
+
+/// Writes of a transfer that has ended. Dropped, it looks after them for a while.
+pub(crate) struct Late(Arc<Link>);
 
 impl Sending {
     /// Gets memory for it, and its place behind those that were begun before.
     pub(crate) fn new(link: Arc<Link>, peer: Peer, manifest: Manifest) -> Result<Self> {
         let range = link.range(manifest.chunks().first().copied().unwrap_or(0))?;
         let id = link.next_id();
-        link.lock().mail.begin_send(id, peer.name());
-        Ok(Self { link, peer, id, manifest, range, is_offered: false, is_answered: false })
+        link.lock().mail.begin_send(id, peer.name(), peer.added())?;
+        Ok(Self { link, peer, id, manifest, range, phase: Phase::Begun, told: 0 })
     }
 
-    /// Returns once the peer has read all of it.
+    /// Returns once the peer has all of it.
     pub(crate) fn run(&mut self, parts: &[Part], deadline: Deadline) -> Result<()> {
+        self.offer(deadline)?;
         let range = Arc::clone(&self.range);
-        pack(parts, &range, |ready| self.tell(ready, deadline))?;
-        // One without elements.
-        if !self.is_offered {
-            self.tell(0, deadline)?;
-        }
-        let answer = deadline.until("reading by the peer", || self.answer())?;
-        self.is_answered = true;
-        match answer {
-            Answer::Done => Ok(()),
-            Answer::Refused(reason) => Err(self.refused(reason)),
+        pack(parts, &range, |packed| self.go_on(packed).map(drop))?;
+        deadline.until("room in the memory of the peer", || self.go_on(range.bytes))?;
+        let is_told = |told: Option<usize>| told.filter(|told| *told == range.bytes);
+        deadline.until("writing to the peer", || self.go_on(range.bytes).map(is_told))?;
+        self.phase = Phase::Ended;
+        match deadline.until("unpacking by the peer", || Ok(self.reply()?.end))? {
+            End::Done => Ok(()),
+            End::Refused(reason) => Err(self.refused(reason)),
         }
     }
 
-    /// So many bytes are packed.
-    fn tell(&mut self, ready: usize, deadline: Deadline) -> Result<()> {
-        if self.is_offered {
-            return self.link.notify(self.peer.name(), &Message::Ready { id: self.id, ready });
+    /// Withdraws it, if it has not ended well. What is still being written is in there.
+    pub(crate) fn end(self) -> Option<Late> {
+        match &self.phase {
+            Phase::Writing(writes) if writes.is_under_way() => Some(Late(Arc::clone(&self.link))),
+            _ => None,
         }
+    }
+
+    fn offer(&mut self, deadline: Deadline) -> Result<()> {
         let is_next = || Ok(self.link.lock().mail.may_offer(self.id, self.peer.name()).then_some(()));
         deadline.until("an earlier tree to the same peer", is_next)?;
-        let (offset, bytes) = (self.range.offset, self.range.bytes);
-        let manifest = self.manifest.to_bytes();
-        let offer = Message::Offer { id: self.id, offset, bytes, ready, manifest };
-        self.is_offered = true;
+        let offer =
+            Message::Offer { id: self.id, bytes: self.range.bytes, manifest: self.manifest.to_bytes() };
         let told = self.link.notify(self.peer.name(), &offer);
+        self.phase = Phase::Offered;
         self.link.lock().mail.is_offered(self.id, self.peer.name());
         told
     }
 
-    fn answer(&self) -> Result<Option<Answer>> {
-        Ok(self.link.hear()?.mail.answer_to(self.id))
+    /// Does what can be done at once, with so many bytes that are packed. How many the peer knows that it has, once it has room.
+    fn go_on(&mut self, packed: usize) -> Result<Option<usize>> {
+        let Reply { room, end } = self.reply()?;
+        if let (Phase::Offered, Some(offset)) = (&self.phase, room) {
+            let (link, peer, range) = (Arc::clone(&self.link), self.peer.clone(), Arc::clone(&self.range));
+            self.phase = Phase::Writing(Writes::new(link, peer, self.id, range, self.address(offset)?));
+        }
+        match end {
+            None => {}
+            Some(End::Done) if self.told == self.range.bytes => {}
+            Some(End::Done) => return Err(self.protocol("it has all of a tree that was not written yet")),
+            Some(End::Refused(reason)) => {
+                if room.is_none() {
+                    self.phase = Phase::Ended;
+                }
+                return Err(self.refused(reason));
+            }
+        }
+        let Phase::Writing(writes) = &mut self.phase else { return Ok(None) };
+        let bytes = writes.go_on(packed)?;
+        if bytes > self.told {
+            self.link.notify(self.peer.name(), &Message::Written { id: self.id, bytes })?;
+            self.told = bytes;
+        }
+        Ok(Some(bytes))
+    }
+
+    fn reply(&self) -> Result<Reply> {
+        Ok(self.link.hear()?.mail.reply_to(self.id))
+    }
+
+    /// Where the room begins, all of which has to lie in the arena of the peer.
+    fn address(&self, offset: usize) -> Result<usize> {
+        match offset.checked_add(self.range.bytes) {
+            Some(end) if end <= self.peer.arena_bytes() => Ok(self.peer.arena_start() + offset),
+            _ => Err(self.protocol("the room does not lie in the memory of its agent")),
+        }
     }
 
     fn refused(&self, reason: String) -> Error {
         Error::Refused { peer: self.peer.to_string(), reason }
     }
+
+    fn protocol(&self, reason: &str) -> Error {
+        Error::Protocol { peer: self.peer.to_string(), reason: reason.to_owned() }
+    }
 }
 
 impl Drop for Sending {
     fn drop(&mut self) {
+        let withdraws = match mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Offered => true,
+            // Of those that are under way the peer hears when they have ended (`Link::hear`).
+            Phase::Writing(writes) => self.told < self.range.bytes && writes.have_ended_well(),
+            Phase::Begun | Phase::Ended => false,
+        };
         let mut state = self.link.lock();
         state.mail.is_offered(self.id, self.peer.name());
-        let withdrawn = Message::Withdrawn { id: self.id }.to_bytes();
-        let may_be_read = self.is_offered && !self.is_answered;
-        // A peer that cannot be reached reads no more.
-        let may_be_read = may_be_read && state.agent.notify(self.peer.name(), &withdrawn).is_ok();
-        state.mail.end_send(self.id, may_be_read.then(|| Arc::clone(&self.range)));
+        state.mail.end_send(self.id);
+        if withdraws {
+            // A peer that cannot be reached waits until its deadline.
+            let _ = state.agent.notify(self.peer.name(), &Message::Withdrawn { id: self.id }.to_bytes());
+        }
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let has_ended = || Ok(self.0.hear()?.is_nothing_late().then_some(()));
+        // What is later still is looked after by whatever the agent does next.
+        let _: Result<()> = Deadline::after(LINGERS).until("", has_ended);
     }
 }

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::send::Late;
 
 /// How long after its deadline a transfer is waited for whose thread the library holds up.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A transfer that was started. It ends by its deadline, with an error at the latest; dropped, it goes on in the background.
 ///
-/// [`wait`](Self::wait) for it, or await it on any executor.
+/// [`wait`](Self::wait) for it, or await it on any executor. The tensors that were sent are let go of by the thread that does, before it has the result: they
+/// may be the last of theirs, and their destructors are the program's code.
 #[must_use = "whether it has succeeded comes out of it"]
 pub struct Transfer<T> {
     shared: Arc<Shared<T>>,
@@ -30,22 +32,42 @@ struct Shared<T> {
 
 struct State<T> {
     result: Option<Result<T>>,
+    /// What has ended with the transfer, and is dropped by whoever sees first that it has.
+    held: Option<Held>,
     waker: Option<Waker>,
     is_done: bool,
 }
 
+/// What the program has given a transfer. Its destructors are the program's code.
+pub(crate) type Held = Box<dyn Send>;
+
+/// What the thread of a transfer leaves behind.
+pub(crate) struct Ended<T> {
+    pub(crate) result: Result<T>,
+    /// Dropped before anybody has the result, by the thread that asks for that.
+    pub(crate) held: Option<Held>,
+    /// Dropped by the thread of the transfer, when nobody waits for it any more.
+    pub(crate) last: Option<Late>,
+}
+
+impl<T> From<Result<T>> for Ended<T> {
+    fn from(result: Result<T>) -> Self {
+        Self { result, held: None, last: None }
+    }
+}
+
 impl<T: Send + 'static> Transfer<T> {
-    /// Does `work` on a thread of its own. What that returns beside the result is dropped last, when nobody waits any more.
-    pub(crate) fn start<L>(
+    /// Does `work` on a thread of its own.
+    pub(crate) fn start(
         deadline: Deadline,
-        work: impl FnOnce() -> (Result<T>, L) + Send + 'static,
+        work: impl FnOnce() -> Ended<T> + Send + 'static,
     ) -> Result<Self> {
-        let state = State { result: None, waker: None, is_done: false };
+        let state = State { result: None, held: None, waker: None, is_done: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), done: Condvar::new() });
         let promise = Promise(Arc::clone(&shared));
         let spawned = thread::Builder::new().name("transship-nixl".to_owned()).spawn(move || {
-            let (result, last) = work();
-            promise.keep(result);
+            let Ended { result, held, last } = work();
+            promise.keep(result, held);
             drop(last);
         });
         spawned.map_err(|error| Error::System { what: "thread", reason: error.to_string() })?;
@@ -66,24 +88,25 @@ impl<T> Transfer<T> {
     pub(crate) fn wait_by_reference(&self) -> Result<T> {
         let mut state = self.shared.lock();
         loop {
-            if let Some(result) = state.result.take() {
-                return result;
-            }
             if state.is_done {
-                return Err(Error::Lost);
+                return take(state);
             }
             let left = self.deadline.left().saturating_add(GRACE);
             let (again, timed_out) = self.shared.wait(state, left);
             state = again;
-            if timed_out && state.result.is_none() {
+            if timed_out && !state.is_done {
                 return Err(Error::TimedOut { what: "a call of NIXL", limit: self.deadline.limit });
             }
         }
     }
 
-    /// Whether it is done, well or not. Never blocks.
+    /// Whether it is done, well or not. Never blocks; once it is done, nothing that was sent is held any more.
     pub fn is_ready(&self) -> bool {
-        self.shared.lock().is_done
+        let mut state = self.shared.lock();
+        let (is_done, held) = (state.is_done, state.held.take());
+        drop(state);
+        drop(held);
+        is_done
     }
 }
 
@@ -95,7 +118,7 @@ impl<T> Future for Transfer<T> {
         let waker = context.waker().clone();
         let mut state = self.shared.lock();
         if state.is_done {
-            return Poll::Ready(state.result.take().unwrap_or(Err(Error::Lost)));
+            return Poll::Ready(take(state));
         }
         let replaced = state.waker.replace(waker);
         drop(state);
@@ -106,8 +129,16 @@ impl<T> Future for Transfer<T> {
 
 impl<T> fmt::Debug for Transfer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("is_ready", &self.is_ready()).finish_non_exhaustive()
+        f.debug_struct("Transfer").field("is_ready", &self.shared.lock().is_done).finish_non_exhaustive()
     }
+}
+
+/// The result of what is done. What it has held goes first, and no lock of ours is held then.
+fn take<T>(mut state: MutexGuard<'_, State<T>>) -> Result<T> {
+    let (result, held) = (state.result.take(), state.held.take());
+    drop(state);
+    drop(held);
+    result.unwrap_or(Err(Error::Lost))
 }
 
 impl<T> Shared<T> {
@@ -125,12 +156,12 @@ impl<T> Shared<T> {
         (state, timeout.timed_out() && left < Duration::from_secs(86_400))
     }
 
-    fn finish(&self, result: Option<Result<T>>) {
+    fn finish(&self, result: Option<Result<T>>, held: Option<Held>) {
         let mut state = self.lock();
         if state.is_done {
             return;
         }
-        (state.result, state.is_done) = (result, true);
+        (state.result, state.held, state.is_done) = (result, held, true);
         let waker = state.waker.take();
         drop(state);
         self.done.notify_all();
@@ -145,13 +176,70 @@ impl<T> Shared<T> {
 struct Promise<T>(Arc<Shared<T>>);
 
 impl<T> Promise<T> {
-    fn keep(self, result: Result<T>) {
-        self.0.finish(Some(result));
+    fn keep(self, result: Result<T>, held: Option<Held>) {
+        self.0.finish(Some(result), held);
     }
 }
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.0.finish(None);
+        self.0.finish(None, None);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread::{self, ThreadId};
+
+    use super::*;
+
+    /// Where what was sent was dropped, and in how many ways its transfer was asked meanwhile.
+    #[derive(Default)]
+    struct Seen {
+        dropped: Mutex<Option<ThreadId>>,
+        asked: AtomicUsize,
+        transfer: Mutex<Weak<Transfer<u8>>>,
+    }
+
+    struct Sent(Arc<Seen>);
+
+    impl Drop for Sent {
+        fn drop(&mut self) {
+            if let Some(transfer) = self.0.transfer.lock().unwrap().upgrade() {
+                // Waits for ever if a lock is held.
+                self.0.asked.fetch_add(usize::from(transfer.is_ready()), Ordering::Relaxed);
+            }
+            *self.0.dropped.lock().unwrap() = Some(thread::current().id());
+        }
+    }
+
+    fn transfer(seen: &Arc<Seen>) -> Transfer<u8> {
+        let sent = Sent(Arc::clone(seen));
+        let work = move || Ended { result: Ok(7), held: Some(Box::new(sent)), last: None };
+        Transfer::start(Deadline::after(Duration::from_secs(60)), work).unwrap()
+    }
+
+    /// Deliberate bugs: what was sent is dropped by the thread of the transfer, when others have the result already; it is dropped under the lock.
+    #[test]
+    fn what_was_sent_goes_before_the_end_is_seen_by_who_asks() {
+        let ways: [fn(Transfer<u8>) -> u8; 2] =
+            [|transfer| transfer.wait().unwrap(), |transfer| futures::executor::block_on(transfer).unwrap()];
+        for way in ways {
+            let seen = Arc::new(Seen::default());
+            assert_eq!(way(transfer(&seen)), 7);
+            assert_eq!(*seen.dropped.lock().unwrap(), Some(thread::current().id()));
+        }
+        let seen = Arc::new(Seen::default());
+        let transfer = Arc::new(transfer(&seen));
+        *seen.transfer.lock().unwrap() = Arc::downgrade(&transfer);
+        while !transfer.is_ready() {
+            thread::yield_now();
+        }
+        assert_eq!(*seen.dropped.lock().unwrap(), Some(thread::current().id()));
+        assert_eq!(seen.asked.load(Ordering::Relaxed), 1);
+        assert_eq!(Arc::into_inner(transfer).unwrap().wait().unwrap(), 7);
     }
 }

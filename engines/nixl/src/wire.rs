@@ -1,13 +1,14 @@
 //! What agents tell each other, in notifications of the library. Whoever sends one may be anybody.
 
 /// What each begins with: a name and a version.
-const HEAD: [u8; 5] = *b"TSNX\x01";
+const HEAD: [u8; 5] = *b"TSNX\x02";
 
 const OFFER: u8 = 1;
-const READY: u8 = 2;
-const DONE: u8 = 3;
-const REFUSED: u8 = 4;
-const WITHDRAWN: u8 = 5;
+const ACCEPTED: u8 = 2;
+const WRITTEN: u8 = 3;
+const DONE: u8 = 4;
+const REFUSED: u8 = 5;
+const WITHDRAWN: u8 = 6;
 
 /// The longest reason that is told to a peer, or taken from one.
 const LONGEST_REASON: usize = 4096;
@@ -15,15 +16,17 @@ const LONGEST_REASON: usize = 4096;
 /// One notification. `id` is the number that the sending agent has given the tree.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
-    /// A tree lies in the sender's arena, of which so many bytes are filled.
-    Offer { id: u64, offset: usize, bytes: usize, ready: usize, manifest: &'a [u8] },
-    /// So many bytes of it are filled now.
-    Ready { id: u64, ready: usize },
-    /// It was read.
+    /// The sender has a tree of so many bytes.
+    Offer { id: u64, bytes: usize, manifest: &'a [u8] },
+    /// The receiver has room for it, from here on in its arena.
+    Accepted { id: u64, offset: usize },
+    /// So many of its bytes, from the first one on, lie there.
+    Written { id: u64, bytes: usize },
+    /// The receiver has all of it.
     Done { id: u64 },
-    /// It will not be read any more.
+    /// The receiver does not want it, or no more of it.
     Refused { id: u64, reason: String },
-    /// It is not to be read any more.
+    /// The sender writes no more of it: nothing is under way.
     Withdrawn { id: u64 },
 }
 
@@ -37,10 +40,9 @@ impl<'a> Message<'a> {
             bytes.extend_from_slice(rest);
         };
         match self {
-            Self::Offer { id, offset, bytes, ready, manifest } => {
-                put(OFFER, *id, &[*offset, *bytes, *ready], manifest);
-            }
-            Self::Ready { id, ready } => put(READY, *id, &[*ready], &[]),
+            Self::Offer { id, bytes, manifest } => put(OFFER, *id, &[*bytes], manifest),
+            Self::Accepted { id, offset } => put(ACCEPTED, *id, &[*offset], &[]),
+            Self::Written { id, bytes } => put(WRITTEN, *id, &[*bytes], &[]),
             Self::Done { id } => put(DONE, *id, &[], &[]),
             Self::Refused { id, reason } => {
                 let reason = reason.as_bytes();
@@ -62,11 +64,9 @@ impl<'a> Message<'a> {
         let Some((kind, mut rest)) = rest.split_first() else { return Err("it is too short") };
         let id = word(&mut rest)?;
         let message = match *kind {
-            OFFER => {
-                let (offset, bytes, ready) = (size(&mut rest)?, size(&mut rest)?, size(&mut rest)?);
-                Self::Offer { id, offset, bytes, ready, manifest: std::mem::take(&mut rest) }
-            }
-            READY => Self::Ready { id, ready: size(&mut rest)? },
+            OFFER => Self::Offer { id, bytes: size(&mut rest)?, manifest: std::mem::take(&mut rest) },
+            ACCEPTED => Self::Accepted { id, offset: size(&mut rest)? },
+            WRITTEN => Self::Written { id, bytes: size(&mut rest)? },
             DONE => Self::Done { id },
             REFUSED => {
                 let reason = std::mem::take(&mut rest);
@@ -100,8 +100,9 @@ mod tests {
     #[test]
     fn messages_come_as_they_were_and_cut_ones_are_refused() {
         for message in [
-            Message::Offer { id: 1, offset: 4096, bytes: 70, ready: 3, manifest: b"TSMF" },
-            Message::Ready { id: u64::MAX, ready: 1 << 40 },
+            Message::Offer { id: 1, bytes: 70, manifest: b"TSMF" },
+            Message::Accepted { id: 5, offset: 4096 },
+            Message::Written { id: u64::MAX, bytes: 1 << 40 },
             Message::Done { id: 2 },
             Message::Refused { id: 3, reason: "w: f32 [2]".to_owned() },
             Message::Withdrawn { id: 4 },
@@ -116,9 +117,9 @@ mod tests {
     #[test]
     fn another_version_kind_or_length_is_refused() {
         let mut bytes = Message::Done { id: 2 }.to_bytes();
-        bytes[4] = 2;
+        bytes[4] = 1;
         assert_eq!(Message::from_bytes(&bytes), Err("it is no message of this version"));
-        bytes[4..6].copy_from_slice(&[1, 9]);
+        bytes[4..6].copy_from_slice(&[2, 9]);
         assert_eq!(Message::from_bytes(&bytes), Err("there is no message of this kind"));
         bytes[5] = DONE;
         bytes.push(0);

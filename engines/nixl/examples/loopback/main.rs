@@ -1,4 +1,4 @@
-//! 256 MiB of the host's memory from one process to another, by TCP and within the machine: this crate beside one read of the library's, in turns, in the
+//! 256 MiB of the host's memory from one process to another, by TCP and within the machine: this crate beside one write of the library's, in turns, in the
 //! same two processes.
 //!
 //! `cargo run --release --example loopback -- [rounds [tcp|shm]]`, with the library's folder on the loader's path.
@@ -42,11 +42,13 @@ fn main() -> Result<()> {
 /// The process that has the trees.
 fn send(transport: &str) -> Result<()> {
     let mut other = Other::Parent;
-    let _raw = Raw::to_be_read(transport, &mut other)?;
+    let mut raw = Raw::that_writes(transport, &mut other)?;
     let ours = Ours::new("child", transport, &mut other)?;
     let (one, many) = (ours::tree(1, 1), ours::tree(TENSORS, 1));
     loop {
         match other.hear()?.as_str() {
+            // As long as it took, by the clock of this process.
+            "raw" => other.say(&raw.write()?.as_nanos().to_string())?,
             "one" => ours.send(&one)?,
             "many" => ours.send(&many)?,
             _ => return Ok(()),
@@ -57,13 +59,14 @@ fn send(transport: &str) -> Result<()> {
 /// The process that takes the times.
 fn receive(transport: &str, rounds: usize) -> Result<()> {
     let mut other = Other::child(transport)?;
-    let mut raw = Raw::that_reads(transport, &mut other)?;
+    let _raw = Raw::that_is_written_to(transport, &mut other)?;
     let ours = Ours::new("parent", transport, &mut other)?;
     let (mut one, mut many) = (ours::tree(1, 0), ours::tree(TENSORS, 0));
     let mut times: [Vec<Duration>; 5] = Default::default();
+    println!("{transport}, {} trees and {} writes of 256 MiB", 4 * (rounds + WARM_UP), rounds + WARM_UP);
     for round in 0..rounds + WARM_UP {
         let taken = [
-            raw.read()?,
+            other.say("raw").and_then(|()| Ok(Duration::from_nanos(other.hear()?.parse()?)))?,
             ours.receive("one", &mut other)?,
             ours.receive("many", &mut other)?,
             ours.receive_into("one", &mut one, &mut other)?,
@@ -74,14 +77,14 @@ fn receive(transport: &str, rounds: usize) -> Result<()> {
         }
     }
     let names = [
-        "one read of the library",
+        "one write of the library",
         "one tensor, received",
         "2,000 tensors, received",
         "one tensor, into held memory",
         "2,000 tensors, into held memory",
     ];
     let library = median(&mut times[0]);
-    println!("{transport}, 256 MiB, medians of {rounds}");
+    println!("{transport}, medians of {rounds}");
     for (name, times) in names.iter().zip(&mut times) {
         let time = median(times);
         let (shortest, longest) = (times[0], times[times.len() - 1]);

@@ -8,7 +8,8 @@ use transship_nixl::{Agent, AgentOptions, Nixl, Peer};
 use crate::other::Other;
 use crate::{BYTES, Result};
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// Longer than anything here takes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Ours {
     agent: Agent,

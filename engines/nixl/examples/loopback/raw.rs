@@ -1,4 +1,4 @@
-//! One read of the library's for all bytes, between memory that is registered.
+//! One write of the library's for all bytes, between memory that is registered.
 
 use std::ffi::CString;
 use std::time::{Duration, Instant};
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::nixl::agent::{RawAgent, Request, Status};
 use crate::nixl::library::Nixl;
 use crate::other::Other;
+use crate::ours::LIMIT;
 use crate::{BYTES, Result};
 
 pub(crate) struct Raw {
@@ -16,22 +17,22 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    pub(crate) fn to_be_read(transport: &str, other: &mut Other) -> Result<Self> {
+    pub(crate) fn that_writes(transport: &str, other: &mut Other) -> Result<Self> {
         let mut raw = Self::new("raw child", transport, 1)?;
         let metadata = raw.agent.metadata()?;
-        let parent = other.swap(&metadata)?;
-        raw.agent.load(&parent)?;
-        other.swap(&(raw.memory.as_ptr().expose_provenance() as u64).to_le_bytes())?;
+        let parent = raw.agent.load(&other.swap(&metadata)?)?;
+        let to = other.swap(&[0])?.try_into().map_err(|_| "no address")?;
+        let from = raw.memory.as_ptr().expose_provenance();
+        raw.request = Some(raw.agent.write_request(&parent, from, u64::from_le_bytes(to) as usize, BYTES)?);
         Ok(raw)
     }
 
-    pub(crate) fn that_reads(transport: &str, other: &mut Other) -> Result<Self> {
+    pub(crate) fn that_is_written_to(transport: &str, other: &mut Other) -> Result<Self> {
         let mut raw = Self::new("raw parent", transport, 0)?;
         let metadata = raw.agent.metadata()?;
-        let child = raw.agent.load(&other.swap(&metadata)?)?;
-        let from = other.swap(&[0])?.try_into().map_err(|_| "no address")?;
-        let to = raw.memory.as_mut_ptr().expose_provenance();
-        raw.request = Some(raw.agent.read_request(&child, u64::from_le_bytes(from) as usize, to, BYTES)?);
+        let child = other.swap(&metadata)?;
+        raw.agent.load(&child)?;
+        other.swap(&(raw.memory.as_mut_ptr().expose_provenance() as u64).to_le_bytes())?;
         Ok(raw)
     }
 
@@ -49,16 +50,23 @@ impl Raw {
         Ok(raw)
     }
 
-    pub(crate) fn read(&mut self) -> Result<Duration> {
-        let request = self.request.as_ref().ok_or("nothing to read")?;
+    pub(crate) fn write(&mut self) -> Result<Duration> {
+        let request = self.request.as_ref().ok_or("nothing to write")?;
         let begun = Instant::now();
         // SAFETY: the memory is not touched before the end.
         let mut status = unsafe { self.agent.post(request) };
         while status == Status::UnderWay {
+            if begun.elapsed() > LIMIT {
+                return Err("one write of the library was not done in its time".into());
+            }
             std::thread::yield_now();
             status = self.agent.status(request);
         }
         let time = begun.elapsed();
-        if status == Status::Done { Ok(time) } else { Err(format!("the read has failed: {status:?}").into()) }
+        if status == Status::Done {
+            Ok(time)
+        } else {
+            Err(format!("the write has failed: {status:?}").into())
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use crate::error::{Error, Result};
-use crate::nixl::functions::{DRAM, Functions, IN_PROGRESS, READ, Raw, SUCCESS};
+use crate::nixl::functions::{DRAM, Functions, IN_PROGRESS, Raw, SUCCESS, WRITE};
 use crate::nixl::library::{Nixl, check};
 
 /// An agent with one backend. What its progress thread does touches registered memory and nothing else of ours.
@@ -15,6 +15,8 @@ pub(crate) struct RawAgent {
     notifications: Raw,
     /// Those that are not released, so that none is under way when the agent goes.
     requests: HashSet<Raw>,
+    /// Those that are loaded: the library refuses to forget others.
+    peers: HashSet<CString>,
 }
 
 /// A transfer of a piece of memory, which can be posted again and again. It goes with its agent.
@@ -48,7 +50,8 @@ impl RawAgent {
         check("nixl_capi_create_agent", unsafe { (functions.create_agent)(name.as_ptr(), &mut raw) })?;
         // SAFETY: the handle goes to a local.
         let code = unsafe { (functions.create_notif_map)(&mut notifications) };
-        let mut agent = Self { functions, raw, notifications, requests: HashSet::new() };
+        let mut agent =
+            Self { functions, raw, notifications, requests: HashSet::new(), peers: HashSet::new() };
         check("nixl_capi_create_notif_map", code)?;
         agent.create_backend(plugin, parameters)?;
         Ok(agent)
@@ -130,31 +133,37 @@ impl RawAgent {
         let owned = unsafe { CStr::from_ptr(name) }.to_owned();
         // SAFETY: the library got it from `strdup`, for us to free.
         unsafe { libc::free(name.cast()) };
+        self.peers.insert(owned.clone());
         Ok(owned)
     }
 
-    /// Forgets a peer. No request with it is left.
+    /// Forgets a peer, if it is known. No request with it is left.
     pub(crate) fn forget(&mut self, peer: &CStr) -> Result<()> {
+        if !self.peers.contains(peer) {
+            return Ok(());
+        }
         // SAFETY: the agent is alive, the name ends with a zero.
         let code = unsafe { (self.functions.invalidate_remote_md)(self.raw, peer.as_ptr()) };
-        check("nixl_capi_invalidate_remote_md", code)
+        check("nixl_capi_invalidate_remote_md", code)?;
+        self.peers.remove(peer);
+        Ok(())
     }
 
-    /// A request that reads memory of a peer into registered memory of the host.
-    pub(crate) fn read_request(
+    /// A request that writes registered memory of the host to memory of a peer.
+    pub(crate) fn write_request(
         &mut self,
         peer: &CStr,
         from: usize,
         to: usize,
         bytes: usize,
     ) -> Result<Request> {
-        let (own, theirs) = (self.piece(to, bytes)?, self.piece(from, bytes));
+        let (own, theirs) = (self.piece(from, bytes)?, self.piece(to, bytes));
         let made = theirs.and_then(|theirs| {
             let mut request = null_mut();
             // SAFETY: agent and lists are alive, the name ends with a zero, the handle goes to a local. The library refuses what is not registered.
             let code = unsafe {
                 let (create, options) = (self.functions.create_xfer_req, null_mut());
-                create(self.raw, READ, own, theirs, peer.as_ptr(), &mut request, options)
+                create(self.raw, WRITE, own, theirs, peer.as_ptr(), &mut request, options)
             };
             // SAFETY: it was made by `piece` and is not used any more: requests have copies.
             unsafe { (self.functions.destroy_xfer_dlist)(theirs) };
@@ -186,7 +195,7 @@ impl RawAgent {
     ///
     /// # Safety
     ///
-    /// Until [`status`](Self::status) says that it has ended nobody else reads or writes the memory that it fills.
+    /// Until [`status`](Self::status) says that it has ended its memory is mapped, and nobody writes there.
     pub(crate) unsafe fn post(&mut self, request: &Request) -> Status {
         // SAFETY: agent and request are alive; the caller's promise for the memory.
         status(unsafe { (self.functions.post_xfer_req)(self.raw, request.0, null_mut()) })

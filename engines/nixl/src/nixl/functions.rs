@@ -13,8 +13,8 @@ pub(crate) const IN_PROGRESS: c_int = 1;
 
 /// Memory of the host.
 pub(crate) const DRAM: c_int = 0;
-/// A transfer that its target asks for.
-pub(crate) const READ: c_int = 0;
+/// A transfer out of own memory.
+pub(crate) const WRITE: c_int = 1;
 
 /// Older libraries have it, whose lists of descriptors take one argument more.
 const OLDER: &str = "nixl_capi_xfer_dlist_is_sorted";

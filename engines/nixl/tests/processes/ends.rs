@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use transship::Tensor;
 use transship_nixl::Error;
 
-use crate::pair::{AMPLE, Pair, agent};
+use crate::pair::{AMPLE, Pair};
 use crate::trees::{assert_is, batch, empty_batch};
 
 /// How much later than its deadline a transfer may end on a machine that does much else.
-const LATE: Duration = Duration::from_secs(5);
+pub(crate) const LATE: Duration = Duration::from_secs(5);
 
 /// Deliberate bugs: bytes are moved before trees are compared; only one side hears of it; the next transfer suffers.
 pub(crate) fn send_other_trees(pair: &mut Pair) {
@@ -41,7 +41,7 @@ fn batch_of(seed: u32) -> crate::trees::Batch {
     batch
 }
 
-/// Deliberate bugs: a transfer waits for ever; its memory is used again while the peer may read it, or never again.
+/// Deliberate bugs: a transfer waits for ever; what was withdrawn is received all the same; memory that the peer was never told of is set aside.
 pub(crate) fn send_to_nobody(pair: &mut Pair) {
     let begun = Instant::now();
     let limit = Duration::from_millis(300);
@@ -50,12 +50,9 @@ pub(crate) fn send_to_nobody(pair: &mut Pair) {
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     assert!(begun.elapsed() >= limit && begun.elapsed() < limit + LATE);
     let usage = pair.agent.usage();
-    assert_eq!(usage.set_aside, 1);
-    assert!(usage.set_aside_bytes > 0 && usage.free < usage.registered);
+    assert_eq!((usage.set_aside, usage.free), (0, usage.registered));
     pair.other.say("late");
     pair.other.hear();
-    until(|| pair.agent.usage().set_aside == 0);
-    assert_eq!(pair.agent.usage().free, pair.agent.usage().registered);
     pair.agent.start_send(&batch(3), &pair.peer, AMPLE).unwrap().wait().unwrap();
 }
 
@@ -64,47 +61,58 @@ pub(crate) fn receive_late(pair: &mut Pair) {
     let begun = Instant::now();
     let limit = Duration::from_millis(300);
     let failed = pair.agent.start_receive_into(empty_batch(), &pair.peer, limit).unwrap().wait().unwrap_err();
-    assert!(matches!(*failed.error, Error::TimedOut { .. }), "{}", failed.error);
-    assert!(begun.elapsed() >= limit && begun.elapsed() < limit + LATE);
+    match *failed.error {
+        Error::TimedOut { .. } => assert!(begun.elapsed() >= limit),
+        // It has heard the offer before it heard that it is withdrawn.
+        Error::Refused { .. } => {}
+        other => unreachable!("{other}"),
+    }
+    assert!(begun.elapsed() < limit + LATE);
     pair.other.say("heard");
     let held = pair.agent.start_receive_into(failed.value.unwrap(), &pair.peer, AMPLE).unwrap();
     assert_is(&held.wait().unwrap(), 3);
 }
 
-/// Deliberate bug: a peer that was killed is waited for longer than the deadline.
+/// Deliberate bugs: a peer that was killed is waited for longer than the deadline; room that it had is never free again; one is added anew while the library writes to
+/// the one before.
 pub(crate) fn outlive(pair: &mut Pair) {
-    let limit = Duration::from_secs(1);
-    // It has nothing of it yet; it has had something of it; it reads, or is read from.
-    for phase in 0..4 {
+    let limit = Duration::from_millis(500);
+    // It has had something and is to have more; it is written to; it writes.
+    for phase in 0..3 {
         if phase > 0 {
             pair.meet_another();
         }
-        pair.other.say(if phase == 3 { "send" } else { "receive" });
-        if phase > 0 {
-            pair.other.hear();
-        }
+        pair.other.say(if phase == 2 { "send" } else { "receive" });
+        pair.other.hear();
         let large = vec![Tensor::from(vec![1_u8; 40 << 20])];
         let transfer = || match phase {
-            3 => pair.agent.start_receive(&pair.peer, limit).unwrap().wait().map(drop),
-            2 => pair.agent.start_send(&large, &pair.peer, limit).unwrap().wait(),
-            _ => pair.agent.start_send(&batch(1), &pair.peer, limit).unwrap().wait(),
+            0 => pair.agent.start_send(&batch(1), &pair.peer, limit).unwrap().wait(),
+            1 => pair.agent.start_send(&large, &pair.peer, limit).unwrap().wait(),
+            _ => pair.agent.start_receive(&pair.peer, limit).unwrap().wait().map(drop),
         };
-        if phase == 1 {
-            transfer().unwrap();
+        if phase == 0 {
+            pair.agent.start_send(&batch(1), &pair.peer, AMPLE).unwrap().wait().unwrap();
+            pair.other.signal("-STOP");
         }
         let begun = Instant::now();
-        let error = std::thread::scope(|scope| {
+        let ended = std::thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(if phase < 2 { 0 } else { 10 }));
+                std::thread::sleep(Duration::from_millis(10));
                 pair.other.signal("-KILL");
             });
             transfer()
         });
         assert!(begun.elapsed() < limit + LATE, "{:?}", begun.elapsed());
         // On a quick machine a large tree may have been through.
-        assert!(error.is_err() || phase >= 2);
+        assert!(ended.is_err() || phase > 0);
     }
-    until(|| pair.agent.usage().set_aside == 0 || pair.transport == "tcp");
+    pair.meet_another();
+    until(|| pair.agent.usage().set_aside == 0);
+    assert_eq!(pair.agent.usage().free, pair.agent.usage().registered);
+    pair.other.say("receive");
+    pair.other.hear();
+    pair.agent.start_send(&batch(1), &pair.peer, AMPLE).unwrap().wait().unwrap();
+    pair.other.signal("-KILL");
 }
 
 pub(crate) fn be_killed(pair: &mut Pair) {
@@ -120,66 +128,18 @@ pub(crate) fn be_killed(pair: &mut Pair) {
     }
 }
 
-/// Deliberate bugs: memory that the library still fills is given to another transfer, or deregistered; a transfer that has ended late keeps it.
-pub(crate) fn wait_for_stopped(pair: &mut Pair) {
-    pair.other.hear();
-    // What it has said has arrived.
-    std::thread::sleep(Duration::from_millis(300));
-    pair.other.signal("-STOP");
-    let begun = Instant::now();
-    let limit = Duration::from_millis(500);
-    let received = pair.agent.start_receive(&pair.peer, limit).unwrap().wait();
-    assert!(begun.elapsed() < limit + LATE);
-    // Within the machine nobody but this process has to run.
-    if pair.transport == "tcp" {
-        let error = received.unwrap_err();
-        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
-        let usage = pair.agent.usage();
-        assert_eq!((usage.set_aside, usage.set_aside_bytes), (1, 24 << 20));
-        assert_eq!(usage.registered - usage.free, usage.set_aside_bytes);
-    }
-    pair.other.signal("-CONT");
-    until(|| pair.agent.usage().set_aside == 0);
-    pair.other.hear();
-    let large = pair.agent.start_receive(&pair.peer, AMPLE).unwrap().wait().unwrap();
-    assert_eq!(large.manifest().chunks(), [24 << 20]);
-}
-
-/// Deliberate bugs: an agent that goes waits for its peer; memory that the library still fills is unmapped before its agent has gone.
-pub(crate) fn leave(pair: &mut Pair) {
-    pair.other.hear();
-    std::thread::sleep(Duration::from_millis(300));
-    pair.other.signal("-STOP");
-    let begun = Instant::now();
-    let limit = Duration::from_millis(300);
-    let received = pair.agent.start_receive(&pair.peer, limit).unwrap().wait();
-    assert!(received.is_err() || pair.transport != "tcp");
-    pair.agent = agent("another", &pair.transport, 4096);
-    assert!(begun.elapsed() < limit + LATE, "{:?}", begun.elapsed());
-    // It is not woken: by TCP, UCX aborts a process that begins to serve a read of one that has gone.
-    pair.other.signal("-KILL");
-}
-
-pub(crate) fn be_stopped(pair: &mut Pair) {
-    let large = vec![Tensor::from(vec![1_u8; 24 << 20])];
-    let first = pair.agent.start_send(&large, &pair.peer, AMPLE).unwrap();
-    // It is offered, and packed.
-    std::thread::sleep(Duration::from_millis(500));
-    pair.other.say("ready");
-    let _ = first.wait();
-    pair.other.say("again");
-    pair.agent.start_send(&large, &pair.peer, AMPLE).unwrap().wait().unwrap();
-}
-
-/// Deliberate bugs: the library is not told that the peer of before has gone; what was set aside for that one stays so.
+/// Deliberate bugs: the library is not told that the peer of before has gone; what that one never answered is in the way; trees to that one go to where its memory was;
+/// metadata that is refused takes the name for good.
 pub(crate) fn send_to_two(pair: &mut Pair) {
     for seed in [5, 6] {
         if seed == 6 {
             let unheard = pair.agent.start_send(&batch(seed), &pair.peer, Duration::from_millis(100));
             assert!(unheard.unwrap().wait().is_err());
-            assert_eq!(pair.agent.usage().set_aside, 1);
+            let before = pair.peer.clone();
             pair.meet_another();
-            assert_eq!(pair.agent.usage().set_aside, 0);
+            let error = pair.agent.start_send(&batch(seed), &before, AMPLE).unwrap_err();
+            assert!(matches!(error, Error::UnknownPeer { .. }), "{error}");
+            assert_eq!(pair.agent.usage().free, pair.agent.usage().registered);
         }
         pair.agent.start_send(&batch(seed), &pair.peer, AMPLE).unwrap().wait().unwrap();
         pair.other.say(&seed.to_string());
@@ -222,7 +182,7 @@ pub(crate) fn receive_too_much(pair: &mut Pair) {
     pair.agent.start_receive(&pair.peer, AMPLE).unwrap().wait().unwrap();
 }
 
-fn until(what: impl Fn() -> bool) {
+pub(crate) fn until(mut what: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !what() {
         assert!(begun.elapsed() < AMPLE, "it does not come");

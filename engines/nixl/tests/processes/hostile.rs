@@ -1,67 +1,107 @@
 //! A peer that means harm: it has the library, and says what it likes.
 
-use std::ffi::CString;
 use std::time::Duration;
 
-use transship::{Alignment, Manifest, Tensor};
+use transship::{Manifest, Tensor};
 use transship_nixl::{Error, Peer};
 
-use crate::nixl::agent::RawAgent;
-use crate::nixl::library::Nixl;
-use crate::pair::{AMPLE, Pair, bytes, hex, parameters};
+use crate::by_hand::{ACCEPTED, ByHand, DONE, OFFER, REFUSED, WITHDRAWN, WRITTEN, tree};
+use crate::ends::until;
+use crate::pair::{AMPLE, Pair, bytes, hex};
 use crate::trees::{assert_is, batch, empty_batch};
 
 /// What the memory of the hostile peer has, and what it says that it has.
 const REGISTERED: usize = 1 << 20;
 const CLAIMED: usize = 1 << 30;
 
-/// Number, offset, bytes, how many are ready, manifest: and the error that this is, or none.
-type Lie = (u64, u64, u64, Vec<u8>, Option<&'static str>);
+/// How long what never comes is waited for.
+const SHORT: Duration = Duration::from_millis(300);
+const LATE: &str = "was not done within";
+
+/// What it offers, what it says once there is room, and the error that this is, or none.
+type Lie = (u64, Vec<u8>, Vec<(u8, u64)>, Option<&'static str>);
 
 fn lies() -> Vec<Lie> {
-    let tree = vec![Tensor::from(vec![1_u8; 100])];
-    let manifest = Manifest::packed(&tree, Alignment::ONE).unwrap().to_bytes().to_vec();
+    let (_, manifest) = tree(100);
     let two = Manifest::of(&vec![Tensor::from(vec![1_u8; 60]), Tensor::from(vec![1_u8; 40])]).unwrap();
     let mut changed = manifest.clone();
     changed[8] ^= 1;
     vec![
-        (0, 100, 100, b"TSMF".to_vec(), Some("manifest")),
-        (0, 100, 100, changed, Some("manifest")),
-        (0, 99, 99, manifest.clone(), Some("another size")),
-        (0, u64::MAX, 100, manifest.clone(), Some("another size")),
-        (u64::MAX - 10, 100, 100, manifest.clone(), Some("does not lie")),
-        (CLAIMED as u64 - 50, 100, 100, manifest.clone(), Some("does not lie")),
-        (0, 100, 100, two.to_bytes().to_vec(), Some("one chunk")),
+        (100, b"TSMF".to_vec(), vec![], Some("manifest")),
+        (100, changed, vec![], Some("manifest")),
+        (99, manifest.clone(), vec![], Some("another size")),
+        (u64::MAX, manifest.clone(), vec![], Some("another size")),
+        (100, two.to_bytes().to_vec(), vec![], Some("one chunk")),
+        (100, manifest.clone(), vec![(WITHDRAWN, 0)], Some("has withdrawn")),
+        (100, manifest.clone(), vec![(WRITTEN, 99), (WITHDRAWN, 0)], Some("has withdrawn")),
+        // It has written nothing: what was there before is taken for it.
+        (100, manifest.clone(), vec![(WRITTEN, u64::MAX)], None),
+        (100, manifest, vec![(WRITTEN, 100), (WITHDRAWN, 0)], None),
+    ]
+}
+
+/// What it says to a tree of 100 bytes, and the error that this is, or none.
+type Answer = (Vec<(u8, u64)>, Option<&'static str>);
+
+fn answers() -> Vec<Answer> {
+    vec![
+        (vec![(DONE, 0)], Some("was not written yet")),
+        (vec![(REFUSED, 0)], Some("has refused")),
+        (vec![(ACCEPTED, u64::MAX - 10)], Some("does not lie")),
+        (vec![(ACCEPTED, CLAIMED as u64 - 50)], Some("does not lie")),
         // It claims memory that is not there.
-        (CLAIMED as u64 / 2, 100, 100, manifest.clone(), Some("NIXL")),
-        // It never fills it.
-        (0, 100, 0, manifest.clone(), Some("was not done within")),
-        // More than there is is ready: these are its own bytes.
-        (0, 100, u64::MAX, manifest, None),
+        (vec![(ACCEPTED, CLAIMED as u64 / 2)], Some("NIXL")),
+        (vec![(ACCEPTED, 4096)], Some(LATE)),
+        // The first room counts.
+        (vec![(ACCEPTED, 8192), (ACCEPTED, 0), (WRITTEN, 100), (DONE, 0)], None),
     ]
 }
 
 /// Deliberate bugs: a lie is believed, hangs the agent, or spoils what honest peers send.
-pub(crate) fn receive(pair: &mut Pair) {
+pub(crate) fn meet(pair: &mut Pair) {
     pair.other.say(&hex(&pair.agent.metadata().unwrap()));
     let liar = pair.agent.add_peer(&bytes(&pair.other.hear())).unwrap();
     for (number, (.., expected)) in lies().into_iter().enumerate() {
-        pair.other.say("lie");
-        let limit = if expected == Some("was not done within") { Duration::from_millis(300) } else { AMPLE };
-        let received = pair.agent.start_receive(&liar, limit).unwrap().wait();
-        match (received, expected) {
-            (Ok(received), None) => assert_eq!(received.manifest().len(), 1),
-            (Err(error), Some(words)) => assert!(error.to_string().contains(words), "{number}: {error}"),
-            (received, _) => unreachable!("{number}: {received:?}"),
-        }
+        pair.other.say("offer");
+        let received = pair.agent.start_receive(&liar, AMPLE).unwrap().wait();
+        let received = received.map(|received| assert_eq!(received.manifest().len(), 1));
+        judge(number, received, expected);
     }
+    for (number, (_, expected)) in answers().into_iter().enumerate() {
+        pair.other.say("answer");
+        let limit = if expected == Some(LATE) { SHORT } else { AMPLE };
+        judge(number, pair.agent.start_send(&tree(100).0, &liar, limit).unwrap().wait(), expected);
+    }
+    keep_room(pair, &liar);
     let before = pair.agent.usage();
-    assert_eq!((before.free, before.ignored), (before.registered, 0));
+    assert_eq!((before.free, before.set_aside), (before.registered, 0));
     pair.other.say("flood");
     pair.other.hear();
     honest(pair, &liar);
     assert_eq!(pair.agent.usage().free, before.registered);
     assert!(pair.agent.usage().ignored >= 3000);
+}
+
+fn judge<T: std::fmt::Debug>(number: usize, ended: Result<T, Error>, expected: Option<&str>) {
+    match (ended, expected) {
+        (Ok(_), None) => {}
+        (Err(error), Some(words)) => assert!(error.to_string().contains(words), "{number}: {error}"),
+        (ended, _) => unreachable!("{number}: {ended:?}"),
+    }
+}
+
+/// It never writes: the room that it has is set aside until it says that it never will.
+fn keep_room(pair: &mut Pair, liar: &Peer) {
+    pair.other.say("keep");
+    until(|| {
+        let error = pair.agent.start_receive(liar, SHORT).unwrap().wait().unwrap_err();
+        assert!(error.to_string().contains(LATE), "{error}");
+        // Else the offer was not there yet.
+        pair.agent.usage().set_aside == 1
+    });
+    assert_eq!(pair.agent.usage().set_aside_bytes, 100);
+    pair.other.say("withdraw");
+    until(|| pair.agent.usage().set_aside == 0);
 }
 
 fn honest(pair: &Pair, liar: &Peer) {
@@ -72,46 +112,51 @@ fn honest(pair: &Pair, liar: &Peer) {
     assert!(matches!(refused, Error::Transship(_)), "{refused}");
 }
 
-pub(crate) fn offer(pair: &mut Pair) {
-    let mut memory = vec![7_u8; REGISTERED];
-    // SAFETY: the loader's own library, which the agent of this process has loaded already.
-    let nixl = unsafe { Nixl::open("libnixl_capi.so") }.unwrap();
-    let text = |text: &str| CString::new(text).unwrap();
-    let parameters: Vec<_> =
-        parameters(&pair.transport).iter().map(|(key, value)| (text(key), text(value))).collect();
-    let mut liar = RawAgent::new(nixl, c"liar", c"UCX", &parameters).unwrap();
-    let address = memory.as_mut_ptr().expose_provenance();
-    // SAFETY: the memory lives as long as the agent does, which is declared behind it.
-    unsafe { liar.register(address, REGISTERED) }.unwrap();
-    let mut metadata = b"TSNA\x01".to_vec();
-    [address, CLAIMED, 4]
-        .into_iter()
-        .for_each(|number| metadata.extend_from_slice(&(number as u64).to_le_bytes()));
-    metadata.extend_from_slice(b"liar");
-    metadata.extend_from_slice(&liar.metadata().unwrap());
-    // What the library wants of the parent lies behind its name.
-    let parent = bytes(&pair.other.hear());
-    assert_eq!(liar.load(&parent[5 + 24 + "parent".len()..]).unwrap(), *c"parent");
+pub(crate) fn lie(pair: &mut Pair) {
+    let mut liar = ByHand::new("liar", &pair.transport, REGISTERED);
+    liar.meet(&bytes(&pair.other.hear()));
+    let metadata = liar.metadata(CLAIMED);
     pair.other.say(&hex(&metadata));
-    for (id, (offset, bytes, ready, manifest, _)) in lies().into_iter().enumerate() {
-        assert_eq!(pair.other.hear(), "lie");
-        liar.notify(c"parent", &message(id as u64, [offset, bytes, ready], &manifest)).unwrap();
+    for (id, (bytes, manifest, says, _)) in (0..).zip(lies()) {
+        assert_eq!(pair.other.hear(), "offer");
+        liar.say(OFFER, id, &[bytes], &manifest);
+        if !says.is_empty() {
+            liar.hear(ACCEPTED);
+        }
+        says.into_iter().for_each(|(kind, number)| say(&mut liar, kind, id, number));
     }
+    for (says, expected) in answers() {
+        assert_eq!(pair.other.hear(), "answer");
+        let id = liar.hear(OFFER).id;
+        for (kind, number) in says {
+            // Not its own word: it waits for that of the other side.
+            if kind == WRITTEN {
+                while liar.hear(WRITTEN).id != id {}
+            } else {
+                say(&mut liar, kind, id, number);
+            }
+        }
+        if expected.is_none() {
+            assert_eq!([0, 8191, 8192, 8291, 8292].map(|at| liar.byte(at)), [7, 7, 1, 1, 7]);
+        }
+    }
+    assert_eq!(pair.other.hear(), "keep");
+    liar.say(OFFER, 500, &[100], &tree(100).1);
+    assert_eq!(pair.other.hear(), "withdraw");
+    liar.say(WITHDRAWN, 500, &[], &[]);
     assert_eq!(pair.other.hear(), "flood");
-    for id in 0..1000 {
-        liar.notify(c"parent", &message(1000 + id, [0, 1 << 40, 0], b"flood")).unwrap();
-        let garbage = [&b"GET / HTTP/1.1"[..], b"TSNX\x02\x01", b"TSNX\x01\x03aaaaaaaa"];
-        garbage.into_iter().for_each(|bytes| liar.notify(c"parent", bytes).unwrap());
+    for id in 1000..2000 {
+        liar.say(OFFER, id, &[1 << 40], b"flood");
+        liar.say(ACCEPTED, id, &[0], &[]);
+        let garbage = [&b"GET / HTTP/1.1"[..], b"TSNX\x02\x01", b"TSNX\x02\x04aaaaaaaa"];
+        garbage.into_iter().for_each(|bytes| liar.say_bytes(bytes));
     }
     pair.other.say("flooded");
     pair.agent.start_send(&batch(4), &pair.peer, AMPLE).unwrap().wait().unwrap();
     pair.other.hear();
 }
 
-fn message(id: u64, numbers: [u64; 3], manifest: &[u8]) -> Vec<u8> {
-    let mut bytes = b"TSNX\x01\x01".to_vec();
-    bytes.extend_from_slice(&id.to_le_bytes());
-    numbers.into_iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
-    bytes.extend_from_slice(manifest);
-    bytes
+fn say(liar: &mut ByHand, kind: u8, id: u64, number: u64) {
+    let numbers: &[u64] = if matches!(kind, ACCEPTED | WRITTEN) { &[number] } else { &[] };
+    liar.say(kind, id, numbers, &[]);
 }

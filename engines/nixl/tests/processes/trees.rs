@@ -65,7 +65,7 @@ pub(crate) fn assert_is(batch_here: &Batch, seed: u32) {
 
 const ROUNDS: u32 = 8;
 
-/// Deliberate bugs: pieces, requests or trees are mistaken for each other; a request is not posted again; gaps are read for tensors.
+/// Deliberate bugs: pieces, requests or trees are mistaken for each other; a request is not posted again; gaps are taken for tensors.
 pub(crate) fn send_many(pair: &mut Pair) {
     for round in 0..ROUNDS {
         pair.agent.start_send(&batch(round), &pair.peer, AMPLE).unwrap().wait().unwrap();
@@ -123,7 +123,7 @@ fn large(seed: u32) -> Vec<Tensor> {
     vec![Tensor::from(vec![seed as u8; 100]), Tensor::from(values), Tensor::from(vec![seed; 50_000])]
 }
 
-/// Deliberate bugs: a piece is read before it is packed; the end of the last one is cut; unpacked before it has arrived.
+/// Deliberate bugs: a piece is written before it is packed; the end of the last one is cut; unpacked before it has arrived.
 pub(crate) fn send_large(pair: &mut Pair) {
     for seed in 1..4 {
         pair.agent.start_send(&large(seed), &pair.peer, AMPLE).unwrap().wait().unwrap();
