@@ -1,6 +1,8 @@
 //! `transship devices`: what there is.
 
-use std::fmt;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use std::{fmt, panic, thread};
 
 use serde::Serialize;
 use transship::{Device, DeviceId, DeviceProperties, Result};
@@ -44,7 +46,20 @@ struct Link {
 }
 
 impl Listing {
-    pub(crate) fn of_this_machine() -> Self {
+    /// `None` if that takes more than so many seconds: on a thread of its own, since drivers may never answer.
+    pub(crate) fn of_this_machine_within(seconds: u32) -> Option<Self> {
+        let (says, said) = channel();
+        let lists = thread::spawn(move || drop(says.send(Self::of_this_machine())));
+        match said.recv_timeout(Duration::from_secs(seconds.into())) {
+            Err(RecvTimeoutError::Disconnected) => {
+                lists.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked));
+                None
+            }
+            listed => listed.ok(),
+        }
+    }
+
+    fn of_this_machine() -> Self {
         let ids = Device::list();
         let properties: Vec<_> = ids.iter().map(|id| Device::properties_of(*id)).collect();
         let same = |this: usize| {

@@ -8,7 +8,7 @@ mod named;
 mod sizes;
 mod system;
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ use transship::DeviceId;
 
 /// What devices a machine has, and what is wrong with them.
 ///
-/// The exit code is 0 if nothing is wrong, 1 if something is, and 2 for arguments that make no sense, such as a device of no driver.
+/// The exit code is 0 if nothing is wrong, 1 if something is or the output cannot be written, and 2 for arguments that make no sense, such as a device of no driver.
 #[derive(Parser)]
 #[command(name = "transship", version)]
 struct Arguments {
@@ -33,6 +33,9 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// How long all of it may take, in seconds, from 1 to 3600; nothing is printed if it takes longer
+        #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+        timeout: u32,
     },
     /// Looks for what is wrong, copies to every device and back, and says what to do
     Doctor(Examination),
@@ -47,20 +50,22 @@ struct Examination {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// How much is copied each way, in MiB; it must fit into what is free
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// How much is copied each way, in MiB, from 1 to 4096; it must fit into what is free
+    #[arg(long, allow_negative_numbers = true, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     mib: u32,
-    /// How long all of it may take, in seconds; what is found by then is printed
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    /// How long all of it may take, in seconds, from 1 to 3600; what is found by then is printed
+    #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Devices { json } => {
-            let listing = devices::Listing::of_this_machine();
-            print(&listing, json, listing.is_healthy())
-        }
+        Command::Devices { json, timeout } => match devices::Listing::of_this_machine_within(timeout) {
+            Some(listing) => print(&listing, json, listing.is_healthy()),
+            None => fail(format_args!(
+                "not through after the {timeout} s of --timeout: a driver or a device does not answer; `transship doctor` says which"
+            )),
+        },
         Command::Doctor(examination) => {
             let json = examination.json;
             let report = doctor::examine(examination);
@@ -77,8 +82,15 @@ fn print(what: &(impl Serialize + Display), json: bool, is_healthy: bool) -> Exi
     let written = text.map_err(std::io::Error::from).and_then(|text| write(text.as_bytes()));
     match written {
         Ok(()) if is_healthy => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+        Ok(()) => ExitCode::FAILURE,
+        Err(error) => fail(format_args!("the output cannot be written: {error}")),
     }
+}
+
+/// Where this cannot be written either, nobody is left to tell.
+fn fail(why: fmt::Arguments<'_>) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "error: {why}");
+    ExitCode::FAILURE
 }
 
 /// Who reads may stop whenever it likes.

@@ -78,13 +78,20 @@ fn text_says_the_same() {
 }
 
 fn arguments_without_sense_end_with_2() {
-    let wrong: [&[&str]; 5] =
-        [&[], &["what"], &["doctor", "cuda:x"], &["doctor", "--mib", "0"], &["devices", "--yaml"]];
+    let wrong: [&[&str]; 6] = [
+        &[],
+        &["what"],
+        &["doctor", "cuda:x"],
+        &["doctor", "--mib", "0"],
+        &["doctor", "--mib", "-1"],
+        &["devices", "--yaml"],
+    ];
     for arguments in wrong {
         let run = Run::of(arguments);
         assert_eq!((run.code, run.out.as_str()), (Some(2), ""), "{arguments:?}: {}", run.err);
         assert!(!run.err.is_empty());
     }
+    assert!(Run::of(&["doctor", "--mib", "-1"]).err.contains("4096"), "it names the range");
     assert_eq!(Run::of(&["--help"]).code, Some(0));
 }
 

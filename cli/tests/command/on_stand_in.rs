@@ -4,8 +4,9 @@ use crate::run::Run;
 
 type Case = (&'static str, fn(&str) -> Result<(), String>);
 
-pub(crate) const CASES: [Case; 7] = [
+pub(crate) const CASES: [Case; 8] = [
     ("devices_are_listed", devices_are_listed),
+    ("a_listing_ends_though_a_driver_does_not_answer", a_listing_ends_though_a_driver_does_not_answer),
     ("a_sound_device_is_copied_to_and_back", a_sound_device_is_copied_to_and_back),
     ("a_copy_that_comes_back_wrong_is_a_problem", a_copy_that_comes_back_wrong_is_a_problem),
     ("a_copy_that_fails_is_a_problem", a_copy_that_fails_is_a_problem),
@@ -31,6 +32,12 @@ fn devices_are_listed(driver: &str) -> Result<(), String> {
         expect(link["direct"] == (peers == "1"), &run)?;
     }
     Ok(())
+}
+
+/// By hand: without its limit it does not end.
+fn a_listing_ends_though_a_driver_does_not_answer(_: &str) -> Result<(), String> {
+    let run = Run::with(&["devices", "--timeout", "1"], &[("DRIVER_SIM_FAULTS", "any-cuInit@5=hang")]);
+    expect(run.code == Some(1) && run.out.is_empty() && run.err.contains("--timeout"), &run)
 }
 
 fn a_sound_device_is_copied_to_and_back(driver: &str) -> Result<(), String> {

@@ -39,16 +39,18 @@ impl Device {
             return Err(self.over_budget(bytes, now));
         }
         let completion = copy.as_ref().and_then(Carried::completion);
-        let until_deadline = completion.is_some_and(|completion| completion.has_deadline());
+        let deadline = completion.as_ref().and_then(|completion| completion.deadline());
         // Places in line and what each waits for are in one order, so that no two wait for each other.
         let mut background = self.background().lock();
-        let place = self.budget().stand_in_line(self.id(), bytes, until_deadline);
+        let place = self.budget().stand_in_line(self.id(), bytes, deadline.is_some());
         let before = background.noted();
         let seen = copy.clone().map(|copy| background.note(copy));
         drop(background);
         drop(seen);
+        let place = Arc::new(place);
+        deadline.into_iter().for_each(|deadline| deadline.stands_at(&place));
         let coming = Mutex::new(Some(RoomToCome::of(self, before)));
-        let awaited = RoomAwaited { device: self.clone(), bytes, place: Arc::new(place), copy, coming };
+        let awaited = RoomAwaited { device: self.clone(), bytes, place, copy, coming };
         match awaited.is_over() {
             true => awaited.end().map(Room::Reserved),
             false => Ok(Room::Awaited(Arc::new(awaited))),
@@ -86,9 +88,10 @@ impl RoomAwaited {
     fn stands_aside(&self) -> bool {
         let completion = self.copy.as_ref().and_then(|copy| Some((copy, copy.completion()?)));
         let Some((copy, completion)) = completion else { return false };
-        let Some(deadline) = completion.deadline() else { return false };
+        if !completion.has_deadline() {
+            return false;
+        }
         if self.place.step_aside() {
-            deadline.stands_aside(&self.place);
             copy.set_aside(true);
             if !matches!(self.place.standing(), Standing::Aside { .. }) {
                 // It was served meanwhile.

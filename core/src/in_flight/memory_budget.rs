@@ -258,10 +258,10 @@ impl InLine {
         self.budget.line.step_aside(self.turn)
     }
 
-    /// Why there is no room for it, if it stands aside.
-    pub(crate) fn refusal_aside(&self) -> Option<Error> {
-        let is_aside = matches!(self.standing(), Standing::Aside { .. });
-        is_aside.then(|| self.budget.exceeded().error(self.device, self.bytes))
+    /// Why there is no room for it, if it still waits for some.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        let is_over = matches!(self.standing(), Standing::Served | Standing::Left);
+        (!is_over).then(|| self.budget.exceeded().error(self.device, self.bytes))
     }
 
     /// Gives the place up; returns the room if there was some, or is.
