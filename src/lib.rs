@@ -33,10 +33,10 @@ pub use transship_core::{
     Layout, Lent, MAX_DEPTH, Manifest, ManifestLeaf, MemoryInfo, MemoryKind, Nested, OtherKey, Pairs,
     ParseDTypeError, ParseDeviceIdError, Paths, PciAddress, PendingCopy, Placement, Placements, PoolUsage,
     Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
-    ProgressStream, RawMemory, Refused, Registered, Result, Reused, RuntimeStats, Scope, SharedOwner, Step,
-    Stop, Stream, StreamPriority, Strides, Tensor, TensorItem, TensorPath, TensorTree, TimedWait, Timeline,
-    Value, Visitor, backend, drivers, fill, for_each_path, for_each_tensor, register_driver, runtime_stats,
-    start_copy, start_copy_into, start_copy_to_all,
+    ProgressStream, RawMemory, Refused, Registered, Result, Reused, RuntimeStats, Scope, SharedMemory,
+    SharedOwner, Step, Stop, Stream, StreamPriority, Strides, Tensor, TensorItem, TensorPath, TensorTree,
+    TimedWait, Timeline, Value, Visitor, backend, drivers, fill, for_each_path, for_each_tensor,
+    register_driver, runtime_stats, start_copy, start_copy_into, start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]

@@ -47,6 +47,7 @@ impl Imported {
         memory: &OwnedFd,
         sizes: [u64; 2],
         device: &Device,
+        last: &mut LastManifest,
     ) -> std::result::Result<Self, IpcError> {
         let [chunk_bytes, manifest_bytes] = sizes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let bytes = bytes_of_both(chunk_bytes, manifest_bytes);
@@ -55,7 +56,7 @@ impl Imported {
             return Err(broken("a manifest is larger than any"));
         }
         let memory = Arc::new(Memory { mapping: Mapping::of(memory, bytes)?, _loan: loan });
-        let manifest = manifest(&memory.mapping, chunk_bytes, manifest_bytes)?;
+        let manifest = last.read(&memory.mapping, chunk_bytes, manifest_bytes)?;
         check_chunk(&manifest, chunk_bytes)?;
         let registered = lock_for(device, &memory.mapping, Arc::clone(&memory))?;
         let kind = registered.as_ref().map_or(MemoryKind::Pageable, Registered::memory_kind);
@@ -64,7 +65,8 @@ impl Imported {
         let held = Held { _registered: registered, _memory: memory };
         let owner = SharedOwner::new(held, &Device::host());
         // SAFETY: the chunk is mapped, and locked for the driver of its kind, until `held` is dropped. Its memory was made of zeros. No reference points there (`Mapping`).
-        Ok(Self { received: unsafe { Received::new(manifest, owner, chunk) } })
+        let chunk = unsafe { owner.shared_memory(chunk)? };
+        Ok(Self { received: Received::new(manifest, chunk) })
     }
 
     /// What lies in memory of `pool`, a pool of `device`: `memory` has the name of that, and a manifest behind it, of so many bytes.
@@ -74,9 +76,10 @@ impl Imported {
         sizes: [u64; 2],
         pool: &dyn ImportedPool,
         device: &Device,
+        last: &mut LastManifest,
     ) -> std::result::Result<Self, IpcError> {
         let [chunk_bytes, manifest_bytes] = sizes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let (name, manifest) = name_and_manifest(memory, chunk_bytes, manifest_bytes)?;
+        let (name, manifest) = name_and_manifest(memory, chunk_bytes, manifest_bytes, last)?;
         let chunk = pool.import(&name, Box::new(loan))?;
         let address = chunk.address();
         let end = address.checked_add(chunk_bytes as u64);
@@ -121,6 +124,7 @@ fn name_and_manifest(
     memory: &OwnedFd,
     chunk_bytes: usize,
     manifest_bytes: usize,
+    last: &mut LastManifest,
 ) -> std::result::Result<(MemoryName, Manifest), IpcError> {
     let bytes = bytes_of_both(size_of::<MemoryName>(), manifest_bytes);
     let bytes = bytes.filter(|_| manifest_bytes <= LARGEST_MANIFEST);
@@ -128,7 +132,7 @@ fn name_and_manifest(
     let mapping = Mapping::of(memory, bytes)?;
     let name = mapping.copy(0, size_of::<MemoryName>()).and_then(|name| name.try_into().ok());
     let name = name.ok_or_else(|| broken("a tree has no name"))?;
-    let manifest = manifest(&mapping, size_of::<MemoryName>(), manifest_bytes)?;
+    let manifest = last.read(&mapping, size_of::<MemoryName>(), manifest_bytes)?;
     check_chunk(&manifest, chunk_bytes)?;
     Ok((name, manifest))
 }
@@ -145,10 +149,27 @@ fn pieces(manifest: &Manifest, start: u64) -> Result<Vec<(RawMemory, Layout)>> {
     Ok(pieces)
 }
 
-/// The manifest at `at`, which is copied before it is looked at.
-fn manifest(mapping: &Mapping, at: usize, bytes: usize) -> std::result::Result<Manifest, IpcError> {
-    let manifest = mapping.copy(at, bytes).ok_or_else(|| broken("a manifest does not lie in its memory"))?;
-    Manifest::from_bytes(manifest).map_err(|_| broken("a manifest is none"))
+/// The manifest of the tree before: mostly the next one has the same, and need not be checked.
+#[derive(Default)]
+pub(crate) struct LastManifest(Option<Manifest>);
+
+impl LastManifest {
+    /// The manifest at `at`, which is copied before it is looked at.
+    fn read(
+        &mut self,
+        mapping: &Mapping,
+        at: usize,
+        bytes: usize,
+    ) -> std::result::Result<Manifest, IpcError> {
+        let copy = mapping.copy(at, bytes).ok_or_else(|| broken("a manifest does not lie in its memory"))?;
+        match &self.0 {
+            Some(last) if last.to_bytes() == copy => Ok(last.clone()),
+            _ => {
+                let manifest = Manifest::from_bytes(copy).map_err(|_| broken("a manifest is none"))?;
+                Ok(self.0.insert(manifest).clone())
+            }
+        }
+    }
 }
 
 /// Fails unless all tensors lie in one chunk of so many bytes.

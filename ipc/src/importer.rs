@@ -12,7 +12,7 @@ use rustix::process::{Pid, getpid};
 use transship_core::Device;
 
 use crate::error::{IpcError, Named, broken};
-use crate::imported::Imported;
+use crate::imported::{Imported, LastManifest};
 use crate::listener::connect_to;
 use crate::loan::Loan;
 use crate::pools::{Imported as Pools, uuid as uuid_of};
@@ -26,6 +26,7 @@ pub struct Importer {
     socket: Arc<OwnedFd>,
     device: Device,
     pools: Pools,
+    last: LastManifest,
     has_ended: bool,
     process: Pid,
 }
@@ -40,7 +41,7 @@ impl Importer {
     pub fn connect(path: impl AsRef<Path>, device: &Device) -> Result<Self, IpcError> {
         let socket = Arc::new(connect_to(path.as_ref())?);
         let (device, pools) = (device.clone(), Pools::default());
-        Ok(Self { socket, device, pools, has_ended: false, process: getpid() })
+        Ok(Self { socket, device, pools, last: LastManifest::default(), has_ended: false, process: getpid() })
     }
 
     /// The next tree, `None` once the exporter has said that there will be no more, and after the connection has ended. Waits for at most `limit`.
@@ -80,12 +81,13 @@ impl Importer {
             match self.hear_message(until, limit)? {
                 (Message::Offer { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
                     let (loan, sizes) = (Loan::new(&self.socket, ticket), [chunk_bytes, manifest_bytes]);
-                    return Imported::new(loan, &memory, sizes, &self.device).map(Some);
+                    return Imported::new(loan, &memory, sizes, &self.device, &mut self.last).map(Some);
                 }
                 (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes }, Some(memory)) => {
                     let (loan, sizes) = (Loan::new(&self.socket, ticket), [chunk_bytes, manifest_bytes]);
                     let pool = self.pools.get(pool, &self.device)?;
-                    return Imported::on_device(loan, &memory, sizes, &*pool, &self.device).map(Some);
+                    let last = &mut self.last;
+                    return Imported::on_device(loan, &memory, sizes, &*pool, &self.device, last).map(Some);
                 }
                 (Message::Pool { pool, uuid }, Some(descriptor)) => {
                     self.pools.add(pool, uuid_of(uuid), descriptor)?;

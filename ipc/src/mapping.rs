@@ -14,6 +14,9 @@ use crate::error::{IpcError, Named, broken};
 /// Nobody can make the memory smaller, which would kill who touches it, nor larger.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+/// Memory of so many bytes is mapped with all of its pages: one by one, when each is touched, takes five times as long.
+const MOST_AT_ONCE: usize = 1 << 20;
+
 /// A mapping of shared memory, which another process may write at any time: no reference ever points there.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -52,8 +55,10 @@ impl Mapping {
 
     fn map(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // The threads that copy make the pages of much memory, together.
+        let flags = if bytes <= MOST_AT_ONCE { MapFlags::POPULATE } else { MapFlags::empty() };
         // SAFETY: a new mapping at an address that the system chooses touches no other memory.
-        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memory, 0) };
+        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED | flags, memory, 0) };
         let start = NonNull::new(start.named("mapping shared memory")?.cast());
         Ok(Self { start: start.ok_or_else(|| broken("the memory lies nowhere"))?, bytes })
     }

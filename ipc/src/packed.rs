@@ -1,14 +1,13 @@
 //! A tree in one piece of memory, of the host or of a device, that another process can have.
 
-use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::param::page_size;
 use transship_core::backend::{PeerMemory, SharedPool};
 use transship_core::{
-    Alignment, CopyOptions, Device, DeviceId, Error, Manifest, MemoryKind, RawMemory, Result, SharedOwner,
-    Tensor, TensorTree, for_each_path, start_copy_into,
+    Alignment, CopyOptions, Device, DeviceId, Error, Layout, Manifest, MemoryKind, RawMemory, Result,
+    SharedOwner, Tensor, TensorTree, start_copy_into,
 };
 
 use crate::error::IpcError;
@@ -45,23 +44,16 @@ pub(crate) fn bytes_of_both(chunk: usize, manifest: usize) -> Option<usize> {
 /// The tensors of a tree, and where they are to lie.
 pub(crate) struct Packing {
     manifest: Manifest,
-    /// In the order of the manifest.
-    tensors: Vec<Tensor>,
+    /// With the offset of each in the chunk.
+    tensors: Vec<(usize, Tensor)>,
     /// Where they lie now.
     device: Device,
 }
 
 impl Packing {
     pub(crate) fn new<S: TensorTree + ?Sized>(tree: &S) -> std::result::Result<Self, IpcError> {
-        let manifest = Manifest::packed(tree, ALIGNMENT)?;
-        let mut tensors = Vec::new();
-        for_each_path(tree, |path, tensor| {
-            tensors.push((path.to_string(), tensor.clone()));
-            Ok(())
-        })?;
-        tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let device = device_of(&tensors)?;
-        let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
+        let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
+        let device = device_of(&manifest, &tensors)?;
         Ok(Self { manifest, tensors, device })
     }
 
@@ -119,17 +111,11 @@ impl Packing {
     ///
     /// As [`SharedOwner::parts_mut`], for `memory`.
     unsafe fn copy(self, owner: &SharedOwner, memory: RawMemory) -> Result<()> {
-        let (mut seen, mut sources, mut parts) = (HashSet::new(), Vec::new(), Vec::new());
-        let mut tensors = self.tensors.into_iter();
-        self.manifest.for_each_leaf(|leaf| {
-            let source = tensors.next();
-            // Tensors over the same memory share theirs.
-            if leaf.chunk().is_some() && seen.insert(leaf.offset()) {
-                parts.push((leaf.offset(), leaf.layout().clone()));
-                sources.extend(source);
-            }
-            Ok(())
-        })?;
+        let (mut sources, mut parts) = (Vec::new(), Vec::new());
+        for (offset, tensor) in self.tensors {
+            parts.push((offset, Layout::contiguous(tensor.dtype(), tensor.shape())?));
+            sources.push(tensor);
+        }
         // SAFETY: the caller's promise.
         let into = unsafe { owner.parts_mut(memory, parts)? };
         start_copy_into(sources, into, CopyOptions::default())?.wait()?;
@@ -143,20 +129,33 @@ fn chunk(manifest: &Manifest) -> usize {
 }
 
 /// The host, if none of them has elements.
-fn device_of(tensors: &[(String, Tensor)]) -> std::result::Result<Device, IpcError> {
+fn device_of(manifest: &Manifest, tensors: &[(usize, Tensor)]) -> std::result::Result<Device, IpcError> {
     let mut own: Option<Device> = None;
-    for (path, tensor) in tensors.iter().filter(|(_, tensor)| tensor.nbytes() > 0) {
+    for (offset, tensor) in tensors {
         let device = tensor.device()?;
         match &own {
             None => own = Some(device),
             Some(own) if own.id() == device.id() => {}
             Some(own) => {
-                let (path, other, own) = (path.clone(), device.id(), own.id());
+                let (path, other, own) = (path_at(manifest, *offset)?, device.id(), own.id());
                 return Err(IpcError::SeveralDevices { path, other, own });
             }
         }
     }
     Ok(own.unwrap_or_else(Device::host))
+}
+
+/// Of the first tensor there.
+#[cold]
+fn path_at(manifest: &Manifest, offset: usize) -> Result<String> {
+    let mut path = None;
+    manifest.for_each_leaf(|leaf| {
+        if path.is_none() && leaf.chunk().is_some() && leaf.offset() == offset {
+            path = Some(leaf.path().to_owned());
+        }
+        Ok(())
+    })?;
+    Ok(path.unwrap_or_default())
 }
 
 #[cold]
