@@ -14,7 +14,7 @@ use crate::error::{IpcError, Named, broken};
 /// Nobody can make the memory smaller, which would kill who touches it, nor larger.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Memory of so many bytes is mapped with all of its pages: one by one, when each is touched, takes five times as long.
+/// Memory of up to so many bytes is mapped with all of its pages by one call of the system, which spares a fault for each page that is touched.
 const MOST_AT_ONCE: usize = 1 << 20;
 
 /// A mapping of shared memory, which another process may write at any time: no reference ever points there.

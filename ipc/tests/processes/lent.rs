@@ -15,6 +15,10 @@ use crate::tree_child::{Phase, Role, connect, spawn, tree_of};
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
         case("a_tree_is_lent_until_its_last_tensor_goes", a_tree_is_lent_until_its_last_tensor_goes),
+        case(
+            "a_tree_is_lent_in_whatever_order_its_tensors_go",
+            a_tree_is_lent_in_whatever_order_its_tensors_go,
+        ),
         case("a_tree_is_lent_while_a_copy_reads_it", a_tree_is_lent_while_a_copy_reads_it),
         case("the_exporter_keeps_no_memory", the_exporter_keeps_no_memory),
         case("tensors_outlive_their_exporter", tensors_outlive_their_exporter),
@@ -50,6 +54,25 @@ fn a_tree_is_lent_until_its_last_tensor_goes() {
         assert!(second.wait_released(SHORT).is_err());
         compare(tree, 2);
         second.wait_released(LONG).unwrap();
+    }
+}
+
+/// Deliberate bugs: the tree is given back with the tensor that was put last, or first; those that nobody has taken keep it.
+fn a_tree_is_lent_in_whatever_order_its_tensors_go() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+        let offer = connection.export(&batch(1)).unwrap();
+        let there = importer.next_within(LONG).unwrap().unwrap();
+        let mut tensors: Vec<_> =
+            there.tensors().unwrap().into_iter().map(|(_, tensor)| Some(tensor)).collect();
+        drop(there);
+        for number in order {
+            assert!(offer.wait_released(SHORT).is_err() && connection.lent() == 1, "{number} of {order:?}");
+            let mut tensor = tensors[number].take().unwrap();
+            assert!(tensor.nbytes() == 0 || tensor.as_mut_bytes().is_err());
+        }
+        offer.wait_released(LONG).unwrap();
     }
 }
 
