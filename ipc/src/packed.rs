@@ -1,6 +1,5 @@
 //! A tree in one piece of memory, of the host or of a device, that another process can have.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::param::page_size;
@@ -11,7 +10,7 @@ use transship_core::{
 };
 
 use crate::error::IpcError;
-use crate::mapping::Mapping;
+use crate::shared_piece::SharedPiece;
 
 /// How tensors in a chunk are aligned: to lines of the caches.
 pub(crate) const ALIGNMENT: Alignment = match Alignment::new(64) {
@@ -24,7 +23,7 @@ pub(crate) struct Packed {
     pub(crate) chunk_bytes: usize,
     pub(crate) manifest_bytes: usize,
     /// Of the host: the chunk and the manifest, or the name of the chunk and the manifest.
-    pub(crate) memory: OwnedFd,
+    pub(crate) piece: Arc<SharedPiece>,
     /// Where the chunk lies, if not there.
     pub(crate) on_device: Option<OnDevice>,
 }
@@ -62,18 +61,22 @@ impl Packing {
         &self.device
     }
 
-    /// Copies it into new memory of the host. Waits until that is done.
-    pub(crate) fn into_shared_memory(self) -> std::result::Result<Packed, IpcError> {
+    /// Copies it into memory of the host, which `piece` gives, by its size. Waits until that is done.
+    pub(crate) fn into_shared_memory(
+        self,
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
+    ) -> std::result::Result<Packed, IpcError> {
         let chunk_bytes = chunk(&self.manifest);
-        let (mapping, memory) = self.beside_manifest(chunk_bytes)?;
-        let start = mapping.at(0, chunk_bytes).ok_or_else(too_large)?;
+        let piece = self.beside_manifest(chunk_bytes, piece)?;
+        let start = piece.mapping.at(0, chunk_bytes).ok_or_else(too_large)?;
         let address = start.as_ptr().expose_provenance() as u64;
         let raw = RawMemory::new(address, chunk_bytes, MemoryKind::Pageable);
-        let owner = SharedOwner::new(mapping, &Device::host());
+        let owner = SharedOwner::new(Arc::clone(&piece.mapping), &Device::host());
         let manifest_bytes = self.manifest.to_bytes().len();
-        // SAFETY: the memory is mapped, and was made of zeros, until `owner` is dropped. No other process has its descriptor yet, and nothing else of this one writes there.
+        // SAFETY: the memory is mapped, and was made of zeros, until `owner` is dropped. Nothing else of this process writes there: `piece` gives what no tree lies in. No other
+        // process has it, or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`).
         unsafe { self.copy(&owner, raw)? };
-        Ok(Packed { chunk_bytes, manifest_bytes, memory, on_device: None })
+        Ok(Packed { chunk_bytes, manifest_bytes, piece, on_device: None })
     }
 
     /// Copies it, within its device, into new memory of a pool. Waits until that is done.
@@ -81,10 +84,11 @@ impl Packing {
         self,
         pool: u64,
         memory: &dyn SharedPool,
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
     ) -> std::result::Result<Packed, IpcError> {
         let (name, chunk_memory) = memory.allocate(chunk(&self.manifest))?;
-        let (mapping, memory) = self.beside_manifest(name.len())?;
-        if !mapping.write(0, &name) {
+        let piece = self.beside_manifest(name.len(), piece)?;
+        if !piece.mapping.write(0, &name) {
             return Err(too_large().into());
         }
         let chunk_memory: Arc<dyn PeerMemory> = Arc::from(chunk_memory);
@@ -94,15 +98,18 @@ impl Packing {
         // SAFETY: the memory is there until `owner` is dropped (`PeerMemory`). No other process knows its name yet, and nothing else of this one uses it.
         unsafe { self.copy(&owner, raw)? };
         let on_device = Some(OnDevice { pool, chunk: chunk_memory });
-        Ok(Packed { chunk_bytes, manifest_bytes, memory, on_device })
+        Ok(Packed { chunk_bytes, manifest_bytes, piece, on_device })
     }
 
-    /// New shared memory, with the manifest behind so many bytes.
-    fn beside_manifest(&self, bytes: usize) -> std::result::Result<(Mapping, OwnedFd), IpcError> {
+    /// Shared memory, with the manifest behind so many bytes.
+    fn beside_manifest(
+        &self,
+        bytes: usize,
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
+    ) -> std::result::Result<Arc<SharedPiece>, IpcError> {
         let manifest = self.manifest.to_bytes();
-        let both = bytes_of_both(bytes, manifest.len()).ok_or_else(too_large)?;
-        let (mapping, memory) = Mapping::new("transship-tree", both)?;
-        if mapping.write(bytes, manifest) { Ok((mapping, memory)) } else { Err(too_large().into()) }
+        let piece = piece(bytes_of_both(bytes, manifest.len()).ok_or_else(too_large)?)?;
+        if piece.mapping.write(bytes, manifest) { Ok(piece) } else { Err(too_large().into()) }
     }
 
     /// Copies each tensor to where the manifest says that it lies.
