@@ -75,8 +75,10 @@ mod processes {
     }
 
     pub(super) fn import(device: &Device, path: &Path) -> Result<(), Box<dyn Error>> {
-        for (number, there) in (0..).zip(Importer::connect(path, device)?) {
+        let mut importer = Importer::connect(path, device)?;
+        for number in 0..TREES {
             let mut tensors = tree(0);
+            let there = importer.next().ok_or("the exporter has gone")?;
             there?.put_into(&mut tensors)?;
             println!("{}", now()?.as_nanos());
             let back = start_copy(tensors, &Device::host(), CopyOptions::default())?.wait()?;

@@ -34,9 +34,10 @@ pub use transship_core::{
     ParseDTypeError, ParseDeviceIdError, Paths, PciAddress, PendingCopy, Placement, Placements, PoolUsage,
     Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
     PrefetchedStreamToAll, PrefetchedToAll, ProgressStream, RawMemory, Refused, Registered, Result, Reused,
-    RuntimeStats, Scope, SharedOwner, Step, Stop, Stream, StreamPriority, Strides, Tensor, TensorItem,
-    TensorPath, TensorTree, TimedWait, Timeline, Value, Visitor, backend, drivers, fill, for_each_path,
-    for_each_tensor, register_driver, runtime_stats, start_copy, start_copy_into, start_copy_to_all,
+    RuntimeStats, Scope, SharedMemory, SharedOwner, Step, Stop, Stream, StreamPriority, Strides, Tensor,
+    TensorItem, TensorPath, TensorTree, TimedWait, Timeline, Value, Visitor, backend, drivers, fill,
+    for_each_path, for_each_tensor, register_driver, runtime_stats, start_copy, start_copy_into,
+    start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]

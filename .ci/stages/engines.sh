@@ -17,6 +17,7 @@ stage_engines() {
     TRANSSHIP_REQUIRE=cuda-sim step "${simulated[@]}" cargo test --locked --manifest-path engines/nccl/Cargo.toml \
         --target-dir "$target/engines" --features cuda --tests
     engine_nixl
+    weight_sync
 }
 
 # NIXL needs no device: two processes over loopback are tested with the library itself.
@@ -31,6 +32,20 @@ engine_nixl() {
         LD_LIBRARY_PATH=$folder TRANSSHIP_REQUIRE=nixl in_engine nixl test --test loading --test processes
     else
         not_run "without NIXL only what says so"
+    fi
+}
+
+# All ways between processes in one program. The stand-in for NCCL has ranks of one process only.
+weight_sync() {
+    local folder
+    step cargo fmt --manifest-path engines/weight_sync/Cargo.toml --package weight-sync --check
+    in_engine weight_sync clippy --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" in_engine weight_sync doc --no-deps
+    (cd engines/weight_sync && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
+    in_engine weight_sync test
+    if folder=$(nixl_folder); then
+        LD_LIBRARY_PATH=$folder in_engine weight_sync run -- --by nixl
+        LD_LIBRARY_PATH=$folder in_engine weight_sync run -- --by nixl --tls tcp
     fi
 }
 

@@ -80,7 +80,7 @@ pub use crate::runtime::trace;
 pub use crate::staging::block_accounts::PoolUsage;
 pub use crate::tensor::layout::Layout;
 pub use crate::tensor::registered::Registered;
-pub use crate::tensor::shared_owner::SharedOwner;
+pub use crate::tensor::shared_owner::{SharedMemory, SharedOwner};
 pub use crate::tensor::strides::Strides;
 pub use crate::tensor::tensor::{MemoryInfo, Tensor};
 pub use crate::timeline::timeline::Timeline;

@@ -229,6 +229,31 @@ fn a_copy_comes_behind_the_work_of_streams_that_its_source_was_handed_to() {
     no_violations(&late);
 }
 
+/// Deliberate bugs: the stream waits for nothing; it waits for what fills the tensor alone.
+#[test]
+fn work_of_a_stream_comes_behind_that_of_others_that_use_the_tensor() {
+    let (late, device) = late();
+    let [writes, reads] = [0, 1].map(|_| device.create_stream(StreamPriority::Normal).unwrap());
+    let tensor = on(&device, &[5; 8]);
+    tensor.record_stream(&reads).unwrap();
+    // It does not wait for itself.
+    late.stall_stream(&**writes.backend_stream());
+    tensor.wait_on_uses(&reads).unwrap();
+    reads.synchronize().unwrap();
+    // Stands for a kernel that writes the tensor in place.
+    let work = writes.record().unwrap();
+    tensor.record_stream(&writes).unwrap();
+    tensor.wait_on_uses(&reads).unwrap();
+    let kernel = Kernel::launch(&tensor, &reads);
+    let read = reads.record().unwrap();
+    assert!((0..32).all(|_| !read.is_reached().unwrap()), "it has run before the work");
+    assert!(!work.is_reached().unwrap());
+    late.release();
+    assert_eq!(kernel.result(), [5; 8]);
+    assert!(work.is_reached().unwrap());
+    no_violations(&late);
+}
+
 /// catches: 19-pinned-memory-released-in-use
 #[test]
 fn pinned_memory_that_a_stream_uses_is_not_given_out_again() {

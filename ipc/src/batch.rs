@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use transship_core::{Device, Manifest, RawMemory, Result, SharedOwner, Tensor, TensorTree};
 
+use crate::error::{IpcError, broken};
 use crate::received::Received;
 use crate::ring::{Lease, Ring};
 
@@ -18,14 +19,20 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch in `slot` of `ring`, which has the chunk of `manifest` at its start; `None` if there is no such slot.
-    pub(crate) fn new(number: u64, manifest: Manifest, ring: &Arc<Ring>, slot: usize) -> Option<Self> {
-        let start = RawMemory::new(ring.address(slot)?, ring.slot_bytes(), ring.kind());
+    /// The batch in `slot` of `ring`, which has the chunk of `manifest` at its start.
+    pub(crate) fn new(
+        number: u64,
+        manifest: Manifest,
+        ring: &Arc<Ring>,
+        slot: usize,
+    ) -> std::result::Result<Self, IpcError> {
+        let address = ring.address(slot).ok_or_else(|| broken("there is no such slot"))?;
+        let start = RawMemory::new(address, ring.slot_bytes(), ring.kind());
         let owner = SharedOwner::new(Lease::new(ring, slot), &Device::host());
         // SAFETY: the chunk lies in the slot (`Peer::batch`), which is mapped, and locked for the driver of its kind, until the lease that `owner` has is dropped. It
         // was made of zeros. No reference points there (`Mapping`).
-        let received = unsafe { Received::new(manifest, owner, start) };
-        Some(Self { number, ring: Arc::clone(ring), received })
+        let memory = unsafe { owner.shared_memory(start)? };
+        Ok(Self { number, ring: Arc::clone(ring), received: Received::new(manifest, memory) })
     }
 
     /// The number that it was asked for by.

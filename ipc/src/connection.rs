@@ -27,7 +27,8 @@ impl Connection {
     /// Copies `tree`, all of which lies on the host or on one device, into memory there that both processes share, and hands it over. Waits until it is copied, behind all
     /// work that its tensors wait for, and not for the importer. `tree` is not used any more then.
     ///
-    /// Devices of CUDA can share memory. Each importer has a pool of its own on each device, apart from all other memory of this process; it keeps what was freed, for the trees
+    /// Memory of the host that the importer has given back is used again for trees of the same size, four pieces of it at most: it stays with both processes until a tree of
+    /// another size comes, or this goes. Devices of CUDA can share memory. Each importer has a pool of its own on each device, apart from all other memory of this process; it keeps what was freed, for the trees
     /// to come, until this and the last tree have gone.
     ///
     /// # Errors
@@ -40,12 +41,13 @@ impl Connection {
             return Err(IpcError::PeerGone);
         }
         let packing = Packing::new(tree)?;
+        let piece = |bytes| self.ledger.piece(bytes);
         let packed = match packing.device().is_host() {
-            true => packing.into_shared_memory()?,
+            true => packing.into_shared_memory(piece)?,
             false => {
                 let tell = |pool, uuid, descriptor| self.ledger.tell_pool(pool, uuid, &descriptor);
                 let (number, pool) = self.pools.of(packing.device(), tell)?;
-                packing.into_pool(number, &*pool)?
+                packing.into_pool(number, &*pool, piece)?
             }
         };
         Ok(Offer::new(&self.ledger, self.ledger.lend(packed)?))

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use transship_core::backend::{ImportedPool, MemoryName};
 use transship_core::{
-    Device, Layout, Manifest, MemoryKind, RawMemory, Registered, Result, SharedOwner, Tensor, TensorTree,
+    Device, Layout, Manifest, MemoryKind, RawMemory, Result, SharedOwner, Tensor, TensorTree,
 };
 
 use crate::error::{IpcError, broken};
 use crate::loan::Loan;
-use crate::locked::lock_for;
+use crate::mapped_piece::{MappedPiece, MappedPieces};
 use crate::mapping::Mapping;
 use crate::packed::bytes_of_both;
 use crate::received::Received;
@@ -27,17 +27,17 @@ pub struct Imported {
     received: Received,
 }
 
-/// Unmapped before the exporter is told.
-struct Memory {
-    mapping: Mapping,
+/// What tensors own. Dropped, the memory is free for a tree to come before the exporter is told.
+struct Held {
+    piece: Option<MappedPiece>,
+    pieces: Arc<MappedPieces>,
     _loan: Loan,
 }
 
-/// What tensors own.
-struct Held {
-    /// What keeps the memory page-locked. Nothing is read through it.
-    _registered: Option<Registered>,
-    _memory: Arc<Memory>,
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.piece.take().into_iter().for_each(|piece| self.pieces.put(piece));
+    }
 }
 
 impl Imported {
@@ -47,6 +47,7 @@ impl Imported {
         memory: &OwnedFd,
         sizes: [u64; 2],
         device: &Device,
+        (pieces, last): (&Arc<MappedPieces>, &mut LastManifest),
     ) -> std::result::Result<Self, IpcError> {
         let [chunk_bytes, manifest_bytes] = sizes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let bytes = bytes_of_both(chunk_bytes, manifest_bytes);
@@ -54,17 +55,17 @@ impl Imported {
         if manifest_bytes > LARGEST_MANIFEST {
             return Err(broken("a manifest is larger than any"));
         }
-        let memory = Arc::new(Memory { mapping: Mapping::of(memory, bytes)?, _loan: loan });
-        let manifest = manifest(&memory.mapping, chunk_bytes, manifest_bytes)?;
+        let mut piece = pieces.take(memory, bytes)?;
+        let manifest = last.read(&piece.mapping, chunk_bytes, manifest_bytes)?;
         check_chunk(&manifest, chunk_bytes)?;
-        let registered = lock_for(device, &memory.mapping, Arc::clone(&memory))?;
-        let kind = registered.as_ref().map_or(MemoryKind::Pageable, Registered::memory_kind);
-        let start = memory.mapping.at(0, chunk_bytes).ok_or_else(|| broken("a tree lies nowhere"))?;
+        let kind = piece.lock_for(device)?;
+        let start = piece.mapping.at(0, chunk_bytes).ok_or_else(|| broken("a tree lies nowhere"))?;
         let chunk = RawMemory::new(start.as_ptr().expose_provenance() as u64, chunk_bytes, kind);
-        let held = Held { _registered: registered, _memory: memory };
+        let held = Held { piece: Some(piece), pieces: Arc::clone(pieces), _loan: loan };
         let owner = SharedOwner::new(held, &Device::host());
         // SAFETY: the chunk is mapped, and locked for the driver of its kind, until `held` is dropped. Its memory was made of zeros. No reference points there (`Mapping`).
-        Ok(Self { received: unsafe { Received::new(manifest, owner, chunk) } })
+        let chunk = unsafe { owner.shared_memory(chunk)? };
+        Ok(Self { received: Received::new(manifest, chunk) })
     }
 
     /// What lies in memory of `pool`, a pool of `device`: `memory` has the name of that, and a manifest behind it, of so many bytes.
@@ -72,11 +73,11 @@ impl Imported {
         loan: Loan,
         memory: &OwnedFd,
         sizes: [u64; 2],
-        pool: &dyn ImportedPool,
-        device: &Device,
+        (pool, device): (&dyn ImportedPool, &Device),
+        (pieces, last): (&Arc<MappedPieces>, &mut LastManifest),
     ) -> std::result::Result<Self, IpcError> {
         let [chunk_bytes, manifest_bytes] = sizes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let (name, manifest) = name_and_manifest(memory, chunk_bytes, manifest_bytes)?;
+        let (name, manifest) = name_and_manifest(memory, chunk_bytes, manifest_bytes, pieces, last)?;
         let chunk = pool.import(&name, Box::new(loan))?;
         let address = chunk.address();
         let end = address.checked_add(chunk_bytes as u64);
@@ -88,7 +89,7 @@ impl Imported {
         let owner = SharedOwner::new(chunk, device);
         // SAFETY: each piece lies in the chunk of its manifest (`Manifest::from_bytes`), whose end was looked at above, and by `tensors` again. The memory is there until `owner` is
         // dropped (`PeerMemory`). The exporter does not write to it meanwhile; one that does changes bytes of the device, where no reference points.
-        let tensors = unsafe { owner.tensors(pieces(&manifest, address)?)? };
+        let tensors = unsafe { owner.tensors(places(&manifest, address)?)? };
         Ok(Self { received: Received::on_device(manifest, tensors) })
     }
 
@@ -121,34 +122,55 @@ fn name_and_manifest(
     memory: &OwnedFd,
     chunk_bytes: usize,
     manifest_bytes: usize,
+    pieces: &MappedPieces,
+    last: &mut LastManifest,
 ) -> std::result::Result<(MemoryName, Manifest), IpcError> {
     let bytes = bytes_of_both(size_of::<MemoryName>(), manifest_bytes);
     let bytes = bytes.filter(|_| manifest_bytes <= LARGEST_MANIFEST);
     let bytes = bytes.ok_or_else(|| broken("a manifest is larger than any"))?;
-    let mapping = Mapping::of(memory, bytes)?;
+    let piece = pieces.take(memory, bytes)?;
+    let mapping = &piece.mapping;
     let name = mapping.copy(0, size_of::<MemoryName>()).and_then(|name| name.try_into().ok());
     let name = name.ok_or_else(|| broken("a tree has no name"))?;
-    let manifest = manifest(&mapping, size_of::<MemoryName>(), manifest_bytes)?;
+    let manifest = last.read(mapping, size_of::<MemoryName>(), manifest_bytes)?;
     check_chunk(&manifest, chunk_bytes)?;
+    pieces.put(piece);
     Ok((name, manifest))
 }
 
 /// Where each tensor lies in the chunk at `start`.
-fn pieces(manifest: &Manifest, start: u64) -> Result<Vec<(RawMemory, Layout)>> {
-    let mut pieces = Vec::with_capacity(manifest.len());
+fn places(manifest: &Manifest, start: u64) -> Result<Vec<(RawMemory, Layout)>> {
+    let mut places = Vec::with_capacity(manifest.len());
     manifest.for_each_leaf(|leaf| {
         let address = start.saturating_add(leaf.offset() as u64);
         let memory = RawMemory::new(address, leaf.layout().span(), MemoryKind::Device);
-        pieces.push((memory, leaf.layout().clone()));
+        places.push((memory, leaf.layout().clone()));
         Ok(())
     })?;
-    Ok(pieces)
+    Ok(places)
 }
 
-/// The manifest at `at`, which is copied before it is looked at.
-fn manifest(mapping: &Mapping, at: usize, bytes: usize) -> std::result::Result<Manifest, IpcError> {
-    let manifest = mapping.copy(at, bytes).ok_or_else(|| broken("a manifest does not lie in its memory"))?;
-    Manifest::from_bytes(manifest).map_err(|_| broken("a manifest is none"))
+/// The manifest of the tree before: mostly the next one has the same, and need not be checked.
+#[derive(Default)]
+pub(crate) struct LastManifest(Option<Manifest>);
+
+impl LastManifest {
+    /// The manifest at `at`, which is copied before it is looked at.
+    fn read(
+        &mut self,
+        mapping: &Mapping,
+        at: usize,
+        bytes: usize,
+    ) -> std::result::Result<Manifest, IpcError> {
+        let copy = mapping.copy(at, bytes).ok_or_else(|| broken("a manifest does not lie in its memory"))?;
+        match &self.0 {
+            Some(last) if last.to_bytes() == copy => Ok(last.clone()),
+            _ => {
+                let manifest = Manifest::from_bytes(copy).map_err(|_| broken("a manifest is none"))?;
+                Ok(self.0.insert(manifest).clone())
+            }
+        }
+    }
 }
 
 /// Fails unless all tensors lie in one chunk of so many bytes.

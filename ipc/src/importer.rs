@@ -12,9 +12,10 @@ use rustix::process::{Pid, getpid};
 use transship_core::Device;
 
 use crate::error::{IpcError, Named, broken};
-use crate::imported::Imported;
+use crate::imported::{Imported, LastManifest};
 use crate::listener::connect_to;
 use crate::loan::Loan;
+use crate::mapped_piece::MappedPieces;
 use crate::pools::{Imported as Pools, uuid as uuid_of};
 use crate::socket::hear_all_now;
 use crate::wire::Message;
@@ -26,6 +27,8 @@ pub struct Importer {
     socket: Arc<OwnedFd>,
     device: Device,
     pools: Pools,
+    pieces: Arc<MappedPieces>,
+    last: LastManifest,
     has_ended: bool,
     process: Pid,
 }
@@ -40,7 +43,8 @@ impl Importer {
     pub fn connect(path: impl AsRef<Path>, device: &Device) -> Result<Self, IpcError> {
         let socket = Arc::new(connect_to(path.as_ref())?);
         let (device, pools) = (device.clone(), Pools::default());
-        Ok(Self { socket, device, pools, has_ended: false, process: getpid() })
+        let (pieces, last) = (MappedPieces::new(), LastManifest::default());
+        Ok(Self { socket, device, pools, pieces, last, has_ended: false, process: getpid() })
     }
 
     /// The next tree, `None` once the exporter has said that there will be no more, and after the connection has ended. Waits for at most `limit`.
@@ -67,6 +71,7 @@ impl Importer {
     /// Takes no more trees. What has come and was not looked at is given back; tensors still say over the other direction that they have gone.
     fn end(&mut self) {
         self.has_ended = true;
+        self.pieces.close();
         let _ = shutdown(&*self.socket, Shutdown::Read);
         while let Ok(Some((message, _))) = hear_all_now(&self.socket) {
             if let Message::Offer { ticket, .. } | Message::OfferInPool { ticket, .. } = message {
@@ -80,12 +85,14 @@ impl Importer {
             match self.hear_message(until, limit)? {
                 (Message::Offer { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
                     let (loan, sizes) = (Loan::new(&self.socket, ticket), [chunk_bytes, manifest_bytes]);
-                    return Imported::new(loan, &memory, sizes, &self.device).map(Some);
+                    let kept = (&self.pieces, &mut self.last);
+                    return Imported::new(loan, &memory, sizes, &self.device, kept).map(Some);
                 }
                 (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes }, Some(memory)) => {
                     let (loan, sizes) = (Loan::new(&self.socket, ticket), [chunk_bytes, manifest_bytes]);
                     let pool = self.pools.get(pool, &self.device)?;
-                    return Imported::on_device(loan, &memory, sizes, &*pool, &self.device).map(Some);
+                    let kept = (&self.pieces, &mut self.last);
+                    return Imported::on_device(loan, &memory, sizes, (&*pool, &self.device), kept).map(Some);
                 }
                 (Message::Pool { pool, uuid }, Some(descriptor)) => {
                     self.pools.add(pool, uuid_of(uuid), descriptor)?;

@@ -17,6 +17,7 @@ use crate::bell::Bell;
 use crate::error::{IpcError, Named, broken};
 use crate::packed::Packed;
 use crate::pools::words;
+use crate::shared_piece::{FreePieces, MOST_KEPT, SharedPiece};
 use crate::socket::{hear_now, tell, tell_with};
 use crate::wire::{MOST_SLOTS, Message};
 
@@ -33,10 +34,19 @@ pub(crate) struct Ledger {
 #[derive(Default)]
 struct Trees {
     next: u64,
-    /// The importer has these, or will find them on its socket. What lies on a device is freed behind its use there.
-    lent: BTreeMap<u64, Option<Arc<dyn PeerMemory>>>,
+    /// The importer has these, or will find them on its socket.
+    lent: BTreeMap<u64, Lent>,
+    free: FreePieces,
     is_closed: bool,
     has_gone: bool,
+}
+
+/// The memory of a tree.
+struct Lent {
+    /// What lies on a device is freed behind its use there.
+    _chunk: Option<Arc<dyn PeerMemory>>,
+    /// What is kept for the trees to come.
+    piece: Option<Arc<SharedPiece>>,
 }
 
 impl Ledger {
@@ -69,16 +79,26 @@ impl Ledger {
         tell_with(&self.socket, Message::Pool { pool, uuid: words(uuid) }, descriptor)
     }
 
+    /// Memory for a tree, of so many bytes: what a tree has lain in that is back, or new memory.
+    pub(crate) fn piece(&self, bytes: usize) -> Result<Arc<SharedPiece>, IpcError> {
+        // What a forked process would use again, its parent uses too.
+        let kept = if getpid() == self.process { self.trees().free.take(bytes) } else { Err(Vec::new()) };
+        kept.or_else(|others| {
+            drop(others);
+            Ok(Arc::new(SharedPiece::new(bytes)?))
+        })
+    }
+
     /// Hands over a tree. Gives its ticket.
     pub(crate) fn lend(&self, packed: Packed) -> Result<u64, IpcError> {
         let (chunk_bytes, manifest_bytes) = (packed.chunk_bytes as u64, packed.manifest_bytes as u64);
         let (pool, chunk) = packed.on_device.map(|there| (there.pool, there.chunk)).unzip();
-        let ticket = self.new_ticket(chunk)?;
+        let ticket = self.new_ticket(chunk, &packed.piece)?;
         let offer = match pool {
             None => Message::Offer { ticket, chunk_bytes, manifest_bytes },
             Some(pool) => Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes },
         };
-        match tell_with(&self.socket, offer, &packed.memory) {
+        match tell_with(&self.socket, offer, &packed.piece.descriptor) {
             Ok(()) => Ok(ticket),
             Err(error) => {
                 self.take_back(ticket);
@@ -112,11 +132,19 @@ impl Ledger {
             return;
         }
         let _ = tell(&self.socket, Message::Over);
-        self.trees().is_closed = true;
+        let mut trees = self.trees();
+        trees.is_closed = true;
+        let free = std::mem::take(&mut trees.free);
+        drop(trees);
+        drop(free);
         self.bell.ring();
     }
 
-    fn new_ticket(&self, chunk: Option<Arc<dyn PeerMemory>>) -> Result<u64, IpcError> {
+    fn new_ticket(
+        &self,
+        chunk: Option<Arc<dyn PeerMemory>>,
+        piece: &Arc<SharedPiece>,
+    ) -> Result<u64, IpcError> {
         let mut trees = self.trees();
         if trees.has_gone {
             return Err(IpcError::PeerGone);
@@ -127,7 +155,9 @@ impl Ledger {
         }
         let ticket = trees.next;
         trees.next += 1;
-        trees.lent.insert(ticket, chunk);
+        let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.piece.is_some()).count();
+        let piece_to_keep = (kept < MOST_KEPT).then(|| Arc::clone(piece));
+        trees.lent.insert(ticket, Lent { _chunk: chunk, piece: piece_to_keep });
         Ok(ticket)
     }
 
@@ -137,17 +167,23 @@ impl Ledger {
         let _ = shutdown(&self.socket, Shutdown::Both);
         let mut trees = self.trees();
         trees.has_gone = true;
-        let lent = std::mem::take(&mut trees.lent);
+        let memory = (std::mem::take(&mut trees.lent), std::mem::take(&mut trees.free));
         drop(trees);
-        drop(lent);
+        drop(memory);
         self.changed.notify_all();
     }
 
     /// `false` if it was not lent.
     fn take_back(&self, ticket: u64) -> bool {
-        // The memory is freed without the lock.
-        let chunk = self.trees().lent.remove(&ticket);
-        chunk.is_some()
+        let mut trees = self.trees();
+        let Some(mut lent) = trees.lent.remove(&ticket) else { return false };
+        if let Some(piece) = lent.piece.take_if(|_| !trees.is_closed) {
+            trees.free.put(piece);
+        }
+        drop(trees);
+        // Memory is freed without the lock.
+        drop(lent);
+        true
     }
 
     fn is_wanted(&self) -> bool {

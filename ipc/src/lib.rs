@@ -129,6 +129,8 @@ mod loan;
 #[cfg(target_os = "linux")]
 mod locked;
 #[cfg(target_os = "linux")]
+mod mapped_piece;
+#[cfg(target_os = "linux")]
 mod mapping;
 #[cfg(target_os = "linux")]
 mod offer;
@@ -146,6 +148,8 @@ mod received;
 mod ring;
 #[cfg(target_os = "linux")]
 mod schedule;
+#[cfg(target_os = "linux")]
+mod shared_piece;
 #[cfg(target_os = "linux")]
 mod slot_memory;
 #[cfg(target_os = "linux")]

@@ -14,10 +14,22 @@ use crate::error::{IpcError, Named, broken};
 /// Nobody can make the memory smaller, which would kill who touches it, nor larger.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+/// Memory of up to so many bytes is mapped with all of its pages by one call of the system, which spares a fault for each page that is touched.
+const MOST_AT_ONCE: usize = 1 << 20;
+
 /// A mapping of shared memory, which another process may write at any time: no reference ever points there.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// Of memory that another process has sent.
+    file: Option<FileId>,
+}
+
+/// Tells memory that is mapped from all other memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
 }
 
 // SAFETY: it is an address and a size; who reads or writes there does so through raw pointers.
@@ -39,23 +51,38 @@ impl Mapping {
 
     /// Memory that another process has sent, of so many bytes. Fails unless it has them for good.
     pub(crate) fn of(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
+        let file = Self::check(&memory, bytes)?;
+        let mut mapping = Self::map(memory, bytes)?;
+        mapping.file = Some(file);
+        Ok(mapping)
+    }
+
+    /// Which memory that is. Fails unless it has so many bytes for good.
+    pub(crate) fn check(memory: impl AsFd, bytes: usize) -> Result<FileId, IpcError> {
         let seals = fcntl_get_seals(&memory).map_err(|_| broken("the descriptor is of no shared memory"))?;
         if !seals.contains(SEALS) {
             return Err(broken("the memory can be made smaller"));
         }
-        let size = fstat(&memory).named("the size of shared memory")?.st_size;
-        if usize::try_from(size) != Ok(bytes) {
+        let stat = fstat(&memory).named("the size of shared memory")?;
+        if usize::try_from(stat.st_size) != Ok(bytes) {
             return Err(broken("the memory has another size"));
         }
-        Self::map(memory, bytes)
+        Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
     fn map(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // The threads that copy make the pages of much memory, together.
+        let flags = if bytes <= MOST_AT_ONCE { MapFlags::POPULATE } else { MapFlags::empty() };
         // SAFETY: a new mapping at an address that the system chooses touches no other memory.
-        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memory, 0) };
+        let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED | flags, memory, 0) };
         let start = NonNull::new(start.named("mapping shared memory")?.cast());
-        Ok(Self { start: start.ok_or_else(|| broken("the memory lies nowhere"))?, bytes })
+        Ok(Self { start: start.ok_or_else(|| broken("the memory lies nowhere"))?, bytes, file: None })
+    }
+
+    /// Which memory that is, if another process has sent it.
+    pub(crate) fn file(&self) -> Option<FileId> {
+        self.file
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -1,18 +1,16 @@
 //! A tree in one piece of memory, of the host or of a device, that another process can have.
 
-use std::collections::HashSet;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::param::page_size;
 use transship_core::backend::{PeerMemory, SharedPool};
 use transship_core::{
-    Alignment, CopyOptions, Device, DeviceId, Error, Manifest, MemoryKind, RawMemory, Result, SharedOwner,
-    Tensor, TensorTree, for_each_path, start_copy_into,
+    Alignment, CopyOptions, Device, DeviceId, Error, Layout, Manifest, MemoryKind, RawMemory, Result,
+    SharedOwner, Tensor, TensorTree, start_copy_into,
 };
 
 use crate::error::IpcError;
-use crate::mapping::Mapping;
+use crate::shared_piece::SharedPiece;
 
 /// How tensors in a chunk are aligned: to lines of the caches.
 pub(crate) const ALIGNMENT: Alignment = match Alignment::new(64) {
@@ -25,7 +23,7 @@ pub(crate) struct Packed {
     pub(crate) chunk_bytes: usize,
     pub(crate) manifest_bytes: usize,
     /// Of the host: the chunk and the manifest, or the name of the chunk and the manifest.
-    pub(crate) memory: OwnedFd,
+    pub(crate) piece: Arc<SharedPiece>,
     /// Where the chunk lies, if not there.
     pub(crate) on_device: Option<OnDevice>,
 }
@@ -45,23 +43,16 @@ pub(crate) fn bytes_of_both(chunk: usize, manifest: usize) -> Option<usize> {
 /// The tensors of a tree, and where they are to lie.
 pub(crate) struct Packing {
     manifest: Manifest,
-    /// In the order of the manifest.
-    tensors: Vec<Tensor>,
+    /// With the offset of each in the chunk.
+    tensors: Vec<(usize, Tensor)>,
     /// Where they lie now.
     device: Device,
 }
 
 impl Packing {
     pub(crate) fn new<S: TensorTree + ?Sized>(tree: &S) -> std::result::Result<Self, IpcError> {
-        let manifest = Manifest::packed(tree, ALIGNMENT)?;
-        let mut tensors = Vec::new();
-        for_each_path(tree, |path, tensor| {
-            tensors.push((path.to_string(), tensor.clone()));
-            Ok(())
-        })?;
-        tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let device = device_of(&tensors)?;
-        let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
+        let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
+        let device = device_of(&manifest, &tensors)?;
         Ok(Self { manifest, tensors, device })
     }
 
@@ -70,18 +61,22 @@ impl Packing {
         &self.device
     }
 
-    /// Copies it into new memory of the host. Waits until that is done.
-    pub(crate) fn into_shared_memory(self) -> std::result::Result<Packed, IpcError> {
+    /// Copies it into memory of the host, which `piece` gives, by its size. Waits until that is done.
+    pub(crate) fn into_shared_memory(
+        self,
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
+    ) -> std::result::Result<Packed, IpcError> {
         let chunk_bytes = chunk(&self.manifest);
-        let (mapping, memory) = self.beside_manifest(chunk_bytes)?;
-        let start = mapping.at(0, chunk_bytes).ok_or_else(too_large)?;
+        let piece = self.beside_manifest(chunk_bytes, piece)?;
+        let start = piece.mapping.at(0, chunk_bytes).ok_or_else(too_large)?;
         let address = start.as_ptr().expose_provenance() as u64;
         let raw = RawMemory::new(address, chunk_bytes, MemoryKind::Pageable);
-        let owner = SharedOwner::new(mapping, &Device::host());
+        let owner = SharedOwner::new(Arc::clone(&piece.mapping), &Device::host());
         let manifest_bytes = self.manifest.to_bytes().len();
-        // SAFETY: the memory is mapped, and was made of zeros, until `owner` is dropped. No other process has its descriptor yet, and nothing else of this one writes there.
+        // SAFETY: the memory is mapped, and was made of zeros, until `owner` is dropped. Nothing else of this process writes there: `piece` gives what no tree lies in. No other
+        // process has it, or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`).
         unsafe { self.copy(&owner, raw)? };
-        Ok(Packed { chunk_bytes, manifest_bytes, memory, on_device: None })
+        Ok(Packed { chunk_bytes, manifest_bytes, piece, on_device: None })
     }
 
     /// Copies it, within its device, into new memory of a pool. Waits until that is done.
@@ -89,10 +84,11 @@ impl Packing {
         self,
         pool: u64,
         memory: &dyn SharedPool,
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
     ) -> std::result::Result<Packed, IpcError> {
         let (name, chunk_memory) = memory.allocate(chunk(&self.manifest))?;
-        let (mapping, memory) = self.beside_manifest(name.len())?;
-        if !mapping.write(0, &name) {
+        let piece = self.beside_manifest(name.len(), piece)?;
+        if !piece.mapping.write(0, &name) {
             return Err(too_large().into());
         }
         let chunk_memory: Arc<dyn PeerMemory> = Arc::from(chunk_memory);
@@ -102,15 +98,18 @@ impl Packing {
         // SAFETY: the memory is there until `owner` is dropped (`PeerMemory`). No other process knows its name yet, and nothing else of this one uses it.
         unsafe { self.copy(&owner, raw)? };
         let on_device = Some(OnDevice { pool, chunk: chunk_memory });
-        Ok(Packed { chunk_bytes, manifest_bytes, memory, on_device })
+        Ok(Packed { chunk_bytes, manifest_bytes, piece, on_device })
     }
 
-    /// New shared memory, with the manifest behind so many bytes.
-    fn beside_manifest(&self, bytes: usize) -> std::result::Result<(Mapping, OwnedFd), IpcError> {
+    /// Shared memory, with the manifest behind so many bytes.
+    fn beside_manifest(
+        &self,
+        bytes: usize,
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
+    ) -> std::result::Result<Arc<SharedPiece>, IpcError> {
         let manifest = self.manifest.to_bytes();
-        let both = bytes_of_both(bytes, manifest.len()).ok_or_else(too_large)?;
-        let (mapping, memory) = Mapping::new("transship-tree", both)?;
-        if mapping.write(bytes, manifest) { Ok((mapping, memory)) } else { Err(too_large().into()) }
+        let piece = piece(bytes_of_both(bytes, manifest.len()).ok_or_else(too_large)?)?;
+        if piece.mapping.write(bytes, manifest) { Ok(piece) } else { Err(too_large().into()) }
     }
 
     /// Copies each tensor to where the manifest says that it lies.
@@ -119,17 +118,11 @@ impl Packing {
     ///
     /// As [`SharedOwner::parts_mut`], for `memory`.
     unsafe fn copy(self, owner: &SharedOwner, memory: RawMemory) -> Result<()> {
-        let (mut seen, mut sources, mut parts) = (HashSet::new(), Vec::new(), Vec::new());
-        let mut tensors = self.tensors.into_iter();
-        self.manifest.for_each_leaf(|leaf| {
-            let source = tensors.next();
-            // Tensors over the same memory share theirs.
-            if leaf.chunk().is_some() && seen.insert(leaf.offset()) {
-                parts.push((leaf.offset(), leaf.layout().clone()));
-                sources.extend(source);
-            }
-            Ok(())
-        })?;
+        let (mut sources, mut parts) = (Vec::new(), Vec::new());
+        for (offset, tensor) in self.tensors {
+            parts.push((offset, Layout::contiguous(tensor.dtype(), tensor.shape())?));
+            sources.push(tensor);
+        }
         // SAFETY: the caller's promise.
         let into = unsafe { owner.parts_mut(memory, parts)? };
         start_copy_into(sources, into, CopyOptions::default())?.wait()?;
@@ -143,20 +136,33 @@ fn chunk(manifest: &Manifest) -> usize {
 }
 
 /// The host, if none of them has elements.
-fn device_of(tensors: &[(String, Tensor)]) -> std::result::Result<Device, IpcError> {
+fn device_of(manifest: &Manifest, tensors: &[(usize, Tensor)]) -> std::result::Result<Device, IpcError> {
     let mut own: Option<Device> = None;
-    for (path, tensor) in tensors.iter().filter(|(_, tensor)| tensor.nbytes() > 0) {
+    for (offset, tensor) in tensors {
         let device = tensor.device()?;
         match &own {
             None => own = Some(device),
             Some(own) if own.id() == device.id() => {}
             Some(own) => {
-                let (path, other, own) = (path.clone(), device.id(), own.id());
+                let (path, other, own) = (path_at(manifest, *offset)?, device.id(), own.id());
                 return Err(IpcError::SeveralDevices { path, other, own });
             }
         }
     }
     Ok(own.unwrap_or_else(Device::host))
+}
+
+/// Of the first tensor there.
+#[cold]
+fn path_at(manifest: &Manifest, offset: usize) -> Result<String> {
+    let mut path = None;
+    manifest.for_each_leaf(|leaf| {
+        if path.is_none() && leaf.chunk().is_some() && leaf.offset() == offset {
+            path = Some(leaf.path().to_owned());
+        }
+        Ok(())
+    })?;
+    Ok(path.unwrap_or_default())
 }
 
 #[cold]

@@ -195,8 +195,7 @@ impl Peer {
         if end > at {
             return Err(broken("a batch does not fit into its slot"));
         }
-        let batch = Batch::new(task.number, manifest, &self.ring, slot);
-        batch.ok_or_else(|| broken("there is no such slot"))
+        Batch::new(task.number, manifest, &self.ring, slot)
     }
 
     fn set(&mut self, slot: usize, to: Slot) {

@@ -1,6 +1,6 @@
 //! Tensors that another process has written.
 
-use transship_core::{Error, Manifest, ManifestLeaf, RawMemory, Result, SharedOwner, Tensor, TensorTree};
+use transship_core::{Error, Manifest, ManifestLeaf, Result, SharedMemory, Tensor, TensorTree};
 
 /// The tensors of a manifest.
 pub(crate) struct Received {
@@ -10,7 +10,7 @@ pub(crate) struct Received {
 
 enum Tensors {
     /// In one chunk of memory that another process can write to: they are copied, and read in no other way.
-    Shared { owner: SharedOwner, chunk: RawMemory },
+    Shared(SharedMemory),
     /// These, in the order of the manifest.
     There(Vec<Tensor>),
 }
@@ -21,11 +21,9 @@ impl Received {
         Self { manifest, tensors: Tensors::There(tensors) }
     }
 
-    /// # Safety
-    ///
-    /// `chunk` is memory as [`SharedOwner::tensor_over_shared`] asks for, until `owner` is dropped. `manifest` has no other chunk, and that is not larger.
-    pub(crate) unsafe fn new(manifest: Manifest, owner: SharedOwner, chunk: RawMemory) -> Self {
-        Self { manifest, tensors: Tensors::Shared { owner, chunk } }
+    /// What another process has in memory of the host. The only chunk of `manifest` begins where `memory` does.
+    pub(crate) fn new(manifest: Manifest, memory: SharedMemory) -> Self {
+        Self { manifest, tensors: Tensors::Shared(memory) }
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -53,12 +51,7 @@ impl Received {
                 let tensor = number.and_then(|number| tensors.get(number)).cloned();
                 tensor.ok_or(Error::TreeChanged { first: self.manifest.len(), second: tensors.len() })
             }
-            Tensors::Shared { owner, chunk } => {
-                let address = chunk.address.saturating_add(leaf.offset() as u64);
-                let memory = RawMemory::new(address, leaf.layout().span(), chunk.kind);
-                // SAFETY: the leaf lies in the chunk of its manifest (`Manifest::from_bytes`), and that in the memory which `owner` keeps (`new`).
-                unsafe { owner.tensor_over_shared(memory, leaf.layout().clone()) }
-            }
+            Tensors::Shared(memory) => memory.tensor(leaf.offset(), leaf.layout().clone()),
         }
     }
 }

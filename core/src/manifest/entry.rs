@@ -1,29 +1,90 @@
 //! The tensors of a structure, in the order of their paths: that of maps differs from process to process.
 
 use crate::error::Result;
-use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
-use crate::tree::paths::for_each_path;
+use crate::tree::paths::for_each_printed_path;
 use crate::tree::tensor_tree::TensorTree;
 
-/// One tensor, with what `keep` wants to know of it.
-pub(crate) struct Entry<T> {
-    pub(crate) path: String,
-    pub(crate) layout: Layout,
-    pub(crate) kept: T,
+/// All tensors of a structure, each with what somebody wants to know of it.
+pub(crate) struct Entries<T> {
+    /// All of them, one behind the other.
+    paths: String,
+    /// Where each ends; as `kept` in the order in which they are shown.
+    ends: Vec<usize>,
+    kept: Vec<T>,
+    /// By path.
+    order: Vec<Key>,
 }
 
-/// All tensors of `tree`. Those of the same path stay in the order in which they are shown.
+/// What tells most paths apart, and the number of the tensor.
+struct Key {
+    letters: u64,
+    number: usize,
+}
+
+/// All tensors of `tree`, with what `keep` makes of each.
 pub(crate) fn entries<S: TensorTree + ?Sized, T>(
     tree: &S,
     mut keep: impl FnMut(&Tensor) -> Result<T>,
-) -> Result<Vec<Entry<T>>> {
-    let mut entries = Vec::new();
-    for_each_path(tree, |path, tensor| {
-        let (path, layout) = (path.to_string(), tensor.layout().clone());
-        entries.push(Entry { path, layout, kept: keep(tensor)? });
+) -> Result<Entries<T>> {
+    let (mut paths, mut ends, mut kept) = (String::new(), Vec::new(), Vec::new());
+    for_each_printed_path(tree, |path, tensor| {
+        paths.push_str(path);
+        ends.push(paths.len());
+        kept.push(keep(tensor)?);
         Ok(())
     })?;
-    entries.sort_by(|one, other| one.path.cmp(&other.path));
+    let mut entries = Entries { paths, ends, kept, order: Vec::new() };
+    entries.order = entries.sorted();
     Ok(entries)
+}
+
+impl<T> Entries<T> {
+    /// By their paths, each with its number among those that are shown. Those of the same path stay in the order in which they are shown.
+    pub(crate) fn by_path(&self) -> impl Iterator<Item = (usize, &str, &T)> {
+        self.order
+            .iter()
+            .filter_map(|Key { number, .. }| Some((*number, self.path(*number), self.kept.get(*number)?)))
+    }
+
+    /// What was kept, in the order in which they are shown.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = &T> {
+        self.kept.iter()
+    }
+
+    /// What was kept, by path.
+    pub(crate) fn into_by_path(self) -> impl Iterator<Item = T> {
+        let mut kept: Vec<Option<T>> = self.kept.into_iter().map(Some).collect();
+        self.order.into_iter().filter_map(move |key| kept.get_mut(key.number)?.take())
+    }
+
+    fn path(&self, number: usize) -> &str {
+        let start = number.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        let path = self.ends.get(number).and_then(|end| self.paths.get(start..*end));
+        path.unwrap_or_default()
+    }
+
+    fn sorted(&self) -> Vec<Key> {
+        let first = self.path(0).as_bytes();
+        let numbers = 0..self.kept.len();
+        let shared = numbers.clone().fold(first.len(), |shared, number| {
+            let both = first.iter().take(shared).zip(self.path(number).as_bytes());
+            both.take_while(|(one, other)| one == other).count()
+        });
+        let key = |number| Key { letters: letters(self.path(number).as_bytes().iter().skip(shared)), number };
+        let mut order: Vec<Key> = numbers.map(key).collect();
+        order.sort_unstable_by(|one, other| {
+            let by_path = || self.path(one.number).cmp(self.path(other.number));
+            let order = one.letters.cmp(&other.letters).then_with(by_path);
+            order.then(one.number.cmp(&other.number))
+        });
+        order
+    }
+}
+
+/// The first eight bytes, which are in order as they are. Where there are fewer, zeros: that may be equal, and is never the wrong way round.
+fn letters<'a>(path: impl Iterator<Item = &'a u8>) -> u64 {
+    let mut letters = [0; 8];
+    letters.iter_mut().zip(path).for_each(|(letter, byte)| *letter = *byte);
+    u64::from_be_bytes(letters)
 }

@@ -26,24 +26,66 @@ impl Manifest {
     ///
     /// [`Error::TooLarge`] if the chunk is larger than any memory; as [`of`](Self::of).
     pub fn packed<S: TensorTree + ?Sized>(tree: &S, alignment: Alignment) -> Result<Self> {
-        let entries = entries(tree, leaf_of)?;
-        let leaves: Vec<Leaf> = entries.iter().map(|entry| entry.kept).collect();
+        Ok(Self::packed_with_tensors(tree, alignment)?.0)
+    }
+
+    /// The same, and what is to be copied for it: the tensors that have elements, each with its offset in the chunk. Of those that share a place there it
+    /// is the first one.
+    ///
+    /// ```
+    /// use transship_core::{Alignment, Manifest, Tensor};
+    ///
+    /// let bias = Tensor::from(vec![1_u8, 2]);
+    /// let tree = vec![bias.clone(), Tensor::from(vec![3_u8]), bias];
+    /// let (manifest, tensors) = Manifest::packed_with_tensors(&tree, Alignment::ONE)?;
+    /// let places: Vec<_> = tensors.iter().map(|(offset, tensor)| (*offset, tensor.nbytes())).collect();
+    /// assert_eq!((manifest.len(), manifest.chunks(), places), (3, &[3][..], vec![(0, 2), (2, 1)]));
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`packed`](Self::packed).
+    pub fn packed_with_tensors<S: TensorTree + ?Sized>(
+        tree: &S,
+        alignment: Alignment,
+    ) -> Result<(Self, Vec<(usize, Tensor)>)> {
+        let entries = entries(tree, shared)?;
+        let leaves = entries.by_path().map(|(.., shared)| leaf_of(shared)).collect::<Result<Vec<Leaf>>>()?;
         let plan = Plan::new(&leaves, &options(alignment), &Limits::new(alignment, LARGEST));
         let plan = plan.map_err(|error| error.on(DeviceId::HOST))?;
         if plan.chunks().len() > 1 {
             return Err(too_large());
         }
         let mut writer = Writer::default();
-        for (index, entry) in entries.iter().enumerate() {
-            writer.leaf(&entry.path, &contiguous(&entry.layout), place(plan.routes(), index));
+        for (index, (_, path, shared)) in entries.by_path().enumerate() {
+            writer.leaf(path, &contiguous(shared.tensor.layout()), place(plan.routes(), index));
         }
-        writer.finish(plan.chunks().iter().map(|chunk| chunk.bytes).collect())
+        let manifest = writer.finish(plan.chunks().iter().map(|chunk| chunk.bytes).collect())?;
+        let mut tensors = Vec::with_capacity(leaves.len());
+        for (route, Shared { tensor, .. }) in plan.routes().iter().zip(entries.into_by_path()) {
+            if let Route::Packed { offset, .. } | Route::Alone { offset, .. } = *route {
+                tensors.push((offset, tensor));
+            }
+        }
+        Ok((manifest, tensors))
     }
 }
 
-fn leaf_of(tensor: &Tensor) -> Result<Leaf> {
+/// A tensor, which shares its memory now, and whether it did before.
+struct Shared {
+    tensor: Tensor,
+    is_shared: bool,
+}
+
+fn shared(tensor: &Tensor) -> Result<Shared> {
+    let storage = tensor.storage()?;
+    let is_shared = tensor.is_contiguous() && storage.is_shared();
+    Ok(Shared { tensor: tensor.clone(), is_shared })
+}
+
+fn leaf_of(Shared { tensor, is_shared }: &Shared) -> Result<Leaf> {
     let (storage, layout) = (tensor.storage()?, tensor.layout());
-    let is_shared = layout.is_contiguous() && storage.is_shared();
     let range =
         is_shared.then(|| RangeKey { storage: storage.identity(), offset: tensor.offset(), layout: 0 });
     Ok(Leaf {

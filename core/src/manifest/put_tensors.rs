@@ -1,10 +1,13 @@
 //! Tensors that a manifest names, put into a structure.
 
+use rustc_hash::FxHashMap;
+
 use crate::error::{Error, Result};
 use crate::manifest::difference::check;
-use crate::manifest::entry::{Entry, entries};
+use crate::manifest::entry::{Entries, entries};
 use crate::manifest::leaf::ManifestLeaf;
 use crate::manifest::manifest::Manifest;
+use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::{TensorTree, for_each_tensor};
 
@@ -33,36 +36,47 @@ impl Manifest {
         mut make: impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
     ) -> Result<()> {
         // A tensor is known by where it is in memory: it is in the same place when it is visited.
-        let entries = entries(tree, |tensor| Ok(address(tensor)))?;
-        let mut made = self.make_all(&entries, &mut make)?;
-        made.sort_unstable_by_key(|(address, _)| *address);
+        let entries = entries(tree, |tensor| Ok((address(tensor), tensor.layout().clone())))?;
+        let made = self.make_all(&entries, &mut make)?;
         put(tree, made)
     }
 
+    /// In the order in which the structure shows them.
     fn make_all(
         &self,
-        entries: &[Entry<usize>],
+        entries: &Entries<(usize, Layout)>,
         make: &mut impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
     ) -> Result<Vec<(usize, Option<Tensor>)>> {
-        let (mut leaves, mut entries) = (self.leaves(), entries.iter());
-        let mut made = Vec::new();
+        let mut made: Vec<_> = entries.shown().map(|(address, _)| (*address, None)).collect();
+        let (mut leaves, mut entries) = (self.leaves(), entries.by_path());
         loop {
             let (entry, leaf) = (entries.next(), leaves.next()?);
-            let own = entry.map(|entry| (entry.path.as_str(), &entry.layout));
+            let own = entry.map(|(_, path, (_, layout))| (path, layout));
             check(own, leaf.as_ref().map(|leaf| (leaf.path, &leaf.layout)))?;
-            let (Some(entry), Some(leaf)) = (entry, leaf) else { return Ok(made) };
+            let (Some((number, ..)), Some(leaf)) = (entry, leaf) else { return Ok(made) };
             let tensor = make(&leaf)?;
             check(Some((leaf.path, tensor.layout())), Some((leaf.path, &leaf.layout)))?;
-            made.push((entry.kept, Some(tensor)));
+            if let Some((_, made)) = made.get_mut(number) {
+                *made = Some(tensor);
+            }
         }
     }
 }
 
 fn put<S: TensorTree + ?Sized>(tree: &mut S, mut made: Vec<(usize, Option<Tensor>)>) -> Result<()> {
     let (first, mut second) = (made.len(), 0_usize);
+    let mut numbers: Option<FxHashMap<usize, usize>> = None;
     for_each_tensor(tree, |place| {
-        let found = made.binary_search_by_key(&address(place), |(address, _)| *address);
-        let made = found.ok().and_then(|index| made.get_mut(index)?.1.take());
+        let own = address(place);
+        // Most structures visit their tensors in the order in which they show them.
+        let number = match made.get(second) {
+            Some((address, _)) if *address == own => Some(second),
+            _ => {
+                let known = made.iter().enumerate().map(|(number, (address, _))| (*address, number));
+                numbers.get_or_insert_with(|| known.collect()).get(&own).copied()
+            }
+        };
+        let made = number.and_then(|number| made.get_mut(number)?.1.take());
         *place = made.ok_or(Error::TreeChanged { first, second })?;
         second = second.saturating_add(1);
         Ok(())

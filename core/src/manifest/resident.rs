@@ -7,6 +7,7 @@ use crate::manifest::entry::entries;
 use crate::manifest::leaf::LeafPlace;
 use crate::manifest::manifest::Manifest;
 use crate::manifest::writer::Writer;
+use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::TensorTree;
 
@@ -22,16 +23,15 @@ impl Manifest {
         let entries = entries(tree, storage_of)?;
         let (mut numbers, mut chunks) = (FxHashMap::default(), Vec::new());
         let mut writer = Writer::default();
-        for entry in &entries {
-            let Stored { identity, bytes, offset } = entry.kept;
-            let place = (entry.layout.nbytes() > 0).then(|| {
-                let chunk = *numbers.entry(identity).or_insert_with(|| {
-                    chunks.push(bytes);
+        for (_, path, Stored { identity, bytes, offset, layout }) in entries.by_path() {
+            let place = (layout.nbytes() > 0).then(|| {
+                let chunk = *numbers.entry(*identity).or_insert_with(|| {
+                    chunks.push(*bytes);
                     chunks.len().saturating_sub(1)
                 });
-                LeafPlace { chunk, offset }
+                LeafPlace { chunk, offset: *offset }
             });
-            writer.leaf(&entry.path, &entry.layout, place);
+            writer.leaf(path, layout, place);
         }
         writer.finish(chunks)
     }
@@ -41,9 +41,10 @@ struct Stored {
     identity: usize,
     bytes: usize,
     offset: usize,
+    layout: Layout,
 }
 
 fn storage_of(tensor: &Tensor) -> Result<Stored> {
-    let storage = tensor.storage()?;
-    Ok(Stored { identity: storage.identity(), bytes: storage.bytes(), offset: tensor.offset() })
+    let (storage, layout) = (tensor.storage()?, tensor.layout().clone());
+    Ok(Stored { identity: storage.identity(), bytes: storage.bytes(), offset: tensor.offset(), layout })
 }

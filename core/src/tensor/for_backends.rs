@@ -8,6 +8,8 @@ use crate::device::stream::Stream;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
+use crate::in_flight::stream_uses::StreamUses;
+use crate::runtime::fork;
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::{Lent, Storage, poisoned};
 use crate::tensor::tensor::Tensor;
@@ -92,6 +94,30 @@ impl Tensor {
         }
         // A failure clears the positions: look again.
         copy.is_done().map(|_| ()).map_err(poisoned)
+    }
+
+    /// Makes later work of `stream` wait, on the device, for what the streams that use the memory were given so far, as a copy that reads the
+    /// tensor does: kernels there may write it. Blocks where it cannot wait for one of them, such as one of another driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor, or what the driver says.
+    pub fn wait_on_uses(&self, stream: &Stream) -> Result<()> {
+        fork::check()?;
+        let mut uses = StreamUses::new();
+        self.storage()?.add_uses(&mut uses);
+        let own = stream.backend_stream();
+        for (other, position) in uses.iter().filter(|(other, _)| !Arc::ptr_eq(other, own)) {
+            let position = position.map_or_else(|| other.record(), Ok)?;
+            if other.reached()? >= position {
+                continue;
+            }
+            match own.wait_for(&**other, position) {
+                Err(Error::Unsupported { .. }) => drop(other.wait(position, None)?),
+                waits => waits?,
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the memory from being reused before `ticket` is reached.

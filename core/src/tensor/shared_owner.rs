@@ -152,13 +152,26 @@ impl SharedOwner {
     ///
     /// As [`Tensor::from_raw`]; [`Error::Unsupported`] for memory of another device than the host.
     pub unsafe fn tensor_over_shared(&self, memory: RawMemory, layout: Layout) -> Result<Tensor> {
+        // SAFETY: passed on.
+        unsafe { self.shared_memory(memory) }?.tensor(0, layout)
+    }
+
+    /// Such memory, for many tensors: they [share it](Tensor::shares_memory_with), and each costs a count.
+    ///
+    /// # Safety
+    ///
+    /// As [`tensor_over_shared`](Self::tensor_over_shared), for all of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`tensor_over_shared`](Self::tensor_over_shared).
+    pub unsafe fn shared_memory(&self, memory: RawMemory) -> Result<SharedMemory> {
         if !self.device.is_host() {
             let what = "take memory that others write; take that of the host";
             return Err(Error::Unsupported { device: self.device.id(), what });
         }
         // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
-        let storage = unsafe { self.lend(memory, Lent::ToCopy) }?;
-        Tensor::from_storage(storage, 0, layout)
+        Ok(SharedMemory(unsafe { self.lend(memory, Lent::ToCopy) }?))
     }
 
     /// A tensor over each piece, in their order.
@@ -219,8 +232,12 @@ impl SharedOwner {
     ) -> Result<Vec<Tensor>> {
         // SAFETY: passed on.
         let storage = unsafe { self.lend(memory, Lent::ToWrite) }?;
-        let part = |(offset, layout)| Tensor::from_storage(storage.clone(), offset, layout);
-        parts.into_iter().map(part).collect()
+        let parts = parts.into_iter();
+        let mut tensors = Vec::with_capacity(parts.size_hint().0);
+        for (offset, layout) in parts {
+            tensors.push(Tensor::from_storage(storage.clone(), offset, layout)?);
+        }
+        Ok(tensors)
     }
 
     /// # Safety
@@ -235,5 +252,25 @@ impl SharedOwner {
         // SAFETY: the caller's promise; this share of the owner keeps the memory.
         let part = unsafe { ForeignMemory::new(range, lent == Lent::ToWrite, self.owner.clone()) };
         Ok(Storage::lent_part(lent, part))
+    }
+}
+
+/// Memory of the host that others may write at any time: see [`SharedOwner::shared_memory`].
+pub struct SharedMemory(Storage);
+
+impl SharedMemory {
+    /// A tensor over a part of it, which begins at `offset` bytes. Only copies read it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if it does not lie there; [`Error::Misaligned`] if its type cannot.
+    pub fn tensor(&self, offset: usize, layout: Layout) -> Result<Tensor> {
+        Tensor::from_storage(self.0.clone(), offset, layout)
+    }
+}
+
+impl std::fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedMemory").field("bytes", &self.0.bytes()).finish()
     }
 }

@@ -1,11 +1,10 @@
 //! A structure, gone through without changing it, with the path to each tensor.
 
 use std::fmt;
-use std::fmt::Write as _;
 
 use crate::tensor::tensor::Tensor;
 use crate::tree::stack_growth;
-use crate::tree::step::Step;
+use crate::tree::step::{Step, print_number};
 use crate::tree::tensor_tree::{Descent, Stop, TensorTree};
 
 /// Goes through a structure without changing it, and knows the way to where it is.
@@ -37,7 +36,8 @@ use crate::tree::tensor_tree::{Descent, Stop, TensorTree};
 pub struct Paths<'a> {
     descent: Descent,
     path: String,
-    name: String,
+    /// `None` where nobody asks for it.
+    name: Option<String>,
     sink: &'a mut Sink<'a>,
 }
 
@@ -83,10 +83,19 @@ pub fn for_each_path<S: TensorTree + ?Sized>(
     tree.show(&mut Paths::new(&mut sink)).map_err(Stop::into_reason)
 }
 
+/// The same with the paths as they print, and no names.
+pub(crate) fn for_each_printed_path<S: TensorTree + ?Sized>(
+    tree: &S,
+    mut look: impl FnMut(&str, &Tensor) -> crate::error::Result<()>,
+) -> crate::error::Result<()> {
+    let mut sink = |path: TensorPath<'_>, tensor: &Tensor| look(path.path, tensor).map_err(Stop::new);
+    tree.show(&mut Paths { name: None, ..Paths::new(&mut sink) }).map_err(Stop::into_reason)
+}
+
 impl<'a> Paths<'a> {
     /// Shows every tensor to `sink`, from the root of a structure on.
     pub fn new(sink: &'a mut Sink<'a>) -> Self {
-        Self { descent: Descent::here(), path: String::new(), name: String::new(), sink }
+        Self { descent: Descent::here(), path: String::new(), name: Some(String::new()), sink }
     }
 
     /// Goes one level down. Every type that holds others shows them through this. Where the stack of the thread comes to its end,
@@ -125,16 +134,18 @@ impl<'a> Paths<'a> {
         if !T::MAY_HOLD_TENSORS {
             return Ok(());
         }
-        let (path, name) = (self.path.len(), self.name.len());
+        let (path, name) = (self.path.len(), self.name.as_ref().map_or(0, String::len));
         self.go(step);
         let result = value.show(self);
         self.path.truncate(path);
-        self.name.truncate(name);
+        if let Some(longer) = &mut self.name {
+            longer.truncate(name);
+        }
         result.map_err(|stop| stop.below(step))
     }
 
     pub(crate) fn tensor(&mut self, tensor: &Tensor) -> Result<(), Stop> {
-        (self.sink)(TensorPath { path: &self.path, name: &self.name }, tensor)
+        (self.sink)(TensorPath { path: &self.path, name: self.name.as_deref().unwrap_or_default() }, tensor)
     }
 
     /// Shows items by index.
@@ -162,16 +173,16 @@ impl<'a> Paths<'a> {
     }
 
     fn go(&mut self, step: Step<'_>) {
-        // Writing to a string does not fail.
-        let _ = write!(self.path, "{step}");
-        if !self.name.is_empty() {
-            self.name.push('.');
+        step.print_to(&mut self.path);
+        let Some(name) = &mut self.name else { return };
+        if !name.is_empty() {
+            name.push('.');
         }
-        let _ = match step {
-            Step::Field(name) => self.name.write_str(name),
-            Step::Index(index) => write!(self.name, "{index}"),
-            Step::Key(key) => self.name.write_str(&plain(format!("{key:?}"))),
-        };
+        match step {
+            Step::Field(field) => name.push_str(field),
+            Step::Index(index) => print_number(index, name),
+            Step::Key(key) => name.push_str(&plain(format!("{key:?}"))),
+        }
     }
 }
 

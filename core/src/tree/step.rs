@@ -1,6 +1,7 @@
 //! From a structure to a part of it.
 
 use std::fmt;
+use std::fmt::Write as _;
 
 /// A step from a structure to a part of it, as paths are written: `.field`, `[3]`, `["key"]`.
 #[derive(Clone, Copy)]
@@ -22,4 +23,33 @@ impl fmt::Display for Step<'_> {
             Self::Key(key) => write!(f, "[{key:?}]"),
         }
     }
+}
+
+impl Step<'_> {
+    /// Appends it to `path` as it prints. Without a formatter, which takes most of the time of a walk, but for keys.
+    pub(crate) fn print_to(self, path: &mut String) {
+        match self {
+            Self::Field(name) => {
+                path.push('.');
+                path.push_str(name);
+            }
+            Self::Index(index) => {
+                path.push('[');
+                print_number(index, path);
+                path.push(']');
+            }
+            // Writing to a string does not fail.
+            Self::Key(_) => {
+                let _ = write!(path, "{self}");
+            }
+        }
+    }
+}
+
+/// Appends `number` in decimals.
+pub(crate) fn print_number(number: usize, text: &mut String) {
+    if number >= 10 {
+        print_number(number / 10, text);
+    }
+    text.push(char::from(b'0' + (number % 10) as u8));
 }

@@ -22,11 +22,21 @@ pub(crate) struct Leaves {
 impl Leaves {
     /// In the order of their paths.
     pub(crate) fn of<S: TensorTree>(tree: &S) -> Result<Self> {
-        Ok(Self::as_shown(tree)?.sorted())
+        Ok(Self::as_shown(tree, (0, 0))?.sorted())
     }
 
-    fn as_shown<S: TensorTree>(tree: &S) -> Result<Self> {
-        let mut leaves = Self { text: String::new(), ends: vec![], tensors: vec![], places: vec![] };
+    fn with_room(letters: usize, count: usize) -> Self {
+        Self {
+            text: String::with_capacity(letters),
+            ends: Vec::with_capacity(count),
+            tensors: Vec::with_capacity(count),
+            places: Vec::with_capacity(count),
+        }
+    }
+
+    /// With room for so many letters of paths and so many tensors.
+    fn as_shown<S: TensorTree>(tree: &S, (letters, count): (usize, usize)) -> Result<Self> {
+        let mut leaves = Self::with_room(letters, count);
         for_each_path(tree, |path, tensor| {
             // Writing to a string does not fail.
             let _ = write!(leaves.text, "{path}");
@@ -42,12 +52,7 @@ impl Leaves {
         let mut order: Vec<usize> = (0..self.ends.len()).collect();
         // As in a manifest: those of the same path stay in the order in which they are shown.
         order.sort_by_key(|number| self.path(*number));
-        let mut sorted = Self {
-            text: String::with_capacity(self.text.len()),
-            ends: vec![],
-            tensors: vec![],
-            places: vec![],
-        };
+        let mut sorted = Self::with_room(self.text.len(), order.len());
         for number in order {
             let (Some(tensor), Some(place)) = (self.tensors.get(number), self.places.get(number)) else {
                 continue;
@@ -79,7 +84,12 @@ impl Leaves {
 
     /// All in one order, which is that of paths unless the trees show theirs in the same one.
     fn alike<S: TensorTree>(trees: &[S], is_like: impl Fn(&Tensor, &Tensor) -> bool) -> Result<Vec<Self>> {
-        let ranks = trees.iter().map(Self::as_shown).collect::<Result<Vec<_>>>()?;
+        let mut ranks: Vec<Self> = Vec::with_capacity(trees.len());
+        for tree in trees {
+            // They are mostly alike.
+            let room = ranks.last().map_or((0, 0), |rank| (rank.text.len(), rank.ends.len()));
+            ranks.push(Self::as_shown(tree, room)?);
+        }
         let are_alike = |one: &Self, other: &Self| {
             let mut pairs = one.tensors.iter().zip(&other.tensors);
             (&one.text, &one.ends) == (&other.text, &other.ends)

@@ -10,7 +10,11 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use num_complex::Complex;
-use transship::{CopyOptions, DType, Device, Stop, Tensor, TensorTree, Visitor, start_copy, start_copy_into};
+use transship::backend::CopyOp;
+use transship::{
+    CopyOptions, DType, Device, Layout, MemoryKind, RawMemory, SharedOwner, Stop, Tensor, TensorTree,
+    Visitor, start_copy, start_copy_into,
+};
 use transship_nccl::{Communicator, Error, Group, Nccl, ReduceOp, UniqueId};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -27,11 +31,20 @@ fn nccl() -> Nccl {
 
 /// How many collectives this thread has called.
 fn calls() -> u64 {
+    told(b"fake_nccl_calls")
+}
+
+/// Where the last one read.
+fn read_from() -> u64 {
+    told(b"fake_nccl_read_from")
+}
+
+fn told(name: &[u8]) -> u64 {
     // SAFETY: the function has this prototype.
     unsafe {
         let library = libloading::Library::new(library()).unwrap();
-        let calls: libloading::Symbol<'_, extern "C" fn() -> u64> = library.get(b"fake_nccl_calls").unwrap();
-        calls()
+        let function: libloading::Symbol<'_, extern "C" fn() -> u64> = library.get(name).unwrap();
+        function()
     }
 }
 
@@ -148,6 +161,98 @@ fn a_group_adds_whole_trees_by_few_calls() {
             .iter()
             .all(Vec::is_empty)
     );
+}
+
+/// Deliberate bugs: a packed tree is packed once more; memory of the program is read between its tensors; tensors that lie in another order,
+/// further apart, or at the right places of other memory, are taken for a block; results are not; the given memory is written.
+#[test]
+fn what_lies_packed_is_read_where_it_lies() {
+    let devices = devices();
+    let group = Group::with_nccl(&nccl(), &devices).unwrap();
+    // With gaps in between, and a tensor without elements.
+    let values = |rank: usize| [5, 3, 0, 8, 1].map(|count| vec![1.5 * (rank + 1) as f32; count]);
+    let floats = |rank: usize| on(&devices[rank], values(rank).map(Tensor::from).to_vec());
+    // The sums, and whether NCCL has read the tensors of the second rank where they lie.
+    let reduce = |second: &[Tensor]| {
+        let first = floats(0);
+        let expected: Vec<Vec<u8>> = second
+            .iter()
+            .map(|tensor| down(tensor.clone()).to_vec::<f32>().unwrap())
+            .map(|values| values.iter().flat_map(|value| (value + 1.5).to_le_bytes()).collect())
+            .collect();
+        let first = first.into_iter().zip(second).map(|(own, like)| match own.shape() == like.shape() {
+            true => own,
+            false => on(&devices[0], Tensor::from(vec![1.5_f32; like.numel()])),
+        });
+        let sums = group.all_reduce(vec![first.collect(), second.to_vec()], ReduceOp::Sum).unwrap();
+        let is_in_place = read_from() == second[0].address().unwrap().unwrap();
+        for sum in &sums {
+            assert!(!sum[0].shares_memory_with(&second[0]));
+            let bytes: Vec<_> = down(sum.clone()).iter().map(|tensor| tensor.to_bytes().unwrap()).collect();
+            assert_eq!(bytes, expected);
+        }
+        (sums, is_in_place)
+    };
+    let packed = floats(1);
+    assert!(packed[0].shares_memory_with(&packed[4]));
+    let (sums, is_in_place) = reduce(&packed);
+    assert!(is_in_place);
+    assert_eq!(
+        down(packed.clone()).iter().map(|tensor| tensor.to_vec::<f32>().unwrap()).collect::<Vec<_>>(),
+        values(1)
+    );
+    // So do results.
+    assert!(reduce(&sums[1]).1);
+    // Other orders, other distances, memory of their own each.
+    let (mut turned, run) = (packed.clone(), on(&devices[1], Tensor::from(vec![4.0_f32; 40])));
+    turned.swap(0, 1);
+    assert!(!reduce(&turned).1);
+    let apart: Vec<_> = [(0, 5), (12, 3), (16, 0), (16, 8), (24, 1)]
+        .map(|(start, count)| run.narrow(0, start, count).unwrap())
+        .to_vec();
+    assert!(!reduce(&apart).1);
+    let places = [(0, 5), (8, 3), (12, 0), (12, 8), (20, 1)];
+    let at = |whole: &Tensor, (start, count)| whole.narrow(0, start, count).unwrap();
+    assert!(reduce(&places.map(|place| at(&run, place))).1);
+    let strangers = places.map(|place| at(&on(&devices[1], Tensor::from(vec![4.0_f32; 40])), place));
+    assert!(!reduce(&strangers).1);
+    let alone = values(1).map(|values| on(&devices[1], Tensor::from(values))).to_vec();
+    assert!(!reduce(&alone).1);
+    // As a block lies, in memory of the program: what is between them is not read.
+    let owner = SharedOwner::new(run.clone(), &devices[1]);
+    let pieces = [(0_u64, 5_usize), (8, 3), (12, 1), (16, 8), (24, 1)].map(|(start, count)| {
+        let memory =
+            RawMemory::new(run.address().unwrap().unwrap() + 4 * start, 4 * count, MemoryKind::Device);
+        (memory, Layout::contiguous(DType::F32, &[count]).unwrap())
+    });
+    // SAFETY: the owner has the memory, which is filled and nobody writes.
+    let lent = unsafe { owner.tensors(pieces) }.unwrap();
+    assert!(lent[0].shares_memory_with(&lent[4]));
+    assert!(!reduce(&lent).1);
+}
+
+/// Deliberate bug: what is read where it lies does not come behind the streams that its memory was handed to.
+#[test]
+fn what_is_read_where_it_lies_comes_behind_streams_that_write_it() {
+    let devices = devices();
+    let group = Group::with_nccl(&nccl(), &devices).unwrap();
+    let floats = |value: f32| vec![Tensor::from(vec![value; 5000]), Tensor::from(vec![value; 3])];
+    let stream = devices[1].create_stream(transship::StreamPriority::Normal).unwrap();
+    for round in 0..20 {
+        let trees = [0, 1].map(|rank| on(&devices[rank], floats(4.0)));
+        trees[1][0].record_stream(&stream).unwrap();
+        // Stands for a kernel that writes the tensor in place.
+        let to = trees[1][0].buffer().unwrap();
+        let clear = CopyOp::Clear { to, to_offset: trees[1][0].offset(), bytes: 4 * 5000 };
+        // SAFETY: the range is that of the tensor, which nobody else uses, and its memory was handed to the stream.
+        unsafe { devices[1].backend().submit(&[clear], &**stream.backend_stream()) }.unwrap();
+        let sums = group.all_reduce(trees.to_vec(), ReduceOp::Sum).unwrap();
+        assert_eq!(read_from(), trees[1][0].address().unwrap().unwrap());
+        for sum in down(sums) {
+            assert_eq!(sum[0].as_slice::<f32>().unwrap(), [4.0; 5000], "round {round}");
+            assert_eq!(sum[1].as_slice::<f32>().unwrap(), [8.0; 3]);
+        }
+    }
 }
 
 /// Deliberate bugs: the root gets what others have; trees come in another order; a rank's own tensors are left where they lie.

@@ -88,7 +88,7 @@ fn bare(seed: u8) -> Layer {
     (weight, parts, None)
 }
 
-/// catches: 564-shared-memory-is-copied-twice
+/// Deliberate bug: what shares memory is sent once for each tensor over it.
 fn structures_of_all_kinds_arrive() {
     let host = Device::host();
     let (_folder, path) = folder();
@@ -96,8 +96,8 @@ fn structures_of_all_kinds_arrive() {
     let tree = BTreeMap::from([("a", layer(1)), ("b", layer(2)), ("c", bare(3))]);
     let offer = connection.export(&tree).unwrap();
     let there = importer.next_within(LONG).unwrap().unwrap();
-    let all: usize = tree.values().map(|layer| 60 + 24 + 60 + 20 + layer.2.iter().count() * 8).sum();
-    assert!(there.manifest().chunks()[0] < all + 15 * 64, "what shares memory is sent once");
+    // Of 17 tensors, each of less than 64 bytes, three are over the memory of another one.
+    assert!(there.manifest().chunks()[0] <= 14 * 64, "what shares memory is sent once");
     let mut filled = BTreeMap::from([("a", layer(9)), ("b", layer(9)), ("c", bare(9))]);
     there.put_into(&mut filled).unwrap();
     drop(there);

@@ -1,5 +1,6 @@
 //! A process that means harm plays the exporter: the importer believes nothing that could harm it.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +16,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept_with, bind, listen, recv, send, sendmsg, socket_with,
 };
-use transship_core::{Alignment, Device, Manifest, Tensor};
+use transship_core::{Alignment, CopyOptions, Device, Manifest, Tensor, start_copy};
 use transship_ipc::{Importer, IpcError};
 
 use crate::hostile_feed::memory;
@@ -27,6 +28,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("an_importer_takes_no_memory_that_can_go", an_importer_takes_no_memory_that_can_go),
         case("an_importer_believes_no_size", an_importer_believes_no_size),
         case("an_importer_believes_no_manifest", an_importer_believes_no_manifest),
+        case("a_remembered_manifest_is_no_other", a_remembered_manifest_is_no_other),
         case("an_importer_hears_offers_alone", an_importer_hears_offers_alone),
         case("what_comes_behind_a_lie_is_given_back", what_comes_behind_a_lie_is_given_back),
     ]
@@ -159,6 +161,64 @@ fn an_importer_believes_no_manifest() {
     garbage[9] ^= 1;
     is_refused(offer(5000, garbage.len() as u64), vec![tree(5000, &garbage, SEALS)]);
     is_refused(offer(5000, 20), vec![tree(5000, &[0; 20], SEALS)]);
+}
+
+/// An offer of a tree of 100 bytes, all of which are `byte`.
+fn offered(manifest: &[u8], byte: u8) -> Sent {
+    let memory = tree(100, manifest, SEALS);
+    rustix::io::pwrite(&memory, &[byte; 100], 0).unwrap();
+    (offer(100, manifest.len() as u64), vec![memory])
+}
+
+/// Deliberate bugs: manifests of one length are taken for one; the first one is taken for all; what is like that of the tree before need not be of the size of its tree.
+fn a_remembered_manifest_is_no_other() {
+    let named = |name: &str, tensor: Tensor| {
+        let manifest = Manifest::packed(&BTreeMap::from([(name, tensor)]), Alignment::ONE).unwrap();
+        manifest.to_bytes().to_vec()
+    };
+    let one = named("a", Tensor::from(vec![0_u8; 100]));
+    let (other, signed) =
+        (named("b", Tensor::from(vec![0_u8; 100])), named("a", Tensor::from(vec![0_i8; 100])));
+    let longer = named("longer", Tensor::from(vec![0_u8; 100]));
+    assert!(one.len() == other.len() && one.len() == signed.len());
+    for device in devices() {
+        let all = [&one, &one, &other, &one, &signed, &longer, &longer, &other, &one, &one];
+        let sent = (0..).zip(all).map(|(number, manifest)| offered(manifest, number)).collect();
+        let (mut importer, played) = hearing(sent, device);
+        for (number, manifest) in (0_u8..).zip(all) {
+            let there = importer.next_within(LONG).unwrap().unwrap();
+            assert_eq!(there.manifest().to_bytes(), &manifest[..], "tree {number}");
+            let expected = Manifest::from_bytes(manifest.clone()).unwrap();
+            let [(path, tensor)] = &there.tensors().unwrap()[..] else { panic!("{there:?}") };
+            expected
+                .for_each_leaf(|leaf| {
+                    assert_eq!((leaf.path(), leaf.layout()), (&path[..], tensor.layout()));
+                    Ok(())
+                })
+                .unwrap();
+            let here = start_copy(tensor.clone(), devices()[0], CopyOptions::default()).unwrap();
+            assert_eq!(here.wait().unwrap().to_bytes().unwrap(), [number; 100]);
+        }
+        drop(importer);
+        played.join().unwrap();
+    }
+    // One that is broken, or of a tree of another size, behind a good one.
+    let broken = |at: usize| {
+        let mut broken = one.clone();
+        broken[at] ^= 1;
+        offered(&broken, 1)
+    };
+    let of_another_size =
+        [99, 101].map(|chunk| (offer(chunk, one.len() as u64), vec![tree(chunk, &one, SEALS)]));
+    let lies = [broken(5), broken(one.len() / 2), broken(one.len() - 1)].into_iter().chain(of_another_size);
+    for lie in lies {
+        let (mut importer, played) = hearing(vec![offered(&one, 1), lie], devices()[0]);
+        assert_eq!(importer.next_within(LONG).unwrap().unwrap().tensors().unwrap().len(), 1);
+        let refused = importer.next_within(LONG);
+        assert!(matches!(refused, Err(IpcError::Protocol { .. })), "{refused:?}");
+        drop(importer);
+        played.join().unwrap();
+    }
 }
 
 fn an_importer_hears_offers_alone() {

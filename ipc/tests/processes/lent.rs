@@ -1,11 +1,13 @@
 //! Trees that were handed over: until when an importer has them.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, WaitOptions, waitpid};
-use transship_core::{CopyOptions, Tensor, start_copy};
+use transship_core::{CopyOptions, CopyPolicy, Device, Tensor, start_copy};
 use transship_ipc::IpcError;
 
 use crate::exported::pair;
@@ -15,8 +17,21 @@ use crate::tree_child::{Phase, Role, connect, spawn, tree_of};
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
         case("a_tree_is_lent_until_its_last_tensor_goes", a_tree_is_lent_until_its_last_tensor_goes),
+        case(
+            "a_tree_is_lent_in_whatever_order_its_tensors_go",
+            a_tree_is_lent_in_whatever_order_its_tensors_go,
+        ),
         case("a_tree_is_lent_while_a_copy_reads_it", a_tree_is_lent_while_a_copy_reads_it),
-        case("the_exporter_keeps_no_memory", the_exporter_keeps_no_memory),
+        case("an_exporter_keeps_four_pieces_at_most", an_exporter_keeps_four_pieces_at_most),
+        case("memory_that_is_back_is_used_again", memory_that_is_back_is_used_again),
+        case(
+            "memory_of_another_size_takes_the_place_of_what_is_kept",
+            memory_of_another_size_takes_the_place_of_what_is_kept,
+        ),
+        case(
+            "memory_of_a_tree_is_not_used_again_before_it_is_back",
+            memory_of_a_tree_is_not_used_again_before_it_is_back,
+        ),
         case("tensors_outlive_their_exporter", tensors_outlive_their_exporter),
         case("what_is_not_taken_is_given_back", what_is_not_taken_is_given_back),
         case("there_are_no_more_than_so_many_trees", there_are_no_more_than_so_many_trees),
@@ -53,6 +68,25 @@ fn a_tree_is_lent_until_its_last_tensor_goes() {
     }
 }
 
+/// Deliberate bugs: the tree is given back with the tensor that was put last, or first; those that nobody has taken keep it.
+fn a_tree_is_lent_in_whatever_order_its_tensors_go() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+        let offer = connection.export(&batch(1)).unwrap();
+        let there = importer.next_within(LONG).unwrap().unwrap();
+        let mut tensors: Vec<_> =
+            there.tensors().unwrap().into_iter().map(|(_, tensor)| Some(tensor)).collect();
+        drop(there);
+        for number in order {
+            assert!(offer.wait_released(SHORT).is_err() && connection.lent() == 1, "{number} of {order:?}");
+            let mut tensor = tensors[number].take().unwrap();
+            assert!(tensor.nbytes() == 0 || tensor.as_mut_bytes().is_err());
+        }
+        offer.wait_released(LONG).unwrap();
+    }
+}
+
 /// catches: 565-given-back-at-once
 fn a_tree_is_lent_while_a_copy_reads_it() {
     let late = devices()[1];
@@ -67,15 +101,82 @@ fn a_tree_is_lent_while_a_copy_reads_it() {
     }
 }
 
-fn the_exporter_keeps_no_memory() {
+fn an_exporter_keeps_four_pieces_at_most() {
     let (_folder, path) = folder();
     let (mut connection, importer) = pair(&path, devices()[0]);
     let memory = || (held().0, held().1);
-    let before = memory();
+    let (descriptors, mapped) = memory();
     let offers = [0; 20].map(|number| connection.export(&batch(number)).unwrap());
-    eventually("the memory has gone", || memory() == before);
+    eventually("the rest of the memory has gone", || memory() == (descriptors + 4, mapped + 4));
     assert!(offers.iter().all(|offer| !offer.is_released()));
     drop(importer);
+}
+
+/// Both ends are of this process: each has mapped it once. Deliberate bugs: what is back is not used again; an importer unmaps what is back.
+fn memory_that_is_back_is_used_again() {
+    for device in devices() {
+        let (_folder, path) = folder();
+        let (mut connection, mut importer) = pair(&path, device);
+        let mut seen = BTreeSet::new();
+        for number in 0..6 {
+            // All of one size.
+            let offer = connection.export(&batch(9 * number)).unwrap();
+            let there = importer.next_within(LONG).unwrap().unwrap();
+            compare(tree_of(&there, 9 * number), 9 * number);
+            drop(there);
+            offer.wait_released(LONG).unwrap();
+            let shared = shared();
+            assert_eq!(shared.len(), 2, "{shared:?}");
+            seen.extend(shared.into_iter().map(|(_, inode)| inode));
+        }
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        drop(connection);
+        assert!(importer.next_within(LONG).unwrap().is_none());
+        eventually("all is unmapped", || shared().is_empty());
+    }
+}
+
+/// Deliberate bug: what does not fit stays.
+fn memory_of_another_size_takes_the_place_of_what_is_kept() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    for pages in 1..8_usize {
+        let tree = vec![Tensor::from(vec![pages as u8; pages << 14])];
+        let offer = connection.export(&tree).unwrap();
+        let mut there = tree.clone();
+        importer.next_within(LONG).unwrap().unwrap().put_into(&mut there).unwrap();
+        let there = start_copy(there, &Device::host(), CopyOptions::default().policy(CopyPolicy::Always));
+        assert_eq!(there.unwrap().wait().unwrap()[0].to_bytes().unwrap(), tree[0].to_bytes().unwrap());
+        offer.wait_released(LONG).unwrap();
+        assert_eq!(shared().len(), 2, "{:?}", shared());
+    }
+}
+
+/// Deliberate bug: a tree's memory is free as soon as it was handed over.
+fn memory_of_a_tree_is_not_used_again_before_it_is_back() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    let mut next = |number| {
+        let offer = connection.export(&batch(number)).unwrap();
+        (offer, tree_of(&importer.next_within(LONG).unwrap().unwrap(), number))
+    };
+    let (first, tree) = next(0);
+    for number in 1..9 {
+        let (offer, other) = next(9 * number);
+        compare(other, 9 * number);
+        offer.wait_released(LONG).unwrap();
+    }
+    assert!(!first.is_released());
+    compare(tree, 0);
+    first.wait_released(LONG).unwrap();
+}
+
+/// The mappings of trees: where each lies, and the inode of its memory.
+fn shared() -> BTreeSet<(String, String)> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let trees = maps.lines().filter(|line| line.contains("memfd:transship-tree"));
+    let words = trees.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    words.map(|words| (words[0].clone(), words[4].clone())).collect()
 }
 
 fn tensors_outlive_their_exporter() {

@@ -33,6 +33,7 @@ static WORLDS: Mutex<Option<HashMap<[u8; ID_BYTES], Arc<World>>>> = Mutex::new(N
 
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
+    static READ_FROM: Cell<u64> = const { Cell::new(0) };
     static GROUP: RefCell<(usize, Vec<Submitted>)> = const { RefCell::new((0, Vec::new())) };
 }
 
@@ -40,6 +41,12 @@ thread_local! {
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_nccl_calls() -> u64 {
     CALLS.get()
+}
+
+/// Where the last one that this thread has called reads.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_nccl_read_from() -> u64 {
+    READ_FROM.get()
 }
 
 /// As nccl.h says, as all below.
@@ -211,6 +218,7 @@ unsafe fn collective(
     stream: *mut c_void,
 ) -> c_int {
     CALLS.set(CALLS.get() + 1);
+    READ_FROM.set(from.addr() as u64);
     // SAFETY: the caller's promise; the count is that of the clone.
     let comm = unsafe {
         Arc::increment_strong_count(comm);

@@ -1,11 +1,12 @@
-//! Memory that NCCL reads and writes: packed by copies within the device, and given out as tensors that are filled once its stream has
-//! come by.
+//! Memory that NCCL reads and writes: read where it lies if it lies as a block does, else packed by copies within the device, and given out
+//! as tensors that are filled once its stream has come by.
 
 use transship::backend::Ticket;
 use transship::{CopyOptions, Device, Layout, MemoryKind, RawMemory, Stream, Tensor, start_copy_into};
 
 use crate::error::Result;
 use crate::nccl::blocks::Block;
+use crate::nccl::native;
 
 /// Where the elements of a block lie, on the device.
 pub(crate) struct BlockMemory {
@@ -27,11 +28,6 @@ impl BlockMemory {
         Ok(self.tensor.address()?.unwrap_or(0))
     }
 
-    /// The tensor that was read where it lies.
-    pub(crate) fn as_source(&self) -> Option<&Tensor> {
-        (!self.is_own).then_some(&self.tensor)
-    }
-
     /// A tensor of `elements` over it, which is filled when `filled` is reached.
     pub(crate) fn filled(self, block: &Block, elements: usize, filled: &Ticket) -> Result<Tensor> {
         debug_assert!(self.is_own);
@@ -40,10 +36,15 @@ impl BlockMemory {
         let memory = RawMemory::new(self.address()?, layout.nbytes(), MemoryKind::Device);
         // SAFETY: the owner is a tensor that begins at this address and has so many elements behind it (`new`, `pack`), and the only one
         // over its memory (`is_own`). It has recorded the stream of `filled`: its memory outlives what that writes.
-        let buffer = unsafe { device.backend().wrap(memory, Box::new(self.tensor)) }?;
+        let buffer = unsafe { device.backend().wrap(memory, Box::new(OwnBlock { _memory: self.tensor })) }?;
         // SAFETY: the buffer is one of the device, without a host pointer; nobody else reads or writes it.
         Ok(unsafe { Tensor::from_buffer_mut(&device, buffer, Some(filled.clone()), layout) }?)
     }
+}
+
+/// What owns the memory of results: all of it is a block's, and was allocated by transship.
+pub(crate) struct OwnBlock {
+    _memory: Tensor,
 }
 
 /// The elements of each block, on the device of `stream` and in its order.
@@ -51,12 +52,8 @@ pub(crate) fn pack(tensors: &[Tensor], blocks: &[Block], stream: &Stream) -> Res
     let (mut sources, mut places) = (Vec::new(), Vec::new());
     let mut packed = Vec::with_capacity(blocks.len());
     for block in blocks {
-        let there = block
-            .only()
-            .and_then(|leaf| tensors.get(leaf))
-            .filter(|tensor| lies_there(tensor, stream.device()));
-        match there {
-            Some(tensor) => packed.push(Some(tensor.clone())),
+        match in_place(block, tensors, stream.device()) {
+            Some(tensor) => packed.push(Some(tensor)),
             None => {
                 let whole = Tensor::empty(&[block.elements], block.dtype, stream.device())?;
                 let leaves =
@@ -74,6 +71,10 @@ pub(crate) fn pack(tensors: &[Tensor], blocks: &[Block], stream: &Stream) -> Res
     let memory = |there: Option<Tensor>| {
         let is_own = there.is_none();
         let tensor = there.or_else(|| copied.next()).ok_or(transship::Error::Taken)?;
+        if !is_own {
+            // What is packed comes behind them by its copy.
+            tensor.wait_on_uses(stream)?;
+        }
         tensor.record_stream(stream)?;
         Ok(BlockMemory { tensor, is_own })
     };
@@ -94,7 +95,31 @@ fn copy_into_place(
 
 /// The tensor of `shape` that begins at an element of a block.
 pub(crate) fn part(whole: &Tensor, start: usize, shape: &[usize]) -> Result<Tensor> {
-    Ok(whole.narrow(0, start, shape.iter().product())?.reshape(shape)?)
+    // One view, and not two: there is one for each tensor.
+    let strides = Layout::contiguous(whole.dtype(), shape)?.strides();
+    Ok(whole.as_strided(shape, &strides, start)?)
+}
+
+/// The elements of the block where they lie, if NCCL can read them there: one tensor, or several that lie as they would in a block, as those of
+/// a packed copy do. What lies between these is read as well, and comes to nobody.
+fn in_place(block: &Block, tensors: &[Tensor], device: &Device) -> Option<Tensor> {
+    let (leaf, _) = block.leaves.first()?;
+    let first = tensors.get(*leaf).filter(|tensor| lies_there(tensor, device))?;
+    if block.only().is_some() {
+        return Some(first.clone());
+    }
+    // Between tensors in memory of somebody else lies what may not be read, or not by other devices.
+    if !native::is_allocated_here(first) {
+        return None;
+    }
+    let lies_in_block = |(leaf, start): &(usize, usize)| {
+        tensors.get(*leaf).is_some_and(|tensor| {
+            tensor.is_contiguous()
+                && tensor.shares_memory_with(first)
+                && tensor.offset().checked_sub(first.offset()) == Some(start * block.dtype.size())
+        })
+    };
+    block.leaves.iter().all(lies_in_block).then(|| first.clone())
 }
 
 /// Whether NCCL reads the tensor where it lies.

@@ -57,7 +57,8 @@ pub(crate) fn run(members: &[Member], tensors: &[&[Tensor]], operation: Operatio
     let Some((first, shapes)) = members.first().zip(tensors.first()) else { return Ok(Vec::new()) };
     let blocks = blocks_of(shapes);
     if blocks.is_empty() {
-        return members.iter().map(|member| member.results(shapes, &blocks, Vec::new(), operation)).collect();
+        let all = members.iter().zip(tensors);
+        return all.map(|(member, given)| member.results(given, &blocks, Vec::new(), operation)).collect();
     }
     let prepared =
         members.iter().zip(tensors).map(|(member, tensors)| prepare(member, tensors, &blocks, operation));
@@ -70,11 +71,11 @@ pub(crate) fn run(members: &[Member], tensors: &[&[Tensor]], operation: Operatio
             all.try_for_each(|(member, exchanges)| call_all(member, &blocks, exchanges, operation))
         })
     })?;
-    let finish = |(member, exchanges): (&Member, Vec<Exchange>)| {
+    let finish = |((member, tensors), exchanges): ((&Member, &&[Tensor]), Vec<Exchange>)| {
         member.comm.settle(started)?;
-        member.results(shapes, &blocks, exchanges, operation)
+        member.results(tensors, &blocks, exchanges, operation)
     };
-    members.iter().zip(prepared).map(finish).collect()
+    members.iter().zip(tensors).zip(prepared).map(finish).collect()
 }
 
 /// The memory of one block in a collective.
@@ -188,9 +189,10 @@ impl Member {
         !matches!(operation, Operation::Reduce(_, root) if root != self.rank)
     }
 
+    /// What comes of its tensors, `given`.
     fn results(
         &self,
-        shapes: &[Tensor],
+        given: &[Tensor],
         blocks: &[Block],
         exchanges: Vec<Exchange>,
         operation: Operation,
@@ -202,23 +204,26 @@ impl Member {
             return Ok(Vec::new());
         }
         let ranks = if operation == Operation::AllGather { self.size } else { 1 };
-        let mut results: Vec<Vec<Option<Tensor>>> = vec![vec![None; shapes.len()]; ranks];
+        let mut results: Vec<Vec<Option<Tensor>>> = vec![vec![None; given.len()]; ranks];
         for (block, exchange) in blocks.iter().zip(exchanges) {
             let memory = exchange.to.or(exchange.from).ok_or(transship::Error::Taken)?;
-            // What was sent from where it lies, and is all that there is to get.
-            let whole = match memory.as_source() {
-                Some(source) => source.reshape(&[block.elements])?,
-                None => memory.filled(block, block.elements * ranks, &filled)?,
+            // What was sent from where it lies is all that there is to get.
+            let whole = match memory.is_own {
+                true => Some(memory.filled(block, block.elements * ranks, &filled)?),
+                false => None,
             };
             for (rank, row) in results.iter_mut().enumerate() {
                 for (leaf, start) in &block.leaves {
-                    if let (Some(place), Some(shape)) = (row.get_mut(*leaf), shapes.get(*leaf)) {
-                        *place = Some(part(&whole, rank * block.elements + start, shape.shape())?);
+                    if let (Some(place), Some(given)) = (row.get_mut(*leaf), given.get(*leaf)) {
+                        *place = Some(match &whole {
+                            Some(whole) => part(whole, rank * block.elements + start, given.shape())?,
+                            None => given.clone(),
+                        });
                     }
                 }
             }
         }
-        results.into_iter().map(|row| complete(row, shapes, self.comm.device())).collect()
+        results.into_iter().map(|row| complete(row, given, self.comm.device())).collect()
     }
 }
 
