@@ -103,10 +103,16 @@ impl Processes {
 
     /// Lets all of them but those of `gone` end, and fails unless they do so well.
     pub(crate) fn finish(mut self, gone: &[usize]) -> Result<()> {
-        // An inference process does not lose its trainer before it has heard of the end.
-        for place in (0..self.children.len()).rev().filter(|place| !gone.contains(place)) {
-            if let Some(process) = self.children.get_mut(place) {
+        let places: Vec<usize> =
+            (0..self.children.len()).rev().filter(|place| !gone.contains(place)).collect();
+        // An inference process does not lose its trainer before it has heard of the end. None waits for the end of another one: ranks of NCCL leave together.
+        for place in &places {
+            if let Some(process) = self.children.get_mut(*place) {
                 process.to = None;
+            }
+        }
+        for place in places {
+            if let Some(process) = self.children.get_mut(place) {
                 let status = process.child.wait()?;
                 if !status.success() {
                     return Err(format!("{} has ended with {status}", name(place)).into());
