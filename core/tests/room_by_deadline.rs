@@ -84,26 +84,6 @@ fn a_deadline_that_never_comes_is_one() {
     all_comes_back(&late, &device);
 }
 
-/// By hand: where only a place that stands aside is refused, others have missed their deadlines.
-#[test]
-fn whoever_is_in_line_at_its_deadline_is_refused() {
-    let (late, device) = limited();
-    let held = on(&device, &[7; 3000]);
-    let first = pending(start_until(&device, 2000, until_deadline()));
-    eventually("it stands aside", || !first.is_ready().unwrap());
-    // Nobody asks for these before they are late.
-    let others = [(); 5].map(|()| start_until(&device, 2000, options().deadline(LONG_NAP)));
-    thread::sleep(LONG_NAP);
-    for copy in others {
-        let refused = in_time(move || copy.wait()).unwrap_err();
-        assert!(matches!(refused.error(), Error::OverBudget { used: 3000, .. }), "{refused}");
-        assert!(refused.into_value().is_some());
-    }
-    drop(held);
-    assert_eq!(bytes_of(&in_time(move || first.wait()).unwrap()), [1; 2000]);
-    all_comes_back(&late, &device);
-}
-
 /// One thread waits for each copy, and another one holds results for a while.
 #[test]
 fn of_many_copies_with_a_deadline_none_is_refused_while_results_are_let_go_of() {

@@ -8,12 +8,13 @@ use transship_core::{Device, MemoryKind, Registered};
 
 use crate::error::IpcError;
 use crate::locked::lock_for;
-use crate::mapping::Mapping;
+use crate::mapping::{FileId, Mapping};
 use crate::shared_piece::MOST_KEPT;
 
 /// Memory that an exporter has sent, mapped here.
 pub(crate) struct MappedPiece {
     pub(crate) mapping: Arc<Mapping>,
+    file: FileId,
     /// What keeps it page-locked. Nothing is read through it.
     registered: Option<Registered>,
 }
@@ -51,7 +52,7 @@ impl MappedPieces {
         let file = Mapping::check(descriptor, bytes)?;
         let (found, others) = {
             let pieces = &mut self.free().pieces;
-            match pieces.iter().position(|piece| piece.mapping.file() == Some(file)) {
+            match pieces.iter().position(|piece| piece.file == file) {
                 Some(at) => (Some(pieces.swap_remove(at)), Vec::new()),
                 None => (None, std::mem::take(pieces)),
             }
@@ -59,7 +60,10 @@ impl MappedPieces {
         drop(others);
         match found {
             Some(piece) => Ok(piece),
-            None => Ok(MappedPiece { mapping: Arc::new(Mapping::of(descriptor, bytes)?), registered: None }),
+            None => {
+                let mapping = Arc::new(Mapping::map(descriptor, bytes)?);
+                Ok(MappedPiece { mapping, file, registered: None })
+            }
         }
     }
 

@@ -21,11 +21,9 @@ const MOST_AT_ONCE: usize = 1 << 20;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
-    /// Of memory that another process has sent.
-    file: Option<FileId>,
 }
 
-/// Tells memory that is mapped from all other memory.
+/// Tells shared memory from all other, as long as it is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: u64,
@@ -51,10 +49,8 @@ impl Mapping {
 
     /// Memory that another process has sent, of so many bytes. Fails unless it has them for good.
     pub(crate) fn of(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
-        let file = Self::check(&memory, bytes)?;
-        let mut mapping = Self::map(memory, bytes)?;
-        mapping.file = Some(file);
-        Ok(mapping)
+        Self::check(&memory, bytes)?;
+        Self::map(memory, bytes)
     }
 
     /// Which memory that is. Fails unless it has so many bytes for good.
@@ -70,19 +66,15 @@ impl Mapping {
         Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
-    fn map(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
+    /// Memory that has so many bytes for good ([`check`](Self::check)).
+    pub(crate) fn map(memory: impl AsFd, bytes: usize) -> Result<Self, IpcError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // The threads that copy make the pages of much memory, together.
         let flags = if bytes <= MOST_AT_ONCE { MapFlags::POPULATE } else { MapFlags::empty() };
         // SAFETY: a new mapping at an address that the system chooses touches no other memory.
         let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED | flags, memory, 0) };
         let start = NonNull::new(start.named("mapping shared memory")?.cast());
-        Ok(Self { start: start.ok_or_else(|| broken("the memory lies nowhere"))?, bytes, file: None })
-    }
-
-    /// Which memory that is, if another process has sent it.
-    pub(crate) fn file(&self) -> Option<FileId> {
-        self.file
+        Ok(Self { start: start.ok_or_else(|| broken("the memory lies nowhere"))?, bytes })
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -97,11 +97,12 @@ impl Tensor {
     }
 
     /// Makes later work of `stream` wait, on the device, for what the streams that use the memory were given so far, as a copy that reads the
-    /// tensor does: kernels there may write it. Blocks where it cannot wait for one of them, such as one of another driver.
+    /// tensor does: kernels there may write it. Never blocks.
     ///
     /// # Errors
     ///
-    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor, or what the driver says.
+    /// [`Error::Taken`](crate::Error::Taken) while a copy has taken the tensor; [`Error::Unsupported`](crate::Error::Unsupported) if it cannot wait
+    /// for one of them, such as one of another driver; or what the driver says.
     pub fn wait_on_uses(&self, stream: &Stream) -> Result<()> {
         fork::check()?;
         let mut uses = StreamUses::new();
@@ -109,12 +110,8 @@ impl Tensor {
         let own = stream.backend_stream();
         for (other, position) in uses.iter().filter(|(other, _)| !Arc::ptr_eq(other, own)) {
             let position = position.map_or_else(|| other.record(), Ok)?;
-            if other.reached()? >= position {
-                continue;
-            }
-            match own.wait_for(&**other, position) {
-                Err(Error::Unsupported { .. }) => drop(other.wait(position, None)?),
-                waits => waits?,
+            if other.reached()? < position {
+                own.wait_for(&**other, position)?;
             }
         }
         Ok(())

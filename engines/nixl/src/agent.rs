@@ -112,8 +112,8 @@ impl Agent {
         limit: Duration,
     ) -> Result<Transfer<()>> {
         let deadline = Deadline::after(limit);
-        let manifest = Manifest::packed(tree, ALIGNMENT)?;
-        let parts = parts(tree, &manifest)?;
+        let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
+        let parts = parts(tensors)?;
         let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
         Transfer::start(deadline, move || {
             let result = send.run(&parts, deadline);
