@@ -8,10 +8,7 @@ nixl=nixl-cu12==1.5.1
 stage_engines() {
     ensure_component rustfmt cargo fmt --version
     ensure_component clippy cargo clippy --version
-    step cargo fmt --manifest-path engines/nccl/Cargo.toml --package transship-nccl --package fake-nccl --check
-    in_engine nccl clippy --workspace --all-targets --features cuda -- -D warnings
-    RUSTDOCFLAGS="-D warnings" in_engine nccl doc --no-deps --features cuda
-    (cd engines/nccl && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
+    lint_engine nccl "transship-nccl fake-nccl" --features cuda
     # As it is without a feature; then on a stand-in for two devices of CUDA.
     in_engine nccl test
     TRANSSHIP_REQUIRE=cuda-sim step "${simulated[@]}" cargo test --locked --manifest-path engines/nccl/Cargo.toml \
@@ -23,10 +20,7 @@ stage_engines() {
 # NIXL needs no device: two processes over loopback are tested with the library itself.
 engine_nixl() {
     local folder
-    step cargo fmt --manifest-path engines/nixl/Cargo.toml --package transship-nixl --check
-    in_engine nixl clippy --all-targets -- -D warnings
-    RUSTDOCFLAGS="-D warnings" in_engine nixl doc --no-deps
-    (cd engines/nixl && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
+    lint_engine nixl transship-nixl
     in_engine nixl test
     if folder=$(nixl_folder); then
         LD_LIBRARY_PATH=$folder TRANSSHIP_REQUIRE=nixl in_engine nixl test --test loading --test processes
@@ -38,10 +32,7 @@ engine_nixl() {
 # All ways between processes in one program. The stand-in for NCCL has ranks of one process only.
 weight_sync() {
     local folder
-    step cargo fmt --manifest-path engines/weight_sync/Cargo.toml --package weight-sync --check
-    in_engine weight_sync clippy --all-targets -- -D warnings
-    RUSTDOCFLAGS="-D warnings" in_engine weight_sync doc --no-deps
-    (cd engines/weight_sync && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
+    lint_engine weight_sync weight-sync
     in_engine weight_sync test
     if folder=$(nixl_folder); then
         LD_LIBRARY_PATH=$folder in_engine weight_sync run -- --by nixl
@@ -59,6 +50,16 @@ nixl_folder() {
         touch "$folder/complete"
     fi
     dirname "$(find "$folder" -name libnixl_capi.so)"
+}
+
+# The workspace in a folder, its packages, and with which features.
+lint_engine() {
+    local packages
+    read -ra packages <<<"$2"
+    step cargo fmt --manifest-path "engines/$1/Cargo.toml" "${packages[@]/#/--package=}" --check
+    in_engine "$1" clippy --workspace --all-targets "${@:3}" -- -D warnings
+    RUSTDOCFLAGS="-D warnings" in_engine "$1" doc --no-deps "${@:3}"
+    (cd "engines/$1" && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
 }
 
 # All of them build into one folder, which no other stage locks.

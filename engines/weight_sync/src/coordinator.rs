@@ -11,9 +11,9 @@ use crate::processes::{Event, Processes, TRAINER, name};
 use crate::table::{Report, Row, Table};
 
 /// All rounds. Fails if a request has seen weights of several versions, or a process has ended that was not killed.
-pub(crate) fn run(options: &Options, arguments: &[String]) -> Result<()> {
+pub(crate) fn run(options: &Options) -> Result<()> {
     let folder = Folder::new()?;
-    let processes = Processes::start(options, arguments, &folder.0)?;
+    let processes = Processes::start(options, &folder.0)?;
     let there = (1..=options.inference).collect();
     let mut coordinator = Coordinator { options, processes, there, gone: Vec::new(), last: Duration::ZERO };
     coordinator.meet()?;

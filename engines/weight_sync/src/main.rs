@@ -32,12 +32,12 @@ fn main() {
 fn main() -> std::process::ExitCode {
     use crate::options::{Options, Role};
 
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let done = Options::parse(&arguments).and_then(|options| match options.role {
-        Role::Coordinator => coordinator::run(&options, &arguments),
+    let options = Options::of_process();
+    let done = match options.role {
+        Role::Coordinator => coordinator::run(&options),
         Role::Trainer => trainer::run(&options),
         Role::Inference(number) => inference::run(&options, number),
-    });
+    };
     match done {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {

@@ -1,19 +1,16 @@
 //! What the program is asked for.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, ValueEnum};
 use transship::{Device, DeviceId};
 
 use crate::Result;
 
-pub(crate) const USAGE: &str = "weight_sync [--by ipc|nixl|nccl] [--device host | cuda:0 | cuda:0,cuda:1,cuda:2 (the trainer's first)]
-    [--parameters 40] [--bytes 200KB] [--rounds 3] [--inference 2] [--pause-us 1000] [--limit-s 60] [--tls tcp]
-    [--in-place] [--kill] [--mix]";
-
 /// How weights get to the other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
     Ipc,
     Nixl,
@@ -29,91 +26,65 @@ pub(crate) enum Role {
     Inference(usize),
 }
 
-#[derive(Clone, Debug)]
+/// A trainer sends its parameters to inference processes, again and again, in place, while those serve requests.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "weight_sync")]
 pub(crate) struct Options {
-    pub(crate) role: Role,
+    /// How weights get to the other processes
+    #[arg(long, value_enum, default_value_t = By::Ipc)]
     pub(crate) by: By,
-    /// One for all processes, or the trainer's and one for each inference process.
+    /// One for all processes, or the trainer's and one for each inference process: cuda:0,cuda:1,cuda:2
+    #[arg(long = "device", value_delimiter = ',', default_value = "host")]
     pub(crate) devices: Vec<DeviceId>,
+    /// How many there are: a multiple of 10
+    #[arg(long, default_value_t = 40)]
     pub(crate) parameters: usize,
+    /// Of all parameters, such as 2GB
+    #[arg(long, default_value = "200KB", value_parser = bytes)]
     pub(crate) bytes: usize,
+    /// How many versions are sent
+    #[arg(long, default_value_t = 3)]
     pub(crate) rounds: u16,
+    /// How many processes serve requests
+    #[arg(long, default_value_t = 2)]
     pub(crate) inference: usize,
-    /// Between two requests.
+    /// Between two requests of a process, in microseconds
+    #[arg(long = "pause-us", default_value = "1000", value_parser = micros)]
     pub(crate) pause: Duration,
-    /// For whatever one process waits for.
+    /// For whatever one process waits for, in seconds
+    #[arg(long = "limit-s", default_value = "60", value_parser = seconds)]
     pub(crate) limit: Duration,
-    /// Which transports UCX may use.
+    /// Which transports UCX may use, such as tcp
+    #[arg(long)]
     pub(crate) tls: Option<String>,
-    /// One set of weights in an inference process and not two.
+    /// One set of weights in an inference process and not two
+    #[arg(long)]
     pub(crate) in_place: bool,
-    /// An inference process is killed in the middle of a round.
+    /// An inference process is killed in the middle of a round
+    #[arg(long)]
     pub(crate) kill: bool,
-    /// The trainer gives one parameter the version before: the program must fail.
+    /// The trainer gives one parameter the version before: the program must fail
+    #[arg(long)]
     pub(crate) mix: bool,
     /// For sockets.
+    #[arg(long, hide = true, default_value = ".")]
     pub(crate) folder: PathBuf,
+    #[arg(long, hide = true, default_value = "coordinator", value_parser = role)]
+    pub(crate) role: Role,
 }
 
 impl Options {
-    pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
-        let mut options = Self {
-            role: Role::Coordinator,
-            by: By::Ipc,
-            devices: vec![Device::host().id()],
-            parameters: 40,
-            bytes: 200_000,
-            rounds: 3,
-            inference: 2,
-            pause: Duration::from_millis(1),
-            limit: Duration::from_secs(60),
-            tls: None,
-            in_place: false,
-            kill: false,
-            mix: false,
-            folder: PathBuf::new(),
-        };
-        let mut words = arguments.iter();
-        while let Some(word) = words.next() {
-            options.take(word, &mut words)?;
-        }
-        options.check()?;
+    /// Those of this process, or its end with what is wrong with them.
+    pub(crate) fn of_process() -> Self {
+        Self::of(std::env::args().collect()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Words behind the name of the program.
+    fn of(words: Vec<String>) -> Result<Self, clap::Error> {
+        let options = Self::try_parse_from(words)?;
+        let unsuited = |error| Self::command().error(ErrorKind::ValueValidation, error);
+        options.check().map_err(unsuited)?;
         Ok(options)
-    }
-
-    fn take<'a>(&mut self, word: &str, words: &mut impl Iterator<Item = &'a String>) -> Result<()> {
-        match word {
-            "--in-place" => self.in_place = true,
-            "--kill" => self.kill = true,
-            "--mix" => self.mix = true,
-            "--help" => return Err(USAGE.into()),
-            _ => {
-                let value =
-                    words.next().ok_or_else(|| format!("{word} needs a value, or is none of\n{USAGE}"))?;
-                self.set(word, value).map_err(|error| format!("{word} {value}: {error}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, word: &str, value: &str) -> Result<()> {
-        match word {
-            "--by" => self.by = by(value)?,
-            "--device" => {
-                self.devices = value.split(',').map(DeviceId::from_str).collect::<Result<_, _>>()?
-            }
-            "--parameters" => self.parameters = value.parse()?,
-            "--bytes" => self.bytes = bytes(value)?,
-            "--rounds" => self.rounds = value.parse()?,
-            "--inference" => self.inference = value.parse()?,
-            "--pause-us" => self.pause = Duration::from_micros(value.parse()?),
-            "--limit-s" => self.limit = Duration::from_secs(value.parse()?),
-            "--tls" => self.tls = Some(value.to_owned()),
-            "--folder" => self.folder = value.into(),
-            "--role" => self.role = role(value)?,
-            _ => return Err(format!("no such option; there are\n{USAGE}").into()),
-        }
-        Ok(())
     }
 
     fn check(&self) -> Result<()> {
@@ -157,17 +128,20 @@ impl Options {
     }
 }
 
-fn by(word: &str) -> Result<By> {
-    match word {
-        "ipc" => Ok(By::Ipc),
-        "nixl" => Ok(By::Nixl),
-        "nccl" => Ok(By::Nccl),
-        _ => Err("no such way; there are ipc, nixl, nccl".into()),
-    }
+fn role(word: &str) -> Result<Role> {
+    Ok(match word {
+        "coordinator" => Role::Coordinator,
+        "trainer" => Role::Trainer,
+        number => Role::Inference(number.parse()?),
+    })
 }
 
-fn role(word: &str) -> Result<Role> {
-    Ok(if word == "trainer" { Role::Trainer } else { Role::Inference(word.parse()?) })
+fn micros(word: &str) -> Result<Duration> {
+    Ok(Duration::from_micros(word.parse()?))
+}
+
+fn seconds(word: &str) -> Result<Duration> {
+    Ok(Duration::from_secs(word.parse()?))
 }
 
 /// `2GB`, `64KB`, `1000`.
@@ -185,8 +159,8 @@ fn bytes(word: &str) -> Result<usize> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options> {
-        Options::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(line: &str) -> Result<Options, clap::Error> {
+        Options::of(["weight_sync"].into_iter().chain(line.split_whitespace()).map(str::to_owned).collect())
     }
 
     #[test]
@@ -199,12 +173,13 @@ mod tests {
     #[test]
     fn what_cannot_be_is_an_error_that_names_it() {
         for (line, part) in [
-            ("--bytes 2TB", "--bytes 2TB"),
+            ("--bytes 2TB", "2TB"),
             ("--parameters 15", "multiple"),
             ("--kill --inference 1", "two"),
             ("--device host,host", "2 for 3"),
-            ("--rounds", "needs a value"),
+            ("--rounds", "a value is required"),
             ("--by tcp", "ipc, nixl, nccl"),
+            ("--inference 0", "one at least"),
         ] {
             let error = parse(line).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");

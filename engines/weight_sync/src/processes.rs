@@ -35,13 +35,13 @@ pub(crate) struct Event {
 
 impl Processes {
     /// This program, once for each process, with the same arguments.
-    pub(crate) fn start(options: &Options, arguments: &[String], folder: &Path) -> Result<Self> {
+    pub(crate) fn start(options: &Options, folder: &Path) -> Result<Self> {
         let (sender, events) = channel();
         let mut processes = Self { children: Vec::new(), events, limit: options.limit };
         for place in 0..=options.inference {
             let role = if place == TRAINER { "trainer".to_owned() } else { (place - 1).to_string() };
             let mut child = Command::new(std::env::current_exe()?)
-                .args(arguments)
+                .args(std::env::args_os().skip(1))
                 .args(["--role", &role, "--folder"])
                 .arg(folder)
                 .stdin(Stdio::piped())

@@ -156,10 +156,12 @@ fn pattern(parameter: usize, at: usize) -> bf16 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     fn options() -> Options {
-        Options::parse(&[]).unwrap()
+        Options::try_parse_from(["weight_sync"]).unwrap()
     }
 
     #[test]
