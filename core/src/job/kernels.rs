@@ -13,13 +13,12 @@ const LARGEST_PART: usize = 16 << 10;
 /// So many blocks are enough.
 const BLOCKS: usize = 512;
 
-/// The largest range that a kernel copies, in bytes. 4,000 tensors with a heavy tail (173 MB) come down at 42 GB/s then; with 128 KiB
-/// at 39, with 64 KiB at 35. Within the device that is 230, 117 and 64 GB/s (H200; at 64 KiB with parts of as many). Larger copies leave the
-/// processors of the device to others.
-pub(crate) const LARGEST_COPIED: usize = 512 << 10;
-/// The same where the memory is that of a peer: kernels read over the link at 360 GB/s, and a copy by the driver takes 10 us beside its
-/// bytes (two H100s, NVLink).
-const LARGEST_FROM_PEER: usize = 4 << 20;
+/// The largest range that a kernel copies to the host, in bytes. 4,000 tensors with a heavy tail (173 MB) come down at 42 GB/s then; with
+/// 128 KiB at 39, with 64 KiB at 35 (H200). Larger copies leave the processors of the device to others.
+pub(crate) const LARGEST_DOWN: usize = 512 << 10;
+/// The same to memory of a device, its own or that of a peer: a copy by the driver takes 10 us beside its bytes, and kernels read over the link
+/// at 360 GB/s (two H100s, NVLink).
+const LARGEST_TO_DEVICE: usize = 4 << 20;
 /// What a block of threads copies of a range, in bytes, unless granules are larger. Parts of 16 KiB and of 64 KiB are 1 and 5 % slower
 /// (H200).
 const PART_OF_RANGE: usize = 32 << 10;
@@ -83,7 +82,7 @@ impl Kernels {
                 ranges: limits.gather.filter(|_| reaches_all).map(|entry| RangeKernel {
                     entry,
                     part: PART_OF_RANGE.max(limits.copy_granularity.bytes()),
-                    largest: if reader.same_as(source) { LARGEST_COPIED } else { LARGEST_FROM_PEER },
+                    largest: if reader.same_as(target) { LARGEST_TO_DEVICE } else { LARGEST_DOWN },
                 }),
                 strided: match reaches_all {
                     true => StridedKernel::of(limits),
@@ -116,7 +115,7 @@ impl Kernels {
     /// chunks of their own.
     pub(crate) fn largest_table(self, chunks: &[Chunk]) -> Option<usize> {
         let entry = self.ranges.map(|ranges| ranges.entry).max(self.strided_entry())?;
-        let largest = self.ranges.map_or(LARGEST_COPIED, |ranges| ranges.largest);
+        let largest = self.ranges.map_or(LARGEST_DOWN, |ranges| ranges.largest);
         let copied = chunks.iter().filter(|chunk| chunk.order.len() > 1 || chunk.bytes <= largest);
         let count = |(leaves, bytes): (usize, usize), chunk: &Chunk| {
             (leaves + chunk.order.len(), bytes + chunk.bytes)

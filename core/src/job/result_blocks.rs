@@ -8,7 +8,7 @@ use crate::backend::{Buffer, Direction};
 use crate::device::device::Device;
 use crate::error::Result;
 use crate::job::job::Job;
-use crate::job::kernels::LARGEST_COPIED;
+use crate::job::kernels::LARGEST_DOWN;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::runtime::sync::{Mutex, thread};
@@ -72,7 +72,7 @@ impl Job {
         let wanted = self.plan.chunks().iter().filter_map(|chunk| {
             let path = self.paths.iter().find(|path| path.source == chunk.source)?;
             let by_kernels =
-                chunk.order.len() > 1 || chunk.bytes <= LARGEST_COPIED || path.kernels.strided.is_some();
+                chunk.order.len() > 1 || chunk.bytes <= LARGEST_DOWN || path.kernels.strided.is_some();
             let direction = if by_kernels { Direction::Upload } else { Direction::Download };
             Some(Wanted { pool: path.from.device().map(Device::results)?, bytes: chunk.bytes, direction })
         });

@@ -8,7 +8,7 @@ use crate::device::check_limits;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::job::job::Job;
-use crate::job::kernels::LARGEST_COPIED;
+use crate::job::kernels::LARGEST_DOWN;
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
@@ -70,7 +70,7 @@ const MOST_GATHERED_INLINE: usize = 4096;
 
 /// The caller's thread uses a kernel for at most so many bytes: then the copies beside it are few. Where gaps are left out, they are
 /// counted.
-const MOST_GATHERED_INLINE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_COPIED;
+const MOST_GATHERED_INLINE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_DOWN;
 
 pub(crate) fn take_blocks(
     job: &Job,
