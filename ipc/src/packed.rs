@@ -118,7 +118,8 @@ impl Packing {
     ///
     /// As [`SharedOwner::parts_mut`], for `memory`.
     unsafe fn copy(self, owner: &SharedOwner, memory: RawMemory) -> Result<()> {
-        let (mut sources, mut parts) = (Vec::new(), Vec::new());
+        let count = self.tensors.len();
+        let (mut sources, mut parts) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (offset, tensor) in self.tensors {
             parts.push((offset, Layout::contiguous(tensor.dtype(), tensor.shape())?));
             sources.push(tensor);
