@@ -70,9 +70,9 @@ fn tree(rank: i32) -> Tree {
         tree.insert(format!("many.{index}"), Tensor::from(values));
         tree.insert(format!("ids.{index}"), Tensor::from(vec![i64::from(index * times); 3]));
     }
-    let large: Vec<i32> = (0..200_000).map(|value: i32| value * times).collect();
-    tree.insert("large".to_owned(), Tensor::from_vec(large.clone(), &[400, 500]).unwrap());
-    let turned = Tensor::from_vec(large, &[400, 500]).unwrap().transpose(0, 1).unwrap();
+    let large: Vec<i32> = (0..1_100_000).map(|value: i32| value * times).collect();
+    tree.insert("large".to_owned(), Tensor::from_vec(large.clone(), &[1100, 1000]).unwrap());
+    let turned = Tensor::from_vec(large, &[1100, 1000]).unwrap().transpose(0, 1).unwrap();
     tree.insert("turned".to_owned(), turned);
     tree.insert("u8".to_owned(), Tensor::from(vec![200_u8.wrapping_mul(times as u8); 5]));
     tree.insert("bf16".to_owned(), Tensor::scalar(bf16::from_f32(1.5 * times as f32)));

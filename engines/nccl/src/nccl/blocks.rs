@@ -2,8 +2,10 @@
 
 use transship::{DType, Tensor};
 
-/// Larger ones have a call of their own, and are not packed.
-const LARGEST_PACKED: usize = 512 << 10;
+/// Larger ones have a call of their own, and are not packed: to pack so many bytes and to unpack them costs as much as a call, 10 us (two H100s).
+const LARGEST_PACKED: usize = 4 << 20;
+/// So many bytes of a block are enough, and a result that is kept keeps no more.
+const LARGEST_BLOCK: usize = 64 << 20;
 /// Tensors of a block begin at multiples of so many bytes, which kernels copy at a time.
 const ALIGNMENT: usize = 16;
 
@@ -16,7 +18,7 @@ pub(crate) struct Block {
     pub(crate) leaves: Vec<(usize, usize)>,
 }
 
-/// The blocks of a tree: one for all small tensors of a type, one for each large one. Tensors without elements are in none.
+/// The blocks of a tree: as few as can be for all small tensors of a type, one for each large one. Tensors without elements are in none.
 pub(crate) fn blocks_of(tensors: &[Tensor]) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut shared: Vec<Block> = Vec::new();
@@ -26,7 +28,8 @@ pub(crate) fn blocks_of(tensors: &[Tensor]) -> Vec<Block> {
             blocks.push(Block { dtype, elements, leaves: vec![(leaf, 0)] });
             continue;
         }
-        match shared.iter_mut().find(|block| block.dtype == dtype) {
+        // The last of its type is the only one that has room.
+        match shared.iter_mut().rfind(|block| block.dtype == dtype).filter(|block| block.has_room_for(tensor)) {
             Some(block) => block.add(leaf, elements),
             None => shared.push(Block { dtype, elements, leaves: vec![(leaf, 0)] }),
         }
@@ -36,6 +39,10 @@ pub(crate) fn blocks_of(tensors: &[Tensor]) -> Vec<Block> {
 }
 
 impl Block {
+    fn has_room_for(&self, tensor: &Tensor) -> bool {
+        self.elements * self.dtype.size() + tensor.nbytes() <= LARGEST_BLOCK
+    }
+
     fn add(&mut self, leaf: usize, elements: usize) {
         let start = self.elements.next_multiple_of(ALIGNMENT / self.dtype.size());
         self.leaves.push((leaf, start));
@@ -47,6 +54,39 @@ impl Block {
         match self.leaves[..] {
             [(leaf, 0)] => Some(leaf),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use transship::Device;
+
+    use super::*;
+
+    fn zeros(bytes: usize, dtype: DType) -> Tensor {
+        Tensor::zeros(&[bytes / dtype.size()], dtype, &Device::host()).unwrap()
+    }
+
+    #[test]
+    fn blocks_of_small_tensors_are_no_larger_than_is_enough() {
+        let mut tensors = Vec::new();
+        for number in 0..50 {
+            tensors.push(zeros(3 << 20, DType::F32));
+            if number % 10 == 0 {
+                tensors.push(zeros(5 << 20, DType::F32));
+                tensors.push(zeros(100, DType::U8));
+            }
+        }
+        let blocks = blocks_of(&tensors);
+        let sizes: Vec<_> = blocks.iter().map(|block| (block.dtype, block.leaves.len())).collect();
+        let small = [(DType::F32, 21), (DType::U8, 5), (DType::F32, 21), (DType::F32, 8)];
+        assert_eq!(sizes, [&[(DType::F32, 1); 5][..], &small].concat());
+        for block in blocks {
+            let last = block.leaves.last().unwrap();
+            assert_eq!(block.elements, last.1 + tensors[last.0].numel());
+            assert!(block.elements * block.dtype.size() <= LARGEST_BLOCK);
         }
     }
 }
