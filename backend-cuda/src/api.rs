@@ -394,6 +394,25 @@ unsafe impl Api for Cuda {
         })
     }
 
+    unsafe fn reaches_memory(&self, address: u64, owner: &Self) -> Result<bool> {
+        // The attribute for access says yes of pools that are not open as well (H200, driver 580).
+        match self.handle_of(PointerAttribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)? {
+            // Other memory is opened to contexts by the context that has allocated it.
+            0 => {
+                let context = self.handle_of(PointerAttribute::CU_POINTER_ATTRIBUTE_CONTEXT, address)?;
+                Ok(context == owner.cu_context().addr())
+            }
+            pool => {
+                let mut location = pool_properties::access(ordinal(self.id())).location;
+                let mut flags = sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+                let pool = std::ptr::with_exposed_provenance_mut(pool);
+                // SAFETY: the driver has named the pool, which is there as long as memory of it is; the location is read within the call, and the result is written to a local.
+                unsafe { self.calls().pool_access(&mut flags, pool, &mut location)? };
+                Ok(flags == sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            }
+        }
+    }
+
     unsafe fn ordinal_of(&self, address: u64) -> Result<usize> {
         let attribute = PointerAttribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         self.pointer_attribute(attribute, address).map(|ordinal| ordinal as usize)

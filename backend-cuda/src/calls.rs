@@ -88,6 +88,8 @@ calls! {
         pool: sys::CUmemoryPool, attribute: sys::CUmemPool_attribute, value: *mut c_void);
     pool_set_access = cuMemPoolSetAccess(
         pool: sys::CUmemoryPool, access: *const sys::CUmemAccessDesc, count: usize);
+    pool_access = cuMemPoolGetAccess(
+        flags: *mut sys::CUmemAccess_flags, pool: sys::CUmemoryPool, location: *mut sys::CUmemLocation);
 
     #[cfg(unix)]
     pool_export = cuMemPoolExportToShareableHandle(

@@ -53,6 +53,14 @@ impl Cuda {
         Ok(value)
     }
 
+    /// An attribute that is a handle of the driver's.
+    pub(crate) fn handle_of(&self, attribute: sys::CUpointer_attribute, address: u64) -> Result<usize> {
+        let mut value = 0_usize;
+        // SAFETY: the context is retained. The attributes asked for are pointers, written to a local; any address may be asked about.
+        unsafe { self.calls.pointer_attribute((&raw mut value).cast(), attribute, address)? };
+        Ok(value)
+    }
+
     /// A figure of a pool.
     ///
     /// # Safety

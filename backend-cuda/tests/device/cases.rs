@@ -17,6 +17,7 @@ mod litmus;
 mod memory;
 #[path = "../../../tests/device/nodes.rs"]
 mod nodes;
+mod opened;
 #[path = "../../../tests/device/out_of_memory.rs"]
 mod out_of_memory;
 #[path = "../../../tests/device/peers.rs"]
@@ -76,6 +77,9 @@ pub(crate) fn all() -> Vec<Case> {
         case!(out_of_memory::a_full_device_says_so_and_recovers),
         case!(cudarc::memory_of_cudarc_goes_to_another_device, devices: 2),
         case!(cudarc::memory_of_cudarc_is_filled_from_another_device, devices: 2),
+        case!(opened::plain_memory_of_the_program_is_read_by_kernels_of_a_peer, devices: 2),
+        case!(opened::memory_of_a_pool_is_read_by_kernels_once_that_is_open, devices: 2),
+        case!(opened::memory_of_which_some_is_open_is_read_by_no_kernel, devices: 2),
         case!(peers::tensors_go_from_device_to_device, devices: 2),
         case!(peers::a_source_that_is_still_being_filled_is_waited_for, devices: 2),
         case!(peers::parts_come_in_the_order_of_the_targets_stream, devices: 2),

@@ -254,6 +254,13 @@ pub unsafe trait Backend: Any + Send + Sync {
         false
     }
 
+    /// Whether kernels of this device read and write `memory`, which the program has [lent](Self::wrap) and which lies on another device that this one
+    /// [reaches](Self::reaches). No where the driver does not say: copies of the driver move it then.
+    fn kernels_reach(&self, memory: &dyn Buffer) -> bool {
+        let _ = memory;
+        false
+    }
+
     /// Whether copies of this device read staging blocks of `other` (which may be itself) as they read their own, several
     /// submissions at a time. One block then serves copies of the same bytes to all such devices.
     fn reads_staging_of(&self, other: &dyn Backend) -> bool {

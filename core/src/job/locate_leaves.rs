@@ -350,11 +350,14 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Whether kernels of the device that reads the memory may not reach it: the program has allocated it on another device, and may
-    /// have opened it to nobody. Copies of the driver do.
+    /// Whether kernels of the device that reads the memory may not reach it: the program has allocated it on another device, and has
+    /// opened it to nobody. Copies of the driver do.
     fn is_unreached(&self, storage: &Storage) -> bool {
         storage.is_lent()
-            && storage.device().is_some_and(|source| !reader(source, self.target).same_as(source))
+            && storage.device().is_some_and(|source| {
+                let reader = reader(source, self.target);
+                !reader.same_as(source) && !reader.backend().kernels_reach(storage.buffer())
+            })
     }
 
     /// Whether what lies there is on a device from which copies go straight to the target, another device.

@@ -25,6 +25,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         cuda_case("cuda_trees_share_memory_and_have_no_gaps", trees_share_memory),
         cuda_case("cuda_trees_and_trees_of_the_host_take_turns", both_kinds_take_turns),
         cuda_case("cuda_trees_of_another_device_are_refused", trees_of_another_device_are_refused),
+        cuda_case("cuda_trees_go_on_to_another_device_by_kernels", trees_go_on_by_kernels),
         cuda_case("cuda_tensors_outlive_their_exporter", tensors_outlive_their_exporter),
         cuda_case("cuda_importers_that_are_killed_give_all_back", killed_importers),
         cuda_case("cuda_exporters_that_are_killed_leave_what_they_gave", killed_exporters),
@@ -132,6 +133,37 @@ fn trees_share_memory(device: &Device) {
         [filled, there].map(|tree| start_copy(tree, &host, CopyOptions::default()).unwrap().wait().unwrap());
     for (name, tensor) in there {
         assert_eq!(filled[name].to_bytes().unwrap(), tensor.to_bytes().unwrap(), "{name}");
+    }
+}
+
+/// A driver opens what it imports to no peer by itself. The first pool comes before the peer is known, the second one after.
+/// Mutants: imported pools are not opened to peers that come later, or that are there.
+fn trees_go_on_by_kernels(device: &Device) {
+    const TENSORS: u8 = 64;
+    let (_folder, path) = folder();
+    let content = |number: u8| Tensor::from(vec![number; 3000]);
+    let batch: Vec<Tensor> = (0..TENSORS).map(content).collect();
+    let mut peers = Vec::new();
+    for _ in 0..2 {
+        let (mut connection, mut importer) = pair(&path, device);
+        let there = start_copy(batch.clone(), device, CopyOptions::default()).unwrap().wait().unwrap();
+        connection.export(&there).unwrap();
+        let mut tree = batch.clone();
+        importer.next_within(LONG).unwrap().unwrap().put_into(&mut tree).unwrap();
+        let Ok(peer) = Device::open(id("cuda", 1)) else { return };
+        if !peer.backend().reaches(&**device.backend()) {
+            return;
+        }
+        let held = (0..TENSORS).map(|_| start_copy(content(0), &peer, CopyOptions::default()).unwrap());
+        let held: Vec<Tensor> = held.map(|copy| copy.wait().unwrap()).collect();
+        let copy = start_copy_into(tree, held, CopyOptions::default()).unwrap();
+        let (filled, report) = copy.wait_with_report().unwrap();
+        assert!(report.gathered >= u64::from(TENSORS), "{report}");
+        let back = start_copy(filled, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+        for (number, tensor) in (0..TENSORS).zip(&back) {
+            assert_eq!(tensor.as_slice::<u8>().unwrap(), [number; 3000]);
+        }
+        peers.push(peer);
     }
 }
 

@@ -4,7 +4,9 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
+use crate::backend::stream_ordered::buffer::PeerAccess;
 use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::imported_pools::ImportedPools;
 use crate::backend::stream_ordered::mem_pool::MemPool;
 use crate::backend::stream_ordered::stream::{OrderedStream, StreamState};
 use crate::backend::{DeviceMemory, StreamPriority, Ticket};
@@ -17,6 +19,7 @@ pub(crate) struct DeviceAllocator<A: Api> {
     /// Waits, on the device, for uses of memory and frees it behind them.
     reclaim: OrderedStream<A>,
     pool: Option<MemPool<A>>,
+    imported: ImportedPools<A>,
     /// Bytes allocated where there is no pool, and the most that ever were.
     plain_bytes: AtomicU64,
     most_plain_bytes: AtomicU64,
@@ -41,7 +44,7 @@ pub(crate) enum Allocation<A: Api> {
         address: u64,
     },
     /// Memory of somebody else.
-    Lent(Box<dyn Any + Send + Sync>),
+    Lent { owner: Box<dyn Any + Send + Sync>, access: PeerAccess },
 }
 
 impl<A: Api> Allocation<A> {
@@ -59,6 +62,7 @@ impl<A: Api> DeviceAllocator<A> {
         Ok(Self {
             reclaim: OrderedStream::<A>::create(context, StreamPriority::Normal)?,
             pool: MemPool::create(context)?,
+            imported: ImportedPools::new(),
             plain_bytes: AtomicU64::new(0),
             most_plain_bytes: AtomicU64::new(0),
             total,
@@ -72,6 +76,11 @@ impl<A: Api> DeviceAllocator<A> {
 
     pub(crate) fn pool(&self) -> Option<&MemPool<A>> {
         self.pool.as_ref()
+    }
+
+    /// Those of other processes, on this device.
+    pub(crate) fn imported(&self) -> &ImportedPools<A> {
+        &self.imported
     }
 
     /// A stream of the device's own.
@@ -238,7 +247,7 @@ impl<A: Api> DeviceAllocator<A> {
                 let free = |driver: Current<'_, A>| unsafe { driver.free(address) };
                 count_if_refused(self.context.enter().and_then(free), bytes);
             }
-            Allocation::Lent(owner) => {
+            Allocation::Lent { owner, .. } => {
                 // Owners that free device memory find the device current, and leave the caller's as it was.
                 let _current = self.context.enter();
                 drop(owner);

@@ -176,6 +176,11 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Makes the pool give its idle memory back.
     unsafe fn trim_pool(&self, pool: Self::Pool) -> Result<()>;
 
+    /// Whether this device reads and writes memory of `owner`, a device that it was [let](Self::enable_access) access.
+    unsafe fn reaches_memory(&self, _address: u64, _owner: &Self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Lets `peer` read and write all memory of the pool.
     unsafe fn open_pool(&self, pool: Self::Pool, peer: &Self) -> Result<()>;
 

@@ -178,7 +178,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
 
     #[cfg(unix)]
     fn import_pool(&self, descriptor: BorrowedFd<'_>) -> Result<Arc<dyn ImportedPool>> {
-        Ok(Arc::new(PeerPool::import(self.context(), descriptor)?))
+        Ok(Arc::new(PeerPool::import(&self.allocator, descriptor)?))
     }
 
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission> {
@@ -228,6 +228,10 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     fn is_written_by(&self, source: &dyn Backend) -> bool {
         Self::of(source)
             .is_some_and(|source| self.reaches(source) && self.peers.is_written_by(&source.allocator))
+    }
+
+    fn kernels_reach(&self, memory: &dyn Buffer) -> bool {
+        OrderedBuffer::<A>::of(memory).is_some_and(|memory| memory.is_reached_by(self.context()))
     }
 
     fn reads_staging_of(&self, other: &dyn Backend) -> bool {

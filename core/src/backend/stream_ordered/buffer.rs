@@ -4,6 +4,8 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::backend::stream_ordered::allocator::{Allocation, DeviceAllocator};
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
@@ -11,6 +13,7 @@ use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::backend::{Buffer, MemoryKind, RawMemory, Ticket};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
+use crate::runtime::sync::Mutex;
 
 /// Memory that a device can use.
 pub struct OrderedBuffer<A: Api> {
@@ -46,13 +49,14 @@ impl<A: Api> OrderedBuffer<A> {
             drop(owner);
             return Err(error);
         }
-        Ok(Self { held: Some(Allocation::Lent(owner)), memory, allocator: allocator.clone() })
+        let held = Some(Allocation::Lent { owner, access: PeerAccess::default() });
+        Ok(Self { held, memory, allocator: allocator.clone() })
     }
 
     /// What keeps the memory, where it is somebody else's.
     pub fn owner(&self) -> Option<&(dyn Any + Send + Sync)> {
         match &self.held {
-            Some(Allocation::Lent(owner)) => Some(&**owner),
+            Some(Allocation::Lent { owner, .. }) => Some(&**owner),
             _ => None,
         }
     }
@@ -70,10 +74,53 @@ impl<A: Api> OrderedBuffer<A> {
         &self.allocator
     }
 
-    /// Whether peers that this device is open to reach the memory: it is ours, and not memory of somebody else.
-    pub(crate) fn is_open_to_peers(&self) -> bool {
-        matches!(self.held, Some(Allocation::Pooled { .. } | Allocation::Plain { .. }))
+    /// Whether kernels of `peer`, a device that this one is open to, reach the memory: it is ours, or its owner has opened it.
+    pub(crate) fn is_reached_by(&self, peer: &Context<A>) -> bool {
+        match &self.held {
+            Some(Allocation::Pooled { .. } | Allocation::Plain { .. }) => true,
+            Some(Allocation::Lent { access, .. }) => {
+                access.of(peer.id(), || is_open_to(self.context(), peer, &self.memory).unwrap_or(false))
+            }
+            None => false,
+        }
     }
+}
+
+/// Which peers reach memory of somebody else, as far as the driver was asked.
+#[derive(Default)]
+pub(crate) struct PeerAccess(Mutex<SmallVec<[(DeviceId, bool); 1]>>);
+
+impl PeerAccess {
+    /// Whether `peer` does, which `ask` says, once.
+    fn of(&self, peer: DeviceId, ask: impl FnOnce() -> bool) -> bool {
+        let known = self.0.lock().iter().find(|(id, _)| *id == peer).map(|(_, is_open)| *is_open);
+        known.unwrap_or_else(|| {
+            let is_open = ask();
+            self.0.lock().push((peer, is_open));
+            is_open
+        })
+    }
+}
+
+/// The driver is asked about at most so many allocations that memory of somebody else goes through.
+const MOST_ALLOCATIONS: usize = 16;
+
+/// Whether kernels of `peer` reach all of `memory`, which lies on the device of `owner`: each allocation in it is asked about, and there is nothing between them.
+fn is_open_to<A: Api>(owner: &Context<A>, peer: &Context<A>, memory: &RawMemory) -> Result<bool> {
+    let (mut at, end) = (memory.address, memory.address.saturating_add(memory.bytes as u64));
+    for _ in 0..MOST_ALLOCATIONS {
+        if at >= end {
+            return Ok(true);
+        }
+        // SAFETY: the device is current, and has access to that of `owner` (`is_reached_by`); any address may be asked about.
+        if unsafe { !peer.enter()?.reaches_memory(at, owner.api())? } {
+            return Ok(false);
+        }
+        // SAFETY: the device is current; any address may be asked about.
+        let (start, bytes) = unsafe { owner.enter()?.allocation_of(at)? };
+        at = start.saturating_add(bytes as u64).max(at.saturating_add(1));
+    }
+    Ok(at >= end)
 }
 
 // SAFETY: the memory stays where it is until it is given back; the pool hands it out again only behind `after`, and

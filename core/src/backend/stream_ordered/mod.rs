@@ -17,6 +17,7 @@ pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod event_ring;
 pub(crate) mod gather_kernel;
+pub(crate) mod imported_pools;
 pub(crate) mod mem_pool;
 pub(crate) mod peers;
 pub(crate) mod pinned;

@@ -65,11 +65,11 @@ impl<A: Api> Peers<A> {
         };
         let is_written = match to {
             GatherTo::Device(to, _) => {
-                OrderedBuffer::<A>::of(to).is_some_and(OrderedBuffer::is_open_to_peers)
+                OrderedBuffer::<A>::of(to).is_some_and(|to| to.is_reached_by(from.context()))
             }
             GatherTo::Host(_) => false,
         };
-        let may_be_read = from.is_open_to_peers();
+        let may_be_read = from.is_reached_by(own);
         // What gets wider on the way had better be read over the link.
         let had_better_be_read = may_be_read && elements.cast.as_ref().is_some_and(Cast::widens);
         match self.writer_of(from.allocator()).filter(|_| is_written && !had_better_be_read) {
@@ -103,5 +103,6 @@ fn open<A: Api>(own: &DeviceAllocator<A>, other: &DeviceAllocator<A>) -> Result<
         driver.enable_access(peer.api())?;
     }
     other.pool().map_or(Ok(()), |pool| pool.open_to(own.context()))?;
+    other.imported().open_to(own.context());
     Ok(true)
 }

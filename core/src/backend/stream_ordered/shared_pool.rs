@@ -8,8 +8,10 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 
 use crate::backend::StreamPriority;
 use crate::backend::shared_pool::{ImportedPool, MemoryName, PeerMemory, SharedPool};
+use crate::backend::stream_ordered::allocator::DeviceAllocator;
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::imported_pools::OpenTo;
 use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
@@ -73,8 +75,9 @@ impl<A: Api> PeerPool<A> {
         Ok(pool)
     }
 
-    /// That of another process.
-    pub(crate) fn import(context: &Arc<Context<A>>, descriptor: BorrowedFd<'_>) -> Result<Self> {
+    /// That of another process, opened to the peers of the device.
+    pub(crate) fn import(allocator: &DeviceAllocator<A>, descriptor: BorrowedFd<'_>) -> Result<Self> {
+        let context = allocator.context();
         let driver = context.enter()?;
         let mut imported = IMPORTED.lock();
         // SAFETY: the device is current.
@@ -83,7 +86,10 @@ impl<A: Api> PeerPool<A> {
             return Err(Error::Unsupported { device: driver.id(), what: IS_IMPORTED });
         }
         drop(imported);
-        Self::own(context, pool, true)
+        let pool = Self::own(context, pool, true)?;
+        let handle: Arc<dyn OpenTo<A>> = pool.0.clone();
+        allocator.imported().add(&handle);
+        Ok(pool)
     }
 
     /// The only one with this handle.
@@ -165,6 +171,13 @@ impl<A: Api> Drop for Memory<A> {
                 std::mem::forget(self.loan.take());
             }
         }
+    }
+}
+
+impl<A: Api> OpenTo<A> for Handle<A> {
+    fn open_to(&self, peer: &Context<A>) -> Result<()> {
+        // SAFETY: the device is current, the pool alive.
+        unsafe { self.context.enter()?.open_pool(self.pool, peer.api()) }
     }
 }
 

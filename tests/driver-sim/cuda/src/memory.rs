@@ -121,6 +121,11 @@ exports! {
         Ok(())
     };
 
+    fn cuMemPoolGetAccess(flags: Out<u32>, pool: u64, location: In<[u32; 2]>) |sim| {
+        let [_, device] = location.read()?;
+        flags.put(if sim.pool_access(pool, device as i32)? { READ_WRITE } else { 0 })
+    };
+
     fn cuPointerGetAttribute(value: Out<c_void>, attribute: u32, address: u64) |sim| {
         let place = sim.place(address)?.ok_or(Failure::InvalidValue)?;
         pointer_attribute(&value, attribute, address, &place)
@@ -147,6 +152,7 @@ fn pointer_attribute(
     const ORDINAL: u32 = 9;
     const START: u32 = 11;
     const SIZE: u32 = 12;
+    const POOL: u32 = 17;
     match attribute {
         CONTEXT => value.cast().put(place.context),
         MEMORY_TYPE => value.cast().put(if place.device.is_some() { DEVICE } else { HOST }),
@@ -156,6 +162,7 @@ fn pointer_attribute(
         ORDINAL => value.cast().put(place.device.map_or(0, |device| device as i32)),
         START => value.cast().put(place.start),
         SIZE => value.cast().put(place.bytes),
+        POOL => value.cast().put(place.pool.unwrap_or(0)),
         _ => Err(Failure::InvalidValue),
     }
 }

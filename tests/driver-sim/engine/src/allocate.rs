@@ -18,6 +18,8 @@ pub struct Place {
     pub bytes: usize,
     /// The context that has allocated it.
     pub context: u64,
+    /// The pool that it is of.
+    pub pool: Option<u64>,
 }
 
 impl Sim {
@@ -128,11 +130,11 @@ impl Sim {
         self.check_initialised()?;
         let found = self.memory.find(address).and_then(|(number, _)| self.memory.block(number));
         Ok(found.map(|block| {
-            let device = match block.kind {
-                Kind::Device { device, .. } => Some(device),
-                Kind::Pinned { .. } => None,
+            let (device, pool) = match block.kind {
+                Kind::Device { device, pool } => (Some(device), pool),
+                Kind::Pinned { .. } => (None, None),
             };
-            Place { device, start: block.address, bytes: block.bytes, context: block.context }
+            Place { device, start: block.address, bytes: block.bytes, context: block.context, pool }
         }))
     }
 

@@ -196,6 +196,13 @@ impl Sim {
         Ok(())
     }
 
+    /// Whether a device may use the memory of a pool.
+    pub fn pool_access(&mut self, pool: u64, ordinal: i32) -> Result<bool, Failure> {
+        self.device(ordinal)?;
+        let pool = self.pool(pool)?;
+        Ok(pool.device == ordinal as usize || pool.access.contains(&(ordinal as usize)))
+    }
+
     /// Allocates out of a pool, or out of that of the stream's device, in stream order.
     pub fn allocate_ordered(&mut self, bytes: usize, pool: Option<u64>, stream: u64) -> Result<u64, Failure> {
         let stream = self.stream_of_current(stream)?;
