@@ -1,14 +1,16 @@
 //! `transship devices`: what there is.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
-use std::{fmt, panic, thread};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use transship::{Device, DeviceId, DeviceProperties, Result};
+use transship::{Device, DeviceId, DeviceMemory, DeviceProperties, Result};
 
 use crate::drivers::{self, DriverState};
 use crate::sizes::Size;
+use crate::within;
 
 /// What there is.
 #[derive(Serialize)]
@@ -16,6 +18,8 @@ pub(crate) struct Listing {
     drivers: Vec<DriverState>,
     devices: Vec<DeviceState>,
     links: Vec<Link>,
+    /// What was asked and has not answered in time: drivers, devices, and pairs of devices.
+    pub(crate) unanswered: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -45,46 +49,94 @@ struct Link {
     direct: Option<bool>,
 }
 
+/// What the thread that asks a driver says.
+enum Said {
+    Driver(DriverState),
+    Properties(DeviceId, Result<DeviceProperties>),
+    Memory(DeviceId, Result<DeviceMemory>),
+}
+
 impl Listing {
-    /// `None` if that takes more than so many seconds: on a thread of its own, since drivers may never answer.
-    pub(crate) fn of_this_machine_within(seconds: u32) -> Option<Self> {
-        let (says, said) = channel();
-        let lists = thread::spawn(move || drop(says.send(Self::of_this_machine())));
-        match said.recv_timeout(Duration::from_secs(seconds.into())) {
-            Err(RecvTimeoutError::Disconnected) => {
-                lists.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked));
-                None
+    /// What drivers and devices say within `limit`.
+    pub(crate) fn of_this_machine_within(limit: Duration) -> Self {
+        let begin = Instant::now();
+        // Those who do not answer leave some time for what is between the others.
+        let mut listing = Self::of(within::each(drivers::compiled_in(), begin + limit * 9 / 10, ask));
+        let answered = listing.devices.iter().filter(|device| device.error.is_none());
+        let ids: Vec<DeviceId> = answered.filter_map(|device| device.id.parse().ok()).collect();
+        listing.add_links(&ids, within::each([pairs(&ids)], begin + limit, ask_links));
+        listing
+    }
+
+    fn of(said: Vec<Said>) -> Self {
+        let (mut answered, mut properties, mut memory) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        for said in said {
+            match said {
+                Said::Driver(driver) => answered.push(driver),
+                Said::Properties(id, known) => drop(properties.insert(id, known)),
+                Said::Memory(id, known) => drop(memory.insert(id, known)),
             }
-            listed => listed.ok(),
         }
+        let drivers = drivers::all_of(answered);
+        let (mut devices, mut unanswered) = (Vec::new(), Vec::new());
+        for driver in &drivers {
+            let mut silent = None;
+            for id in driver.ids() {
+                let mut device = DeviceState::new(id, &properties, memory.get(&id));
+                if !memory.contains_key(&id) {
+                    // Those behind it were not asked.
+                    device.error = Some(match silent.get_or_insert(id) {
+                        first if *first == id => "it does not answer".to_owned(),
+                        first => format!("not asked: {first} does not answer"),
+                    });
+                }
+                devices.push(device);
+            }
+            unanswered.extend((!driver.answers).then(|| driver.name.to_owned()));
+            unanswered.extend(silent.map(|id| id.to_string()));
+        }
+        Self { drivers, devices, links: Vec::new(), unanswered }
     }
 
-    fn of_this_machine() -> Self {
-        let ids = Device::list();
-        let properties: Vec<_> = ids.iter().map(|id| Device::properties_of(*id)).collect();
-        let same = |this: usize| {
-            let twins = (0..ids.len()).filter(move |other| *other != this);
-            twins
-                .filter(|other| are_same(&properties[this], &properties[*other]))
-                .map(|other| ids[other].to_string())
-                .collect()
-        };
-        let devices =
-            (0..ids.len()).map(|this| DeviceState::new(ids[this], &properties[this], same(this))).collect();
-        Self { drivers: drivers::all(), devices, links: links(&ids) }
+    fn add_links(&mut self, ids: &[DeviceId], said: Vec<Link>) {
+        let silent = pairs(ids).into_iter().nth(said.len());
+        self.unanswered.extend(silent.map(|(to, from)| format!("{from} to {to}")));
+        self.links = said;
     }
 
-    /// Whether every device that is there can be used. A driver that is not there is no fault.
+    /// Whether every device that is there can be used, and all have answered. A driver that is not there is no fault.
     pub(crate) fn is_healthy(&self) -> bool {
-        self.devices.iter().all(|device| device.error.is_none())
+        self.unanswered.is_empty() && self.devices.iter().all(|device| device.error.is_none())
+    }
+}
+
+/// Who hears it may have gone on.
+fn ask(driver: &'static str, says: &Sender<Said>) {
+    let driver = DriverState::asked(driver);
+    let ids = driver.ids();
+    drop(says.send(Said::Driver(driver)));
+    for id in ids {
+        drop(says.send(Said::Properties(id, Device::properties_of(id))));
+        let memory = Device::open(id).and_then(|device| device.memory());
+        drop(says.send(Said::Memory(id, memory)));
     }
 }
 
 impl DeviceState {
-    fn new(id: DeviceId, properties: &Result<DeviceProperties>, same_as: Vec<String>) -> Self {
-        let memory = Device::open(id).and_then(|device| device.memory());
-        let error = properties.as_ref().err().or(memory.as_ref().err()).map(ToString::to_string);
-        let (known, memory) = (properties.as_ref().ok(), memory.unwrap_or_default());
+    /// What is known of it, by what was said of all.
+    fn new(
+        id: DeviceId,
+        all: &BTreeMap<DeviceId, Result<DeviceProperties>>,
+        memory: Option<&Result<DeviceMemory>>,
+    ) -> Self {
+        let (properties, failed) = (all.get(&id), memory.and_then(|memory| memory.as_ref().err()));
+        let error = properties.and_then(|known| known.as_ref().err()).or(failed).map(ToString::to_string);
+        let known = properties.and_then(|known| known.as_ref().ok());
+        let memory = memory.and_then(|memory| memory.as_ref().ok().copied()).unwrap_or_default();
+        let twins = all.iter().filter(|(other, others)| {
+            **other != id && properties.is_some_and(|properties| are_same(properties, others))
+        });
+        let same_as = twins.map(|(other, _)| other.to_string()).collect();
         Self {
             id: id.to_string(),
             name: known.map(|known| known.name.clone()),
@@ -124,17 +176,17 @@ fn are_same(one: &Result<DeviceProperties>, other: &Result<DeviceProperties>) ->
     both.and_then(|(one, other)| one.is_same_hardware(other)) == Some(true)
 }
 
-/// Between any two devices but the host, to and from which every copy goes straight.
-fn links(ids: &[DeviceId]) -> Vec<Link> {
+/// Any two devices but the host, to and from which every copy goes straight.
+fn pairs(ids: &[DeviceId]) -> Vec<(DeviceId, DeviceId)> {
     let devices = || ids.iter().copied().filter(|id| !id.is_host());
-    let pairs =
-        devices().flat_map(|to| devices().filter(move |from| *from != to).map(move |from| (to, from)));
-    let link = |(to, from): (DeviceId, DeviceId)| Link {
-        to: to.to_string(),
-        from: from.to_string(),
-        direct: Device::reaches(to, from).ok(),
-    };
-    pairs.map(link).collect()
+    devices().flat_map(|to| devices().filter(move |from| *from != to).map(move |from| (to, from))).collect()
+}
+
+fn ask_links(pairs: Vec<(DeviceId, DeviceId)>, says: &Sender<Link>) {
+    for (to, from) in pairs {
+        let direct = Device::reaches(to, from).ok();
+        drop(says.send(Link { to: to.to_string(), from: from.to_string(), direct }));
+    }
 }
 
 impl fmt::Display for Listing {
@@ -178,5 +230,51 @@ impl fmt::Display for DeviceState {
             Some(error) => write!(f, "\n          cannot be used: {error}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    fn driver(name: &'static str, devices: usize) -> Said {
+        Said::Driver(DriverState { name, compiled_in: true, answers: true, devices, missing: None })
+    }
+
+    fn id(name: &str, ordinal: usize) -> DeviceId {
+        DeviceId::new(name, ordinal).unwrap()
+    }
+
+    fn properties(id: DeviceId) -> Said {
+        Said::Properties(id, Device::properties_of(DeviceId::HOST))
+    }
+
+    /// By hand: where only devices that were asked are listed, those that say nothing are missed.
+    #[test]
+    fn what_has_answered_is_listed_with_who_has_not() {
+        let [first, second] = [0, 1].map(|ordinal| id("hip", ordinal));
+        let memory = |id| Said::Memory(id, Device::host().memory());
+        let said =
+            [driver("host", 1), driver("hip", 3), properties(first), memory(first), memory(DeviceId::HOST)];
+        let said = said.into_iter().chain([properties(second)]).collect();
+        let mut listing = Listing::of(said);
+        let listed = |id: &str| listing.devices.iter().find(|device| device.id == id).unwrap();
+        assert!(listed("host").error.is_none() && listed("hip:0").error.is_none());
+        assert!(listed("hip:1").name.is_some() && listed("hip:2").name.is_none());
+        assert_eq!(listed("hip:1").error.as_deref(), Some("it does not answer"));
+        assert_eq!(listed("hip:2").error.as_deref(), Some("not asked: hip:1 does not answer"));
+        let compiled_in = |name: &str| drivers::compiled_in().any(|driver| driver == name);
+        let silent = ["cuda", "wgpu"].into_iter().filter(|name| compiled_in(name));
+        let mut expected: Vec<&str> = silent.chain(["hip:1"]).collect();
+        let mut unanswered = listing.unanswered.clone();
+        unanswered.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(unanswered, expected);
+        assert!(!listing.is_healthy() && listing.to_string().contains("hip:2   unknown\n"), "{listing}");
+        let ids = [0, 1].map(|ordinal| id("cuda", ordinal));
+        let link = Link { to: "cuda:0".to_owned(), from: "cuda:1".to_owned(), direct: Some(true) };
+        listing.add_links(&ids, vec![link]);
+        assert_eq!(listing.unanswered.last().map(String::as_str), Some("cuda:0 to cuda:1"));
     }
 }

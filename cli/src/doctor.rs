@@ -14,6 +14,7 @@ use transship::DeviceId;
 
 use crate::Examination;
 use crate::doctor::copies::CopyTimes;
+use crate::drivers::{self, DriverState};
 use crate::finding::{Check, Finding, Level};
 use crate::system::System;
 
@@ -40,7 +41,7 @@ pub(crate) fn examine(examination: Examination) -> Report {
     // Copies that do not come to their end are to be found before all is over.
     let copies_end = begin + limit * 9 / 10;
     let (says, said) = channel();
-    let looks = thread::spawn(move || look(&examination, copies_end, &says));
+    let looks = thread::spawn(move || look(&examination, limit, copies_end, &says));
     let (report, is_through) = listen(&said, begin, limit);
     if is_through && let Err(panicked) = looks.join() {
         panic::resume_unwind(panicked);
@@ -49,19 +50,22 @@ pub(crate) fn examine(examination: Examination) -> Report {
 }
 
 /// Nobody hears what is said too late.
-fn look(examination: &Examination, copies_end: Instant, says: &Sender<Said>) {
+fn look(examination: &Examination, limit: Duration, copies_end: Instant, says: &Sender<Said>) {
     let system = System::new("/");
     let all_found =
         |found: Vec<Finding>| found.into_iter().for_each(|found| drop(says.send(Said::Found(found))));
     let looks_at = |check| drop(says.send(Said::LooksAt(check, None)));
     looks_at(Check::Driver);
-    all_found(software::check(&system, &examination.devices));
+    // Who does not answer leaves time for what comes then.
+    let drivers = drivers::all_within(limit / 2);
+    let there: Vec<DeviceId> = drivers.iter().flat_map(DriverState::ids).collect();
+    all_found(software::check(&system, &drivers, &there, &examination.devices));
     looks_at(Check::DeviceFile);
     all_found(device_files::check(&system));
     looks_at(Check::HostMemory);
-    all_found(host::check(&system));
+    all_found(host::check(&system, &there, limit / 10));
     looks_at(Check::Copy);
-    copies::check(examination, copies_end, &mut |said| drop(says.send(said)));
+    copies::check(examination, &there, copies_end, &mut |said| drop(says.send(said)));
 }
 
 /// All that is said until the time is over, and whether that was all.

@@ -7,14 +7,18 @@ mod finding;
 mod named;
 mod sizes;
 mod system;
+mod within;
 
 use std::fmt::{self, Display};
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use transship::DeviceId;
+
+use crate::devices::Listing;
 
 /// What devices a machine has, and what is wrong with them.
 ///
@@ -33,7 +37,7 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// How long all of it may take, in seconds, from 1 to 3600; nothing is printed if it takes longer
+        /// How long all of it may take, in seconds, from 1 to 3600; what has answered by then is printed
         #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
         timeout: u32,
     },
@@ -60,12 +64,15 @@ struct Examination {
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Devices { json, timeout } => match devices::Listing::of_this_machine_within(timeout) {
-            Some(listing) => print(&listing, json, listing.is_healthy()),
-            None => fail(format_args!(
-                "not through after the {timeout} s of --timeout: a driver or a device does not answer; `transship doctor` says which"
-            )),
-        },
+        Command::Devices { json, timeout } => {
+            let listing = Listing::of_this_machine_within(Duration::from_secs(timeout.into()));
+            let code = print(&listing, json, listing.is_healthy());
+            if listing.unanswered.is_empty() {
+                return code;
+            }
+            let who = listing.unanswered.join(", ");
+            fail(format_args!("not through after the {timeout} s of --timeout: no answer from {who}"))
+        }
         Command::Doctor(examination) => {
             let json = examination.json;
             let report = doctor::examine(examination);

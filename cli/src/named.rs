@@ -1,8 +1,13 @@
 //! Devices that are named in arguments.
 
-use transship::{Device, DeviceId};
+use std::time::Duration;
 
-use crate::drivers;
+use transship::DeviceId;
+
+use crate::drivers::{self, DriverState};
+
+/// Nobody waits longer to be told of a slip of the pen.
+const SOON: Duration = Duration::from_secs(10);
 
 /// The device of that name, whether it is there or not. An error says what is wrong with the name, and what there is.
 pub(crate) fn device(text: &str) -> Result<DeviceId, String> {
@@ -10,16 +15,20 @@ pub(crate) fn device(text: &str) -> Result<DeviceId, String> {
         let form = "a device is a driver and a number, such as cuda:1; cuda is cuda:0";
         format!("{form}; {}", all_that_are_there())
     })?;
-    let known = drivers::all();
-    if known.iter().any(|driver| driver.name == id.driver()) {
+    let names = drivers::ALL.map(|(name, _)| name);
+    if names.contains(&id.driver()) {
         return Ok(id);
     }
-    let names: Vec<_> = known.iter().map(|driver| driver.name).collect();
     Err(format!("there is no driver `{}`, but {}; {}", id.driver(), names.join(", "), all_that_are_there()))
 }
 
-/// Those that are there, in words.
-pub(crate) fn all_that_are_there() -> String {
-    let names: Vec<_> = Device::list().iter().map(ToString::to_string).collect();
+/// Those that are there, in words, as far as their drivers say it soon.
+fn all_that_are_there() -> String {
+    let ids: Vec<_> = drivers::all_within(SOON).iter().flat_map(DriverState::ids).collect();
+    are_there(&ids)
+}
+
+pub(crate) fn are_there(ids: &[DeviceId]) -> String {
+    let names: Vec<_> = ids.iter().map(ToString::to_string).collect();
     format!("devices that are there: {}", names.join(", "))
 }

@@ -28,6 +28,10 @@ use transship_core::{
 
 /// The smallest staging block.
 const BLOCK: usize = 64 << 10;
+/// A budget of device memory.
+const ROOM: usize = 2500;
+/// Longer than any execution takes.
+const LONG: Duration = Duration::from_secs(3600);
 /// An execution that takes longer than this will never end.
 const STEPS: usize = 200_000;
 const SEED: u64 = 0x7472_616e_7373_6869;
@@ -277,6 +281,85 @@ fn nobody_who_waits_for_room_is_forgotten() {
         at_once([copy(1000), copy(1000), copy(500), release]);
         nothing_is_left(&late, [device]);
     });
+}
+
+/// The program holds too much for two copies with a deadline, which stand aside; one without passes them. All have room beside each other
+/// when the program lets go, whoever is given up meanwhile, and never more than there is.
+///
+/// catches: 632-memory-that-is-back-goes-to-nobody
+#[test]
+fn nobody_who_stands_aside_is_forgotten() {
+    explore(1000, || {
+        let (late, [device]) = devices(4 * BLOCK);
+        device.set_memory_budget(ROOM).unwrap();
+        let held = there(&device, 2000);
+        let copy = |size: usize, limit: Option<Duration>| -> Box<dyn FnOnce() + Send> {
+            let device = device.clone();
+            Box::new(move || {
+                let when = if choose(2) == 0 { options() } else { by_workers() };
+                let when = limit.into_iter().fold(when, CopyOptions::deadline);
+                let source = bytes(size, 1);
+                let copy = start_copy(Tensor::from(source.clone()), &device, when).expect("room comes");
+                end_of(copy, &source, false);
+            })
+        };
+        at_once([copy(1500, Some(LONG)), copy(600, Some(LONG)), copy(400, None), Box::new(|| drop(held))]);
+        assert!(device.memory().unwrap().peak_used.unwrap() <= ROOM as u64);
+        nothing_is_left(&late, [device]);
+    });
+}
+
+/// A copy stands aside, and one behind it needs less. That one gets no room before it, and all that there is as soon as it leaves: it is
+/// cancelled or dropped, or meets its deadline, while the program lets go of some memory.
+///
+/// catches: 633-who-comes-looks-for-no-room, 634-who-leaves-serves-nobody, 635-who-stands-aside-is-passed
+#[test]
+fn who_stands_behind_one_that_stands_aside_waits_for_that_one_alone() {
+    explore(1000, || {
+        let (late, [device]) = devices(4 * BLOCK);
+        device.set_memory_budget(ROOM).unwrap();
+        let (held, dropped) = (there(&device, 1000), there(&device, 1000));
+        let (stays, meets_deadline) = (choose(3) == 0, choose(3) == 0);
+        let limit = if !stays && meets_deadline { Duration::from_millis(1) } else { LONG };
+        let start = |size: usize, limit: Duration| {
+            let when = if choose(2) == 0 { options() } else { by_workers() };
+            start_copy(Tensor::from(bytes(size, 1)), &device, when.deadline(limit)).expect("room may come")
+        };
+        let much = start(1600, limit);
+        let letting_go = thread::spawn(move || drop(dropped));
+        let little = start(600, LONG);
+        if stays {
+            letting_go.join().unwrap();
+            for _ in 0..10 {
+                assert!(!little.is_ready().unwrap());
+                thread::yield_now();
+            }
+            drop(held);
+            assert_eq!(much.wait().unwrap().nbytes(), 1600);
+            assert_eq!(block_on(little).unwrap().nbytes(), 600);
+        } else {
+            match choose(2) {
+                _ if meets_deadline => {
+                    let refused = much.wait().unwrap_err();
+                    assert!(matches!(refused.error(), Error::OverBudget { .. }), "{refused}");
+                }
+                0 => drop(much.cancel()),
+                _ => drop(much),
+            }
+            let by_task = choose(2) == 0;
+            let little = if by_task { block_on(little) } else { little.wait() };
+            assert_eq!(little.expect("nobody is before it").nbytes(), 600);
+            letting_go.join().unwrap();
+            drop(held);
+        }
+        assert!(device.memory().unwrap().peak_used.unwrap() <= ROOM as u64);
+        nothing_is_left(&late, [device]);
+    });
+}
+
+/// A tensor that the program holds.
+fn there(device: &Device, size: usize) -> Tensor {
+    start_copy(Tensor::from(bytes(size, 2)), device, options()).unwrap().wait().unwrap()
 }
 
 /// One task, whose copy the reactor settles, or a worker ends, or that fails there.

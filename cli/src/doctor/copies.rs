@@ -1,6 +1,7 @@
 //! A copy to each device and back, verified and timed.
 
-use std::cell::OnceCell;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use crate::Examination;
 use crate::doctor::Said;
 use crate::finding::{Check, Finding, Level};
 use crate::sizes::Size;
+use crate::within;
 
 /// How long the second copy each way took: the first one pays for staging.
 #[derive(Serialize)]
@@ -34,11 +36,10 @@ enum Failed {
     Wrong { place: usize, came: u8, expected: u8 },
 }
 
-/// Copies to the devices that were named and are there, or else to all, but for the host.
-pub(crate) fn check(examination: &Examination, end: Instant, say: &mut dyn FnMut(Said)) {
+/// Copies to those devices of `there` that were named, or else to all, but for the host.
+pub(crate) fn check(examination: &Examination, there: &[DeviceId], end: Instant, say: &mut dyn FnMut(Said)) {
     let is_wanted = |id: &DeviceId| examination.devices.is_empty() || examination.devices.contains(id);
-    let devices: Vec<DeviceId> =
-        Device::list().into_iter().filter(|id| !id.is_host() && is_wanted(id)).collect();
+    let devices: Vec<DeviceId> = there.iter().copied().filter(|id| !id.is_host() && is_wanted(id)).collect();
     if devices.is_empty() {
         let none = match examination.devices[..] {
             [] => "there is no device but the host: nothing was copied",
@@ -46,12 +47,18 @@ pub(crate) fn check(examination: &Examination, end: Instant, say: &mut dyn FnMut
         };
         return say(Said::Found(Finding::new(Level::Note, Check::Copy, none)));
     }
-    let (bytes, sent) = ((examination.mib as usize) << 20, OnceCell::new());
-    let sent = || sent.get_or_init(|| numbers(bytes)).as_slice();
+    let (bytes, sent) = ((examination.mib as usize) << 20, Arc::<OnceLock<_>>::default());
     for (number, id) in devices.iter().enumerate() {
         say(Said::LooksAt(Check::Copy, Some(*id)));
         let limit = share(end.saturating_duration_since(Instant::now()), devices.len() - number);
-        match there_and_back(*id, bytes as u64, &sent, limit) {
+        let sent = sent.clone();
+        let copies = move |id, says: &Sender<_>| {
+            let sent = || sent.get_or_init(|| numbers(bytes)).as_slice();
+            drop(says.send(there_and_back(id, bytes as u64, &sent, limit)));
+        };
+        // A device that hangs may do so before there is a copy to wait for.
+        let came = within::each([*id], Instant::now() + limit, copies).pop();
+        match came.unwrap_or(Err(Failed::Late(limit))) {
             Ok(times) => {
                 say(Said::Found(Finding::new(Level::Ok, Check::Copy, times.words()).of(id)));
                 say(Said::Copied(times));

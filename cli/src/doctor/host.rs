@@ -1,10 +1,15 @@
 //! The host: what memory it lets this process have and lock, where that lies, and in which pages.
 
-use transship::Device;
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use transship::{Device, DeviceId};
 
 use crate::finding::{Check, Finding, Level};
 use crate::sizes::Size;
 use crate::system::System;
+use crate::within;
 
 /// What staging may lock by default.
 const STAGING: u64 = 64 << 20;
@@ -12,8 +17,8 @@ const STAGING: u64 = 64 << 20;
 const LITTLE_MEMORY: u64 = 2 << 30;
 const LITTLE_FREE: u64 = 512 << 20;
 
-/// Looks at all of these.
-pub(crate) fn check(system: &System) -> Vec<Finding> {
+/// Looks at all of these, and asks the devices that are `there` for `limit` at most.
+pub(crate) fn check(system: &System, there: &[DeviceId], limit: Duration) -> Vec<Finding> {
     let memory = Device::host().memory().unwrap_or_default();
     let mut findings = vec![
         locked_memory(locked_limit()),
@@ -21,8 +26,15 @@ pub(crate) fn check(system: &System) -> Vec<Finding> {
         huge_pages(system.read("sys/kernel/mm/transparent_hugepage/enabled").as_deref()),
     ];
     let allowed = allowed_nodes(system);
-    for id in Device::list() {
+    let node = |id, says: &Sender<_>| {
         let node = Device::properties_of(id).ok().and_then(|known| known.host_node);
+        says.send((id, node)).unwrap_or_default();
+    };
+    // What does not answer is found when it is copied to.
+    let nodes: BTreeMap<_, _> =
+        within::each(there.to_vec(), Instant::now() + limit, node).into_iter().collect();
+    for id in there {
+        let node = nodes.get(id).copied().flatten();
         findings.extend(node.map(|node| host_node(node, &allowed).of(id)));
     }
     findings

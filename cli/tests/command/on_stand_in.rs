@@ -4,9 +4,13 @@ use crate::run::Run;
 
 type Case = (&'static str, fn(&str) -> Result<(), String>);
 
-pub(crate) const CASES: [Case; 8] = [
+pub(crate) const CASES: [Case; 9] = [
     ("devices_are_listed", devices_are_listed),
     ("a_listing_ends_though_a_driver_does_not_answer", a_listing_ends_though_a_driver_does_not_answer),
+    (
+        "a_device_that_hangs_is_found_and_the_others_are_looked_at",
+        a_device_that_hangs_is_found_and_the_others_are_looked_at,
+    ),
     ("a_sound_device_is_copied_to_and_back", a_sound_device_is_copied_to_and_back),
     ("a_copy_that_comes_back_wrong_is_a_problem", a_copy_that_comes_back_wrong_is_a_problem),
     ("a_copy_that_fails_is_a_problem", a_copy_that_fails_is_a_problem),
@@ -34,11 +38,30 @@ fn devices_are_listed(driver: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// By hand: without its limit it does not end.
+/// By hand: without its limit it does not end. Another driver may answer or not: one stand-in is behind both.
 fn a_listing_ends_though_a_driver_does_not_answer(_: &str) -> Result<(), String> {
     let faults = [("DRIVER_SIM_FAULTS", "any-cuInit@5=hang"), ("DRIVER_SIM_LEAKS", "allow")];
-    let run = Run::with(&["devices", "--timeout", "1"], &faults);
-    expect(run.code == Some(1) && run.out.is_empty() && run.err.contains("--timeout"), &run)
+    let run = Run::with(&["devices", "--json", "--timeout", "2"], &faults);
+    expect(run.code == Some(1) && run.err.contains("--timeout"), &run)?;
+    let listing = run.json();
+    let unanswered = listing["unanswered"].as_array().unwrap();
+    let is_of_gpus = |name: &str| name.starts_with("cuda") || name.starts_with("hip");
+    let named = |name: &serde_json::Value| name.as_str().is_some_and(|name| run.err.contains(name));
+    expect(!unanswered.is_empty() && unanswered.iter().all(named), &run)?;
+    expect(unanswered.iter().any(|name| name.as_str().is_some_and(is_of_gpus)), &run)?;
+    let devices = listing["devices"].as_array().unwrap();
+    let host = devices.iter().find(|device| device["id"] == "host").ok_or("no host")?;
+    expect(host["error"].is_null() && host["free_memory"].as_u64() > Some(0), &run)
+}
+
+/// It hangs before there is a copy to wait for; which of the two, and whether the other one hangs as well, is up to the stand-in.
+fn a_device_that_hangs_is_found_and_the_others_are_looked_at(driver: &str) -> Result<(), String> {
+    let faults = [("DRIVER_SIM_FAULTS", "any-cuInit@5=hang"), ("DRIVER_SIM_LEAKS", "allow")];
+    let ids = [0, 1].map(|ordinal| format!("{driver}:{ordinal}"));
+    let run = Run::with(&["doctor", &ids[0], &ids[1], "--json", "--mib", "4", "--timeout", "12"], &faults);
+    let (hang, work) = (run.findings("problem", "copy"), run.findings("ok", "copy"));
+    let is_looked_at = |id: &String| hang.iter().chain(&work).any(|found| found["subject"] == **id);
+    expect(run.code == Some(1) && !hang.is_empty() && ids.iter().all(is_looked_at), &run)
 }
 
 fn a_sound_device_is_copied_to_and_back(driver: &str) -> Result<(), String> {

@@ -1,5 +1,9 @@
 //! Those who wait for room in the budget of a device. First come, first served: who needs more than there is holds up those behind him, but
 //! for those who stand aside.
+//!
+//! No room is kept for those who stand aside, so others may take for ever what comes back. Kept room would have to be refused to a copy that
+//! it is enough for, or that copy would have to wait; and its thread may be the one that gives back what the first one waits for, once it has
+//! its next result. Nothing tells such a thread from others.
 
 use std::collections::VecDeque;
 use std::mem;

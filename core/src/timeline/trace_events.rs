@@ -26,35 +26,39 @@ pub(crate) fn json(mut records: Records, now: u64) -> String {
 
     events.name("process_name", THREADS, 0, "threads");
     for (thread, name) in &records.threads {
-        events.name("thread_name", THREADS, *thread as u64, name);
+        events.name("thread_name", THREADS, track(*thread as u64), name);
     }
     for (device, process) in &devices {
         events.name("process_name", *process, 0, &device.to_string());
     }
-    for flight in &flights {
-        events.name(
-            "thread_name",
-            process(&flight.device),
-            flight.stream,
-            &format!("stream {}", flight.stream),
-        );
+    // Those of one stream lie side by side.
+    let mut streams: Vec<_> = flights.iter().map(|flight| (flight.device, flight.stream)).collect();
+    streams.dedup();
+    for (device, stream) in streams {
+        events.name("thread_name", process(&device), track(stream), &format!("stream {stream}"));
     }
     // What others lie in comes first.
     records.phases.sort_by_key(|phase| (phase.begin, Reverse(phase.end)));
     for phase in &records.phases {
         let args = format_args!("\"copy\":{}", phase.copy);
-        events.span(phase.name, THREADS, phase.thread as u64, [phase.begin, phase.end], args);
+        events.span(phase.name, THREADS, track(phase.thread as u64), [phase.begin, phase.end], args);
     }
     for flight in &flights {
         let args = format_args!("\"copy\":{},\"bytes\":{}", flight.copy, flight.bytes);
         let name = format!("copy {}", flight.copy);
-        events.span(&name, process(&flight.device), flight.stream, [flight.begin, flight.end], args);
+        events.span(&name, process(&flight.device), track(flight.stream), [flight.begin, flight.end], args);
     }
     for sample in &records.samples {
         events.counter(sample.of, process(&sample.device), sample.at, sample.bytes);
     }
     events.text.push_str("\n]}\n");
     events.text
+}
+
+/// The number of a thread or stream in its process. Perfetto takes 0 for the number of the process: two would share a track, and what
+/// does not nest there is dropped.
+fn track(number: u64) -> u64 {
+    number.saturating_add(1)
 }
 
 /// A copy on a stream.
