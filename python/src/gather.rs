@@ -58,7 +58,8 @@ impl Blocks {
 }
 
 fn block(bytes: usize, target: &Device) -> Result<(Tensor, NonNull<u8>)> {
-    let mut block = Tensor::empty_pinned(&[bytes], DType::U8, target)?;
+    // SAFETY: nothing but the copy of the chunk reads it, in which what lies between leaves is of no tensor.
+    let mut block = unsafe { Tensor::pinned_to_fill(&[bytes], DType::U8, target) }?;
     let start = NonNull::from(block.as_mut_bytes()?).cast();
     Ok((block, start))
 }
