@@ -10,7 +10,7 @@ use crate::ours::{Kind, Ours};
 use crate::place::Place;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use crate::tree::{Opened, Rules};
+use crate::tree::{Found, Rules};
 
 /// A tensor to be filled.
 pub struct Destination {
@@ -66,8 +66,9 @@ impl<'py> Destinations<'py> {
 }
 
 impl<'py> Rules<'py> for Destinations<'py> {
-    fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
-        let found = match (self.ours.kind(object)?, self.torch) {
+    fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
+        let kind = self.ours.kind(object)?;
+        let found = match (&kind, self.torch) {
             (Kind::Torch, Some(torch)) => self.of_torch(torch, object)?,
             (Kind::Own, _) => {
                 let leaf = object.cast::<Tensor>()?.get().leaf().clone();
@@ -78,14 +79,10 @@ impl<'py> Rules<'py> for Destinations<'py> {
             (Kind::Masked, _) => {
                 return Err(PyTypeError::new_err("a masked array: copy into its `data` and its `mask`"));
             }
-            _ => return Ok(false),
+            _ => return Ok(kind.open(object)?.map_or(Found::Same, Found::Container)),
         };
         self.found.push(found);
-        Ok(true)
-    }
-
-    fn container(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>> {
-        self.ours.container(object)
+        Ok(Found::Leaf)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::leaf::{Leaf, Order};
 use crate::place::Place;
 use crate::start::{self, Slot};
 use crate::torch::Torch;
-use crate::tree::{Opened, Rules};
+use crate::tree::{Found, Opened, Rules};
 
 /// Lists, tuples, dicts, and what is derived of them; tensors of PyTorch, arrays of numpy.
 pub struct Forebear<'py> {
@@ -40,39 +40,35 @@ impl<'py> Forebear<'py> {
         self.slots.push(slot(self.torch, tensor, &self.device, self.target, self.always)?);
         Ok(())
     }
+
+    fn is_array(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        self.array.as_ref().map_or(Ok(false), |array| object.is_instance(array))
+    }
 }
 
 impl<'py> Rules<'py> for Forebear<'py> {
-    fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+    fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         if self.torch.is_tensor(object) {
             self.add(object.clone())?;
-            return Ok(true);
+            return Ok(Found::Leaf);
         }
-        match &self.array {
-            Some(array) if object.is_instance(array)? => {
-                let tensor =
-                    self.torch.tensor_of_numpy(object).map_err(|error| refused(object.py(), error))?;
-                self.add(tensor)?;
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
-    }
-
-    fn container(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>> {
         Ok(if object.is_instance_of::<PyList>() {
-            Some(Opened::List)
+            Found::Container(Opened::List)
         } else if object.is_instance_of::<PyTuple>() {
-            Some(Opened::Tuple)
+            Found::Container(Opened::Tuple)
         } else if object.is_instance_of::<PyDict>() {
-            Some(Opened::Dict)
+            Found::Container(Opened::Dict)
+        } else if self.is_array(object)? {
+            self.add(self.torch.tensor_of_numpy(object).map_err(|error| refused(object.py(), error))?)?;
+            Found::Leaf
         } else {
-            None
+            Found::Same
         })
     }
 }
 
 /// What becomes of a tensor of PyTorch's on the way to a device.
+#[inline]
 pub fn slot<'py>(
     torch: &Torch,
     tensor: Bound<'py, PyAny>,

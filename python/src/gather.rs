@@ -4,7 +4,8 @@ use std::ptr::NonNull;
 
 use transship::{DType, Device, Result, Tensor};
 
-use crate::transfer::{Item, Memory};
+use crate::pieces::Piece;
+use crate::transfer::Memory;
 
 /// So many leaves of a chunk are worth it: one tensor costs the library as much as ten of them cost here.
 const FEWEST: usize = 8;
@@ -16,12 +17,12 @@ pub struct Blocks(Vec<Option<(Tensor, NonNull<u8>)>>);
 
 impl Blocks {
     /// Takes blocks for those chunks among `memory` that are worth it, and for which there is room.
-    pub fn of(items: &[Item<'_>], memory: &[Memory], target: &Device) -> Self {
+    pub fn of(pieces: &[Piece], memory: &[Memory], target: &Device) -> Self {
         let mut counts = vec![(0_usize, 0_usize); memory.len()];
-        for item in items {
-            let (count, bytes) = &mut counts[item.to.memory];
+        for piece in pieces {
+            let (count, bytes) = &mut counts[piece.to.memory];
             *count += 1;
-            *bytes = bytes.saturating_add(item.leaf.bytes);
+            *bytes = bytes.saturating_add(piece.bytes);
         }
         let is_worth_it =
             |(count, bytes): (usize, usize)| count >= FEWEST && bytes / count <= LARGEST_AVERAGE;
@@ -37,16 +38,16 @@ impl Blocks {
     }
 
     /// Copies a leaf to its place. `false` if that is not in one of the blocks.
-    pub fn add(&self, item: &Item<'_>) -> bool {
-        let Some((block, start)) = self.0.get(item.to.memory).and_then(Option::as_ref) else { return false };
-        let end = item.to.offset.checked_add(item.leaf.bytes);
+    pub fn add(&self, piece: &Piece) -> bool {
+        let Some((block, start)) = self.0.get(piece.to.memory).and_then(Option::as_ref) else { return false };
+        let end = piece.to.offset.checked_add(piece.bytes);
         if end.is_none_or(|end| end > block.nbytes()) {
             return false;
         }
-        let from = std::ptr::with_exposed_provenance(item.leaf.address as usize);
+        let from = std::ptr::with_exposed_provenance(piece.address as usize);
         // SAFETY: the leaf is in memory of the host, without gaps, and its object is alive; its place is within the block, which nobody
         // else has. That others may write the leaf meanwhile is said in the documentation.
-        unsafe { start.as_ptr().add(item.to.offset).copy_from_nonoverlapping(from, item.leaf.bytes) };
+        unsafe { start.as_ptr().add(piece.to.offset).copy_from_nonoverlapping(from, piece.bytes) };
         true
     }
 
@@ -57,7 +58,8 @@ impl Blocks {
 }
 
 fn block(bytes: usize, target: &Device) -> Result<(Tensor, NonNull<u8>)> {
-    let mut block = Tensor::empty_pinned(&[bytes], DType::U8, target)?;
+    // SAFETY: nothing but the copy of the chunk reads it, in which what lies between leaves is of no tensor.
+    let mut block = unsafe { Tensor::pinned_to_fill(&[bytes], DType::U8, target) }?;
     let start = NonNull::from(block.as_mut_bytes()?).cast();
     Ok((block, start))
 }

@@ -7,6 +7,7 @@
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
 //! | `leaf`, `dtype`, `place` | what is known of a leaf |
 //! | `plan` | which leaves share a chunk |
+//! | `pieces` | which leaves are copied as one |
 //! | `start`, `transfer` | from leaves to copies of the library |
 //! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
 //! | `into`, `destinations` | copies into memory of the program |
@@ -28,6 +29,7 @@ mod into;
 mod leaf;
 mod on_source;
 mod ours;
+mod pieces;
 mod place;
 mod plan;
 mod progress;

@@ -5,7 +5,8 @@ use transship::{
     start_copy_into,
 };
 
-use crate::transfer::{Beside, Item, Memory, Running, lend};
+use crate::pieces::Piece;
+use crate::transfer::{Beside, Memory, Running, lend};
 
 /// Leaves that were gathered.
 #[derive(Default)]
@@ -19,7 +20,7 @@ pub struct OnSource {
 impl OnSource {
     /// Gathers the leaves of the chunks that have memory beside them, on `stream`. Where that cannot be done at once, none are.
     pub fn gather(
-        items: &[Item<'_>],
+        pieces: &[Piece],
         memory: &mut [Memory],
         owner: &SharedOwner,
         stream: Option<&Stream>,
@@ -27,26 +28,26 @@ impl OnSource {
         let beside: Vec<Option<Beside>> = memory.iter_mut().map(|memory| memory.beside.take()).collect();
         match stream {
             Some(stream) if beside.iter().any(Option::is_some) => {
-                gathered(items, beside, owner, stream).unwrap_or_default()
+                gathered(pieces, beside, owner, stream).unwrap_or_default()
             }
             _ => Self::default(),
         }
     }
 
     /// Whether the leaf was.
-    pub fn has(&self, item: &Item<'_>) -> bool {
-        self.tensors.iter().any(|(number, _)| *number == item.to.memory)
+    pub fn has(&self, piece: &Piece) -> bool {
+        self.tensors.iter().any(|(number, _)| *number == piece.to.memory)
     }
 }
 
 fn gathered(
-    items: &[Item<'_>],
+    pieces: &[Piece],
     beside: Vec<Option<Beside>>,
     owner: &SharedOwner,
     stream: &Stream,
 ) -> Result<OnSource> {
     let device = stream.device();
-    let is_gathered = |item: &&Item<'_>| matches!(beside.get(item.to.memory), Some(Some(_)));
+    let is_gathered = |piece: &&Piece| matches!(beside.get(piece.to.memory), Some(Some(_)));
     let whole = |beside: &Option<Beside>| {
         let Some(beside) = beside else { return Ok(None) };
         let memory = RawMemory::new(beside.address, beside.bytes, MemoryKind::Device);
@@ -55,14 +56,14 @@ fn gathered(
         unsafe { Tensor::from_raw_mut(memory, Box::new(()), &[beside.bytes], DType::U8, device) }.map(Some)
     };
     let whole = beside.iter().map(whole).collect::<Result<Vec<_>>>()?;
-    let mut parts = Vec::with_capacity(items.len());
-    for item in items.iter().filter(is_gathered) {
-        if let Some(Some(whole)) = whole.get(item.to.memory) {
-            parts.push(item.target(whole)?);
+    let mut parts = Vec::with_capacity(pieces.len());
+    for piece in pieces.iter().filter(is_gathered) {
+        if let Some(Some(whole)) = whole.get(piece.to.memory) {
+            parts.push(piece.target(whole)?);
         }
     }
     drop(whole);
-    let sources = lend(owner, items.iter().filter(is_gathered))?;
+    let sources = lend(owner, pieces.iter().filter(is_gathered))?;
     // What is not submitted when this returns could not be waited for by another stream.
     let options = CopyOptions::default().stream(stream).background(BackgroundWork::Never);
     let copy = start_copy_into(sources, parts, options)?;

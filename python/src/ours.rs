@@ -1,6 +1,7 @@
 //! What `transship.start_copy` takes for a container, and what for a leaf.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi::PyTypeObject;
@@ -15,7 +16,7 @@ use crate::place::Place;
 use crate::start::{self, Slot};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use crate::tree::{Opened, Rules};
+use crate::tree::{Found, Opened, Rules};
 
 /// Every container that is registered or known; every tensor that speaks DLPack.
 pub struct Ours<'py> {
@@ -29,7 +30,7 @@ pub struct Ours<'py> {
     find: Bound<'py, PyAny>,
     /// Makes what the caller asked for out of what is there already, if he did.
     present: Option<Bound<'py, PyAny>>,
-    kinds: HashMap<*mut PyTypeObject, (Bound<'py, PyType>, Kind<'py>)>,
+    kinds: Kinds<'py>,
     pub slots: Vec<Slot>,
     /// Types that results must not have: numbers of [`dtype::ALL`].
     refused: Vec<usize>,
@@ -39,6 +40,30 @@ pub struct Ours<'py> {
 
 /// What a container holds, what makes another one, and what it calls what it holds.
 type Taken<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// By class.
+type Kinds<'py> =
+    HashMap<*mut PyTypeObject, (Bound<'py, PyType>, Kind<'py>), BuildHasherDefault<AddressHasher>>;
+
+/// Addresses of classes are hashed for each object of a structure: one multiplication does.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        // A prime near 2^64 divided by the golden ratio. The table takes its bits from both ends.
+        let product = u128::from(self.0 ^ number as u64) * 0x9E37_79B9_7F4A_7C55;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
 
 #[derive(Clone)]
 pub enum Kind<'py> {
@@ -65,7 +90,7 @@ impl<'py> Ours<'py> {
     ) -> PyResult<Self> {
         let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
         let find = py.import("transship._containers")?.getattr("find")?;
-        let (kinds, slots) = (HashMap::new(), start::slots());
+        let (kinds, slots) = (Kinds::default(), start::slots());
         Ok(Self {
             torch,
             device,
@@ -105,6 +130,9 @@ impl<'py> Ours<'py> {
     }
 
     pub fn kind(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Kind<'py>> {
+        if self.torch.is_some_and(|torch| torch.is_exact(object)) {
+            return Ok(Kind::Torch);
+        }
         if let Some((_, kind)) = self.kinds.get(&object.get_type_ptr()) {
             return Ok(kind.clone());
         }
@@ -142,6 +170,7 @@ impl<'py> Ours<'py> {
     }
 
     /// What becomes of a leaf, with what is there already as the caller asked for it.
+    #[inline]
     fn settled(&self, object: &Bound<'py, PyAny>, kind: &Kind<'py>) -> PyResult<Option<Slot>> {
         let slot = match (self.slot(object, kind)?, &self.present) {
             (Some(Slot::There(there)), Some(_)) => Some(self.presented(there.bind(object.py()))?),
@@ -165,6 +194,7 @@ impl<'py> Ours<'py> {
         }
     }
 
+    #[inline]
     fn slot(&self, object: &Bound<'py, PyAny>, kind: &Kind<'py>) -> PyResult<Option<Slot>> {
         match (kind, self.torch, &self.device) {
             (Kind::Torch, Some(torch), Some(device)) => {
@@ -199,30 +229,35 @@ impl<'py> Ours<'py> {
 }
 
 impl<'py> Rules<'py> for Ours<'py> {
-    fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+    fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         let kind = self.kind(object)?;
-        let slot = self.settled(object, &kind)?;
-        let is_leaf = slot.is_some();
-        if is_leaf && let Some(originals) = &mut self.originals {
+        if let Some(opened) = kind.open(object)? {
+            return Ok(Found::Container(opened));
+        }
+        let Some(slot) = self.settled(object, &kind)? else { return Ok(Found::Same) };
+        if let Some(originals) = &mut self.originals {
             originals.push(object.clone());
         }
-        self.slots.extend(slot);
-        Ok(is_leaf)
+        self.slots.push(slot);
+        Ok(Found::Leaf)
     }
+}
 
-    fn container(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>> {
-        Ok(match self.kind(object)? {
-            Kind::List => Some(Opened::List),
-            Kind::Tuple => Some(Opened::Tuple),
-            Kind::Dict => Some(Opened::Dict),
-            Kind::Container(open) => {
+impl<'py> Kind<'py> {
+    /// What an object of this kind holds, and what puts another one like it together; `None` if it is no container.
+    pub fn open(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>> {
+        Ok(match self {
+            Self::List => Some(Opened::List),
+            Self::Tuple => Some(Opened::Tuple),
+            Self::Dict => Some(Opened::Dict),
+            Self::Container(open) => {
                 let (held, rebuild, names) = open.call1((object,))?.extract::<Taken<'py>>()?;
                 let held = held.cast_into::<PyList>().map_err(|_| {
                     PyTypeError::new_err("what takes a container apart gives a list, a function and names")
                 })?;
                 Some(Opened::Other(held, rebuild, names))
             }
-            Kind::Torch | Kind::Own | Kind::Dlpack | Kind::Masked | Kind::Same => None,
+            Self::Torch | Self::Own | Self::Dlpack | Self::Masked | Self::Same => None,
         })
     }
 }

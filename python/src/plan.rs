@@ -14,6 +14,17 @@ pub struct Packing {
     pub max_chunk: usize,
 }
 
+impl Packing {
+    /// The first place from `offset` on for elements of so many bytes, which are a power of two.
+    fn aligned(self, offset: usize, element: usize) -> Option<usize> {
+        let alignment = self.alignment.max(element);
+        if alignment.is_power_of_two() {
+            return Some(offset.checked_add(alignment - 1)? & !(alignment - 1));
+        }
+        offset.checked_next_multiple_of(alignment.checked_next_multiple_of(element)?)
+    }
+}
+
 /// What the packer knows of a leaf.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
@@ -26,20 +37,23 @@ pub struct Size {
 }
 
 /// Where each leaf goes: the number of its chunk and its offset there, in bytes; `None` for those that get memory of their own. And how large the chunks are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Plan {
     pub places: Vec<Option<(u32, usize)>>,
     pub chunks: Vec<usize>,
+    /// The leaves in the order in which they are copied.
+    pub order: Vec<usize>,
 }
 
 /// Packs leaves of 1 byte to 256 KiB without gaps, if there are two at least: the largest elements first, so that little is lost between them.
 pub fn pack(leaves: &[Size], packing: Packing) -> Plan {
-    let mut plan = Plan { places: vec![None; leaves.len()], chunks: Vec::new() };
+    let mut plan = Plan::of(leaves.len());
     if !is_worth_it(leaves, packing) {
         return plan;
     }
     let mut chunk = None;
-    for bucket in [16, 8, 4, 2, 1] {
+    let is_there = leaves.iter().fold(0, |sizes, leaf| sizes | leaf.element);
+    for bucket in [16, 8, 4, 2, 1].into_iter().filter(|bucket| is_there & bucket != 0) {
         for (number, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.element == bucket) {
             if is_packable(leaf) {
                 plan.places[number] = Some(plan.place(leaf, packing, &mut chunk));
@@ -51,14 +65,21 @@ pub fn pack(leaves: &[Size], packing: Packing) -> Plan {
 
 /// The same for leaves of a device, by where they lie: those that are neighbours there are copied as one.
 pub fn pack_by_address(leaves: &[Size], packing: Packing) -> Plan {
-    let mut plan = Plan { places: vec![None; leaves.len()], chunks: Vec::new() };
+    let mut plan = Plan::of(leaves.len());
     if !is_worth_it(leaves, packing) {
         return plan;
     }
-    let mut numbers: Vec<usize> = (0..leaves.len()).filter(|number| is_packable(&leaves[*number])).collect();
-    numbers.sort_by_key(|number| leaves[*number].address);
+    let where_it_is = |number: &usize| {
+        let leaf = &leaves[*number];
+        (!is_packable(leaf), leaf.address, *number)
+    };
+    plan.order.sort_unstable_by_key(where_it_is);
     let mut chunk = None;
-    for number in numbers {
+    for position in 0..leaves.len() {
+        let number = plan.order[position];
+        if !is_packable(&leaves[number]) {
+            break;
+        }
         plan.places[number] = Some(plan.place(&leaves[number], packing, &mut chunk));
     }
     plan
@@ -73,10 +94,13 @@ fn is_packable(leaf: &Size) -> bool {
 }
 
 impl Plan {
+    fn of(leaves: usize) -> Self {
+        Self { places: vec![None; leaves], chunks: Vec::new(), order: (0..leaves).collect() }
+    }
+
     fn place(&mut self, leaf: &Size, packing: Packing, chunk: &mut Option<usize>) -> (u32, usize) {
-        let alignment = packing.alignment.max(leaf.element).checked_next_multiple_of(leaf.element);
         let fits = chunk.and_then(|number: usize| {
-            let offset = self.chunks[number].checked_next_multiple_of(alignment?)?;
+            let offset = packing.aligned(self.chunks[number], leaf.element)?;
             let end = offset.checked_add(leaf.bytes)?;
             (end <= packing.max_chunk).then_some((number, offset, end))
         });

@@ -11,11 +11,12 @@ use transship::{MemoryKind, Stream};
 
 use crate::errors;
 use crate::leaf::{Leaf, Order};
+use crate::pieces::{Piece, To};
 use crate::place::Place;
 use crate::plan::{self, LARGEST_PACKED, Packing, Size};
 use crate::released::{self, Held};
 use crate::torch::Torch;
-use crate::transfer::{Beside, Group, How, Item, Launched, Memory, Running, Source, To};
+use crate::transfer::{Beside, Group, How, Launched, Memory, Running, Source};
 
 /// What one call asks for.
 #[derive(Debug, Clone, Copy)]
@@ -85,20 +86,13 @@ pub fn start(
 ) -> PyResult<Started> {
     LEAVES.store(slots.len(), Ordering::Relaxed);
     let mut started = Started::default();
-    if let Some(torch) = torch.filter(|_| !request.own_memory) {
-        slots.iter_mut().try_for_each(|slot| slot.settle_empty(py, torch, request))?;
-    }
-    for from in places(slots) {
+    let torch_fills = torch.filter(|_| !request.own_memory);
+    for (from, leaves) in by_place(py, torch_fills, request, slots)? {
         let begin = Instant::now();
-        let leaves: Vec<usize> =
-            (0..slots.len()).filter(|number| slots[*number].place() == Some(from)).collect();
         let call = Call { py, torch, request, from, leaves: &leaves };
         let planned = Planned::new(call, slots)?;
         let is_planned = Instant::now();
-        let Launched { running, before, results } = planned.start(call, slots)?;
-        planned.settle(call, &results, slots, &mut started);
-        started.running.push(running);
-        started.before.extend(before);
+        planned.start(call, slots, &mut started)?;
         started.plan += is_planned - begin;
         started.launch += is_planned.elapsed();
     }
@@ -123,6 +117,16 @@ struct Planned {
     /// Chunks, and then memory of single leaves: an object of PyTorch's each.
     memory: Vec<Allocated>,
     chunks: usize,
+    /// The leaves in the order in which they are copied: those of a device by where they are.
+    order: Vec<usize>,
+}
+
+/// Leaves that are about to be copied.
+struct Taken {
+    pieces: Vec<Piece>,
+    /// For each leaf the number of its piece, and the offset in it, in bytes.
+    in_pieces: Vec<(usize, usize)>,
+    sources: Vec<Py<PyAny>>,
 }
 
 struct Allocated {
@@ -137,12 +141,18 @@ impl Planned {
     fn new(call: Call<'_, '_>, slots: &[Slot]) -> PyResult<Self> {
         let Call { py, torch, request, from, leaves } = call;
         let pinned = request.is_pinned(from);
-        let sizes: Vec<Size> = leaves.iter().filter_map(|number| slots[*number].size()).collect();
+        let mut sizes: Vec<Size> = Vec::with_capacity(leaves.len());
+        sizes.extend(leaves.iter().filter_map(|number| slots[*number].size()));
         let plan = match from {
             Place::Host => plan::pack(&sizes, request.packing),
             _ => plan::pack_by_address(&sizes, request.packing),
         };
-        let mut planned = Self { places: Vec::new(), memory: Vec::new(), chunks: plan.chunks.len() };
+        let mut planned = Self {
+            places: Vec::with_capacity(leaves.len()),
+            memory: Vec::new(),
+            chunks: plan.chunks.len(),
+            order: plan.order,
+        };
         let torch = if request.own_memory { None } else { Some(torch_of(torch)?) };
         for bytes in plan.chunks {
             let allocate = |place| torch.map(|torch| torch.allocate(py, bytes, place, pinned)).transpose();
@@ -172,16 +182,9 @@ impl Planned {
         Ok(planned)
     }
 
-    fn start(&self, call: Call<'_, '_>, slots: &[Slot]) -> PyResult<Launched> {
+    /// Starts the copy, and says in the slots what the leaves come to. On an error the slots are of no use any more.
+    fn start(self, call: Call<'_, '_>, slots: &mut [Slot], started: &mut Started) -> PyResult<()> {
         let Call { py, torch, request, from, leaves } = call;
-        let (mut items, mut sources) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
-        for (number, to) in leaves.iter().zip(&self.places) {
-            let Slot::Leaf(object, leaf) = &slots[*number] else { continue };
-            let kind =
-                if from == Place::Host { kind_of(torch, object.bind(py), leaf)? } else { MemoryKind::Device };
-            items.push(Item { leaf, kind, to: *to });
-            sources.push(object.clone_ref(py));
-        }
         let kind = match request.target {
             Place::Host if request.is_pinned(from) => MemoryKind::Pinned,
             Place::Host => MemoryKind::Pageable,
@@ -190,43 +193,77 @@ impl Planned {
         let locking = Some(from).filter(|_| request.is_pinned(from));
         let mut memory: Vec<Memory> =
             self.memory.iter().map(|memory| memory.lend(py, kind, locking)).collect();
-        for item in items.iter().filter(|item| item.leaf.order == Order::Strided) {
-            memory[item.to.memory].make_like(item.leaf);
-        }
         // What has never used a GPU has no order there.
         let in_its_order =
             torch.map(|torch| Ok::<_, PyErr>(!request.own_memory || torch.has_begun(py)?)).transpose()?;
         let ordering = torch.filter(|_| in_its_order == Some(true));
         let (stream, behind) = streams(py, ordering, request.target, from)?;
-        let group = Group { from, items, sources: Held::new(sources), memory, stream, behind };
+        let Taken { pieces, in_pieces, sources } = self.take(call, slots, started)?;
+        for piece in &pieces {
+            if let Some(leaf) = &piece.strided {
+                memory[piece.to.memory].make_like(leaf);
+            }
+        }
+        let group = Group { from, pieces, sources: Held::new(sources), memory, stream, behind };
         let launched = py.detach(|| group.start(request.target, request.how));
         // What was gathered is not used any more.
         released::drain(py);
-        launched.map_err(|error| errors::of(py, &error))
+        let Launched { running, before, results } = launched.map_err(|error| errors::of(py, &error))?;
+        if request.own_memory {
+            for (number, (piece, within)) in leaves.iter().zip(in_pieces) {
+                if let Slot::Own { tensor, offset, .. } = &mut slots[*number] {
+                    (*tensor, *offset) = (results[piece].0, results[piece].1 + within);
+                }
+            }
+        }
+        started.running.push(running);
+        started.before.extend(before);
+        started
+            .chunks
+            .extend(self.memory.into_iter().take(self.chunks).filter_map(|chunk| Some(chunk.object?.0)));
+        Ok(())
     }
 
-    /// Says in the slots what they have come to. The chunks go to those that are there.
-    fn settle(
-        self,
-        Call { py, leaves, .. }: Call<'_, '_>,
-        results: &[(usize, usize)],
-        slots: &mut [Slot],
-        started: &mut Started,
-    ) {
-        for ((number, To { memory, offset }), (tensor, at)) in leaves.iter().zip(self.places).zip(results) {
-            let slot = &mut slots[*number];
-            if slot.place().is_none() {
-                continue;
-            }
-            let Slot::Leaf(_, leaf) = mem::replace(slot, Slot::There(py.None())) else { continue };
-            *slot = match &self.memory[memory].object {
-                None => Slot::Own { copy: started.running.len(), tensor: *tensor, offset: *at, leaf },
-                Some((object, _)) if memory >= self.chunks => Slot::There(object.clone_ref(py)),
-                Some(_) => Slot::Part { chunk: started.chunks.len() + memory, offset, leaf },
+    /// Takes the leaves out of the slots.
+    fn take(&self, call: Call<'_, '_>, slots: &mut [Slot], started: &Started) -> PyResult<Taken> {
+        let Call { py, torch, from, leaves, .. } = call;
+        let mut taken = Taken {
+            pieces: Vec::with_capacity(leaves.len()),
+            in_pieces: vec![(0, 0); leaves.len()],
+            sources: Vec::with_capacity(leaves.len()),
+        };
+        for position in self.order.iter().copied() {
+            let (slot, to) = (&mut slots[leaves[position]], self.places[position]);
+            let Slot::Leaf(object, leaf) = mem::replace(slot, Slot::There(py.None())) else { continue };
+            let kind = if from == Place::Host {
+                kind_of(torch, object.bind(py), &leaf)?
+            } else {
+                MemoryKind::Device
+            };
+            taken.in_pieces[position] = taken.add(Piece::of(&leaf, kind, to));
+            taken.sources.push(object);
+            *slot = match &self.memory[to.memory].object {
+                None => Slot::Own { copy: started.running.len(), tensor: 0, offset: 0, leaf },
+                Some((object, _)) if to.memory >= self.chunks => Slot::There(object.clone_ref(py)),
+                Some(_) => Slot::Part { chunk: started.chunks.len() + to.memory, offset: to.offset, leaf },
             };
         }
-        let chunks = self.memory.into_iter().take(self.chunks);
-        started.chunks.extend(chunks.filter_map(|chunk| Some(chunk.object?.0)));
+        Ok(taken)
+    }
+}
+
+impl Taken {
+    /// The number of the piece, and the offset in it.
+    fn add(&mut self, piece: Piece) -> (usize, usize) {
+        let before = self.pieces.last_mut().filter(|before| before.kind == MemoryKind::Device);
+        if let Some(before) = before
+            && before.join(&piece)
+        {
+            let within = piece.to.offset - before.to.offset;
+            return (self.pieces.len() - 1, within);
+        }
+        self.pieces.push(piece);
+        (self.pieces.len() - 1, 0)
     }
 }
 
@@ -305,16 +342,32 @@ pub fn kind_of(torch: Option<&Torch>, object: &Bound<'_, PyAny>, leaf: &Leaf) ->
     Ok(if is_pinned { MemoryKind::Pinned } else { MemoryKind::Pageable })
 }
 
-/// Where leaves come from, each once.
-fn places(slots: &[Slot]) -> Vec<Place> {
-    let mut places: Vec<Place> = Vec::new();
-    for place in slots.iter().filter_map(Slot::place) {
-        if places.last() != Some(&place) && !places.contains(&place) {
-            places.push(place);
+/// The numbers of the leaves to be copied, by where they come from. Of those without elements PyTorch makes the copies, where it fills memory.
+fn by_place(
+    py: Python<'_>,
+    torch: Option<&Torch>,
+    request: Request,
+    slots: &mut [Slot],
+) -> PyResult<Vec<(Place, Vec<usize>)>> {
+    let mut groups: Vec<(Place, Vec<usize>)> = Vec::new();
+    let all = slots.len();
+    for (number, slot) in slots.iter_mut().enumerate() {
+        let Slot::Leaf(_, leaf) = slot else { continue };
+        if let Some(torch) = torch.filter(|_| leaf.bytes == 0) {
+            *slot = Slot::There(torch.allocate_like(py, &leaf.copied(), request.target, false)?.unbind());
+            continue;
+        }
+        match groups.iter_mut().find(|(place, _)| *place == leaf.place) {
+            Some((_, numbers)) => numbers.push(number),
+            None => {
+                let mut numbers = Vec::with_capacity(all - number);
+                numbers.push(number);
+                groups.push((leaf.place, numbers));
+            }
         }
     }
-    places.sort_unstable();
-    places
+    groups.sort_unstable_by_key(|(place, _)| *place);
+    Ok(groups)
 }
 
 impl Slot {
@@ -352,15 +405,5 @@ impl Slot {
         let is_contiguous = leaf.order == Order::Contiguous;
         let element = leaf.type_of_elements().bytes();
         Some(Size { bytes: leaf.bytes, element, is_contiguous, address: leaf.address })
-    }
-
-    /// Of a leaf without elements nothing is copied.
-    fn settle_empty(&mut self, py: Python<'_>, torch: &Torch, request: Request) -> PyResult<()> {
-        if let Self::Leaf(_, leaf) = self
-            && leaf.bytes == 0
-        {
-            *self = Self::There(torch.allocate_like(py, &leaf.copied(), request.target, false)?.unbind());
-        }
-        Ok(())
     }
 }

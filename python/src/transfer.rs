@@ -8,8 +8,9 @@ use transship::{
 };
 
 use crate::gather::Blocks;
-use crate::leaf::{Leaf, Order};
+use crate::leaf::Leaf;
 use crate::on_source::OnSource;
+use crate::pieces::Piece;
 use crate::place::Place;
 use crate::released::Held;
 
@@ -19,21 +20,6 @@ pub struct How {
     pub pinned_staging: bool,
     /// Whether threads of the library may stage what is large.
     pub background: bool,
-}
-
-/// A leaf, and where its copy goes.
-pub struct Item<'a> {
-    pub leaf: &'a Leaf,
-    /// Of the leaf: page-locked memory needs no staging.
-    pub kind: MemoryKind,
-    pub to: To,
-}
-
-/// Where a copy goes: memory, and the offset in it, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct To {
-    pub memory: usize,
-    pub offset: usize,
 }
 
 /// Memory on the target.
@@ -63,9 +49,9 @@ pub enum Source {
 }
 
 /// Leaves of one place, on their way.
-pub struct Group<'a> {
+pub struct Group {
     pub from: Place,
-    pub items: Vec<Item<'a>>,
+    pub pieces: Vec<Piece>,
     pub sources: Held,
     pub memory: Vec<Memory>,
     /// The stream that the copy runs on: of the target, or of the source where the target is the host.
@@ -82,25 +68,25 @@ pub struct Launched {
     pub running: Running,
     /// What it comes behind, if its leaves are gathered on their device first.
     pub before: Option<Running>,
-    /// For each item the number of the tensor that it is in, and the offset there, in bytes.
+    /// For each piece the number of the tensor that it is in, and the offset there, in bytes.
     pub results: Vec<(usize, usize)>,
 }
 
-impl Group<'_> {
-    /// Starts the copy of all items. Needs no GIL, and takes none.
+impl Group {
+    /// Starts the copy of all pieces. Needs no GIL, and takes none.
     pub fn start(mut self, target: Place, how: How) -> Result<Launched> {
         let device = target.device()?;
         let owner = SharedOwner::new(self.sources, &self.from.device()?);
-        let on_source = OnSource::gather(&self.items, &mut self.memory, &owner, self.behind.as_ref());
+        let on_source = OnSource::gather(&self.pieces, &mut self.memory, &owner, self.behind.as_ref());
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
         }
         let gathers = self.from == Place::Host && how.pinned_staging;
-        let blocks = if gathers { Blocks::of(&self.items, &self.memory, &device) } else { Blocks::none() };
+        let blocks = if gathers { Blocks::of(&self.pieces, &self.memory, &device) } else { Blocks::none() };
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
         let is_gathered: Vec<bool> =
-            self.items.iter().map(|item| on_source.has(item) || blocks.add(item)).collect();
+            self.pieces.iter().map(|piece| on_source.has(piece) || blocks.add(piece)).collect();
         let (mut sources, mut targets) = (Vec::new(), Vec::new());
         let mut of_memory = vec![0; memory.len()];
         for (number, block) in blocks.into_tensors().chain(on_source.tensors) {
@@ -108,21 +94,20 @@ impl Group<'_> {
             sources.push(block);
             targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
         }
-        let items = || self.items.iter().zip(&is_gathered);
+        let pieces = || self.pieces.iter().zip(&is_gathered);
         let mut next = sources.len();
-        let results = items().map(|(item, is_gathered)| match is_gathered {
-            true => (of_memory[item.to.memory], item.to.offset),
+        let results = pieces().map(|(piece, is_gathered)| match is_gathered {
+            true => (of_memory[piece.to.memory], piece.to.offset),
             false => {
                 next += 1;
                 (next - 1, 0)
             }
         });
         let results = results.collect();
-        let single: Vec<&Item<'_>> =
-            items().filter(|(_, gathered)| !**gathered).map(|(item, _)| item).collect();
-        sources.extend(lend(&owner, single.iter().copied())?);
-        for item in single {
-            targets.push(item.target(memory.get(item.to.memory).ok_or(Error::Taken)?)?);
+        let single = || pieces().filter(|(_, gathered)| !**gathered).map(|(piece, _)| piece);
+        sources.extend(lend(&owner, single())?);
+        for piece in single() {
+            targets.push(piece.target(memory.get(piece.to.memory).ok_or(Error::Taken)?)?);
         }
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
@@ -179,29 +164,29 @@ impl Memory {
     }
 }
 
-/// The memory of `items`, as tensors to copy.
-pub fn lend<'a>(owner: &SharedOwner, items: impl Iterator<Item = &'a Item<'a>>) -> Result<Vec<Tensor>> {
-    let pieces = items.map(Item::source).collect::<Result<Vec<_>>>()?;
-    // SAFETY: the owner keeps the objects that this memory is of. That others may write it meanwhile is said in the documentation, and is the
-    // same for every library that takes tensors of Python: it is read through raw pointers.
+/// The memory of `pieces`, as tensors to copy.
+pub fn lend<'a>(owner: &SharedOwner, pieces: impl Iterator<Item = &'a Piece>) -> Result<Vec<Tensor>> {
+    let pieces = pieces.map(Piece::source).collect::<Result<Vec<_>>>()?;
+    // SAFETY: the owner keeps the objects that this memory is of; what is between two leaves that are one piece is of their allocation (see
+    // `Piece::join`). That others may write it meanwhile is said in the documentation, and is the same for every library that takes
+    // tensors of Python: it is read through raw pointers.
     unsafe { owner.tensors(pieces) }
 }
 
-impl Item<'_> {
+impl Piece {
     fn source(&self) -> Result<(RawMemory, Layout)> {
-        let leaf = self.leaf;
-        let layout = match leaf.order {
-            Order::Contiguous | Order::Dense => Layout::contiguous(DType::U8, &[leaf.bytes])?,
-            Order::Strided => Layout::strided(carrier(leaf), &sizes(leaf.shape()), &sizes(leaf.strides()))?,
+        let layout = match &self.strided {
+            None => Layout::contiguous(DType::U8, &[self.bytes])?,
+            Some(leaf) => Layout::strided(carrier(leaf), &sizes(leaf.shape()), &sizes(leaf.strides()))?,
         };
-        Ok((RawMemory::new(leaf.address, layout.span(), self.kind), layout))
+        Ok((RawMemory::new(self.address, layout.span(), self.kind), layout))
     }
 
     /// Its place in `memory`.
     pub fn target(&self, memory: &Tensor) -> Result<Tensor> {
-        match self.leaf.order {
-            Order::Contiguous | Order::Dense => memory.narrow(0, self.to.offset, self.leaf.bytes),
-            Order::Strided => Ok(memory.clone()),
+        match &self.strided {
+            None => memory.narrow(0, self.to.offset, self.bytes),
+            Some(_) => Ok(memory.clone()),
         }
     }
 }

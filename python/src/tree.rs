@@ -45,11 +45,17 @@ const DEEPEST_SHOWN: usize = 40;
 
 /// What is a leaf, and what a container.
 pub trait Rules<'py> {
-    /// Takes a leaf; `false` if the object is none, and goes through.
-    fn leaf(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool>;
+    /// Says what an object is, and takes it if it is a leaf.
+    fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>>;
+}
 
-    /// What an object holds, and what puts another one like it together; `None` if it is no container.
-    fn container(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Option<Opened<'py>>>;
+/// What an object of a structure is.
+pub enum Found<'py> {
+    /// A leaf, which was taken.
+    Leaf,
+    /// It goes through as it is.
+    Same,
+    Container(Opened<'py>),
 }
 
 /// A container that was opened.
@@ -110,16 +116,16 @@ impl Skeleton {
     }
 
     fn add<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
-        match rules.container(object)? {
-            None if rules.leaf(object)? => {
+        match rules.take(object)? {
+            Found::Leaf => {
                 self.leaves += 1;
                 self.steps.push(Step::Leaf);
             }
-            None => {
+            Found::Same => {
                 self.same.push(object.clone().unbind());
                 self.steps.push(Step::Same);
             }
-            Some(opened) => {
+            Found::Container(opened) => {
                 let _depth = Depth::enter(object.py())?;
                 self.add_container(object, opened, rules)?;
             }

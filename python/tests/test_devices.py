@@ -68,6 +68,19 @@ def test_many_small_arrays(largest):
         assert_arrays(down(up), arrays)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_of_what_was_packed_come_down(seed):
+    """Neighbours on a device are copied as one: some of them, in any order, some twice, with others between them."""
+    rng = random.Random(seed)
+    arrays = [np.frombuffer(rng.randbytes(4 * rng.randrange(1, 200)), rng.choice(["u1", "u2", "f4"])) for _ in range(80)]
+    packed = {"packing": True, "alignment": rng.choice([1, 16, 24, 256]), "max_chunk_bytes": rng.choice([1 << 11, 1 << 25])}
+    up = transship.start_copy(arrays, DEVICES[0], like="dlpack", memory="transship", **packed).get()
+    chosen = rng.choices(range(len(arrays)), k=60) if seed % 2 else rng.sample(range(len(arrays)), 60)
+    results = transship.start_copy([up[number] for number in chosen], "cpu", like="numpy", alignment=rng.choice([1, packed["alignment"]])).get()
+    assert_arrays(results, [arrays[number] for number in chosen])
+    assert_arrays(down(up), arrays)
+
+
 def test_what_is_there_already_is_kept():
     up = transship.start_copy([np.ones(3), np.ones(4)], DEVICES[0], like="dlpack").get()
     assert transship.start_copy(up, DEVICES[0], like="dlpack").get()[0] is up[0]

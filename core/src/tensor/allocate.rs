@@ -78,30 +78,21 @@ impl Tensor {
     /// [`Error::Busy`] where the budget for pinned results is used up, [`Error::TooLarge`] above it, [`Error::Unsupported`] where the device's API has no
     /// page-locked memory beside its own buffers (wgpu); as [`empty`](Self::empty) otherwise.
     pub fn empty_pinned(shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
-        let layout = Layout::contiguous(dtype, shape)?;
-        if device.is_host() {
-            return Self::in_host_memory(layout);
-        }
-        fork::check()?;
-        if device.limits().mapped_staging {
-            return Err(Error::Unsupported {
-                device: device.id(),
-                what: "lend page-locked memory to tensors; use Tensor::zeros of the host",
-            });
-        }
-        let (bytes, limit) = (layout.nbytes(), device.results().budget());
-        if bytes > limit {
-            return Err(Error::TooLarge { device: device.id(), kind: "pinned", requested: bytes, limit });
-        }
-        let busy = || Error::Busy {
-            device: device.id(),
-            requested: bytes,
-            reason: "the budget for pinned results is used up",
-            cure: "drop tensors in pinned memory, or raise the budget (Device::set_result_budget)",
-        };
-        let block = device.results().take_or_grow(bytes, Direction::Upload)?.ok_or_else(busy)?;
-        clear(&block, bytes);
-        Self::from_storage(Storage::new(block.into_buffer(bytes), None, None), 0, layout)
+        Self::pinned(Layout::contiguous(dtype, shape)?, device, clear)
+    }
+
+    /// As [`empty_pinned`](Self::empty_pinned), for memory that is about to be written: on devices its bytes are those of whoever had the block before,
+    /// and nothing is spent on zeros.
+    ///
+    /// # Safety
+    ///
+    /// All elements are written before anything but a copy reads them.
+    ///
+    /// # Errors
+    ///
+    /// As [`empty_pinned`](Self::empty_pinned).
+    pub unsafe fn pinned_to_fill(shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
+        Self::pinned(Layout::contiguous(dtype, shape)?, device, |_, _| {})
     }
 
     /// A tensor over memory that somebody else allocated, without a copy. `owner` is dropped when nothing uses the memory
@@ -167,6 +158,32 @@ impl Tensor {
         // SAFETY: passed on.
         let storage = unsafe { wrap(memory, owner, device, Lent::ToWrite) }?;
         Self::from_storage(storage, 0, layout)
+    }
+
+    fn pinned(layout: Layout, device: &Device, prepare: fn(&Block, usize)) -> Result<Self> {
+        if device.is_host() {
+            return Self::in_host_memory(layout);
+        }
+        fork::check()?;
+        if device.limits().mapped_staging {
+            return Err(Error::Unsupported {
+                device: device.id(),
+                what: "lend page-locked memory to tensors; use Tensor::zeros of the host",
+            });
+        }
+        let (bytes, limit) = (layout.nbytes(), device.results().budget());
+        if bytes > limit {
+            return Err(Error::TooLarge { device: device.id(), kind: "pinned", requested: bytes, limit });
+        }
+        let busy = || Error::Busy {
+            device: device.id(),
+            requested: bytes,
+            reason: "the budget for pinned results is used up",
+            cure: "drop tensors in pinned memory, or raise the budget (Device::set_result_budget)",
+        };
+        let block = device.results().take_or_grow(bytes, Direction::Upload)?.ok_or_else(busy)?;
+        prepare(&block, bytes);
+        Self::from_storage(Storage::new(block.into_buffer(bytes), None, None), 0, layout)
     }
 
     fn in_host_memory(layout: Layout) -> Result<Self> {

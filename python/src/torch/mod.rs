@@ -101,11 +101,15 @@ impl Torch {
 
     /// Whether this is a tensor of PyTorch's.
     pub fn is_tensor(&self, object: &Bound<'_, PyAny>) -> bool {
-        let kind = object.get_type_ptr();
-        kind == self.tensor.as_ptr().cast() || {
+        self.is_exact(object) || {
             // SAFETY: both are types, and alive.
-            unsafe { ffi::PyType_IsSubtype(kind, self.tensor.as_ptr().cast()) != 0 }
+            unsafe { ffi::PyType_IsSubtype(object.get_type_ptr(), self.tensor.as_ptr().cast()) != 0 }
         }
+    }
+
+    /// Whether its class is `torch.Tensor`, and none derived of it.
+    pub fn is_exact(&self, object: &Bound<'_, PyAny>) -> bool {
+        object.get_type_ptr() == self.tensor.as_ptr().cast()
     }
 
     /// Whether it has done anything on a GPU.

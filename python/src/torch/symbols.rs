@@ -32,9 +32,12 @@ pub fn views(folder: &Path) -> Option<Views> {
             symbol::<Delete>(folder, "torch_cpu", b"aoti_torch_delete_tensor_object\0")?,
         )
     };
-    // SAFETY: `PyObject* THPVariable_Wrap(const at::TensorBase&)`; an `at::Tensor` is one, and begins with it.
-    let wrap =
-        unsafe { symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapRKN2at10TensorBaseE\0") }?;
+    // SAFETY: `PyObject* THPVariable_Wrap(at::TensorBase&&)`, which takes the tensor and leaves an empty one to be deleted, or, where there is
+    // none, that of `const at::TensorBase&`, which shares it. An `at::Tensor` is one, and begins with it.
+    let wrap = unsafe {
+        symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapON2at10TensorBaseE\0")
+            .or_else(|| symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapRKN2at10TensorBaseE\0"))
+    }?;
     Some(Views { alloc_from_pool, delete, wrap })
 }
 
