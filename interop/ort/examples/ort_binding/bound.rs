@@ -16,11 +16,15 @@ pub(crate) struct Answer {
     pub(crate) total: Tensor,
 }
 
+/// One of so many runs waits for the device: ONNX Runtime lets go of what operators have on the host for the runs before in no other one.
+const WAITS_EVERY: usize = 64;
+
 /// Fields are dropped in this order: the memory goes after all that knows its addresses, the stream last.
 pub(crate) struct Bound {
     binding: IoBinding,
     session: Session,
     options: RunOptions<NoSelectedOutputs>,
+    runs: usize,
     /// Where the session reads; nothing after a copy that has failed.
     inputs: Option<Vec<Camera>>,
     outputs: Answer,
@@ -57,7 +61,7 @@ impl Bound {
             // What comes behind a run is on its stream, and need not be waited for here.
             options.disable_device_sync()?;
         }
-        Ok(Self { binding, session, options, inputs: Some(inputs), outputs, compute })
+        Ok(Self { binding, session, options, inputs: Some(inputs), outputs, compute, runs: 0 })
     }
 
     /// Copies in, runs, copies out. On a GPU the host waits once, for the answer.
@@ -66,9 +70,24 @@ impl Bound {
         let filling = transship::start_copy_into(tensors(request)?, inputs, self.compute.options());
         // On an error there are no inputs, and so nothing runs any more on memory that is gone.
         self.inputs = Some(self.compute.hand_over(filling?)?);
-        self.session.run_binding_with_options(&self.binding, &self.options)?;
+        self.runs += 1;
+        match self.runs % WAITS_EVERY {
+            0 => self.session.run_binding(&self.binding)?,
+            _ => self.session.run_binding_with_options(&self.binding, &self.options)?,
+        };
         let answer = transship::start_copy(self.outputs.clone(), &Device::host(), self.compute.options())?;
         Ok(answer.wait()?)
+    }
+}
+
+/// What the last runs have on the host goes while the session is there. With the session it would go in a callback of CUDA, where ONNX Runtime may not free it: that ends
+/// the process (1.31).
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(_)) = (&self.compute.0, &self.inputs) {
+            let _ = self.session.run_binding(&self.binding);
+            let _ = stream.synchronize();
+        }
     }
 }
 
