@@ -4,10 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::backend::stream_ordered::api::Api;
-use crate::backend::stream_ordered::buffer::PeerAccess;
 use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::imported_pools::ImportedPools;
 use crate::backend::stream_ordered::mem_pool::MemPool;
+use crate::backend::stream_ordered::peer_access::PeerAccess;
 use crate::backend::stream_ordered::stream::{OrderedStream, StreamState};
 use crate::backend::{DeviceMemory, StreamPriority, Ticket};
 use crate::error::{Error, Result};

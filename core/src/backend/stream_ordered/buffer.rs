@@ -4,16 +4,14 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::backend::stream_ordered::allocator::{Allocation, DeviceAllocator};
 use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::{Context, Current};
+use crate::backend::stream_ordered::peer_access::PeerAccess;
 use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::backend::{Buffer, MemoryKind, RawMemory, Ticket};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::runtime::sync::Mutex;
 
 /// Memory that a device can use.
 pub struct OrderedBuffer<A: Api> {
@@ -78,49 +76,10 @@ impl<A: Api> OrderedBuffer<A> {
     pub(crate) fn is_reached_by(&self, peer: &Context<A>) -> bool {
         match &self.held {
             Some(Allocation::Pooled { .. } | Allocation::Plain { .. }) => true,
-            Some(Allocation::Lent { access, .. }) => {
-                access.of(peer.id(), || is_open_to(self.context(), peer, &self.memory).unwrap_or(false))
-            }
+            Some(Allocation::Lent { access, .. }) => access.of(peer, self.context(), &self.memory),
             None => false,
         }
     }
-}
-
-/// Which peers reach memory of somebody else, as far as the driver was asked.
-#[derive(Default)]
-pub(crate) struct PeerAccess(Mutex<SmallVec<[(DeviceId, bool); 1]>>);
-
-impl PeerAccess {
-    /// Whether `peer` does, which `ask` says, once.
-    fn of(&self, peer: DeviceId, ask: impl FnOnce() -> bool) -> bool {
-        let known = self.0.lock().iter().find(|(id, _)| *id == peer).map(|(_, is_open)| *is_open);
-        known.unwrap_or_else(|| {
-            let is_open = ask();
-            self.0.lock().push((peer, is_open));
-            is_open
-        })
-    }
-}
-
-/// The driver is asked about at most so many allocations that memory of somebody else goes through.
-const MOST_ALLOCATIONS: usize = 16;
-
-/// Whether kernels of `peer` reach all of `memory`, which lies on the device of `owner`: each allocation in it is asked about, and there is nothing between them.
-fn is_open_to<A: Api>(owner: &Context<A>, peer: &Context<A>, memory: &RawMemory) -> Result<bool> {
-    let (mut at, end) = (memory.address, memory.address.saturating_add(memory.bytes as u64));
-    for _ in 0..MOST_ALLOCATIONS {
-        if at >= end {
-            return Ok(true);
-        }
-        // SAFETY: the device is current, and has access to that of `owner` (`is_reached_by`); any address may be asked about.
-        if unsafe { !peer.enter()?.reaches_memory(at, owner.api())? } {
-            return Ok(false);
-        }
-        // SAFETY: the device is current; any address may be asked about.
-        let (start, bytes) = unsafe { owner.enter()?.allocation_of(at)? };
-        at = start.saturating_add(bytes as u64).max(at.saturating_add(1));
-    }
-    Ok(at >= end)
 }
 
 // SAFETY: the memory stays where it is until it is given back; the pool hands it out again only behind `after`, and

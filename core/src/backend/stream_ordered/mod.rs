@@ -19,6 +19,7 @@ pub(crate) mod event_ring;
 pub(crate) mod gather_kernel;
 pub(crate) mod imported_pools;
 pub(crate) mod mem_pool;
+pub(crate) mod peer_access;
 pub(crate) mod peers;
 pub(crate) mod pinned;
 pub(crate) mod places;
