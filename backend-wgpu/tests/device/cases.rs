@@ -27,6 +27,8 @@ pub(crate) struct Case {
     pub(crate) may_leak: bool,
     /// It measures time on a machine that may be busy with something else: one of so many tries counts.
     pub(crate) tries: usize,
+    /// What it needs that not every device has.
+    pub(crate) lacks: fn() -> Option<String>,
 }
 
 /// A [`Case`] out of a function, named after it and its module.
@@ -41,7 +43,7 @@ macro_rules! case {
 
 impl Case {
     fn new(name: &'static str, body: fn() -> Outcome) -> Self {
-        Self { name, body, may_leak: false, tries: 1 }
+        Self { name, body, may_leak: false, tries: 1, lacks: || None }
     }
 }
 
@@ -86,7 +88,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(gather::the_same_tensors_are_bound_once),
         case!(gather::batches_of_one_shape_are_told_apart),
         case!(gather::what_is_bound_is_read_anew),
-        case!(gather::what_is_bound_goes_with_its_tensors),
+        case!(gather::what_is_bound_goes_with_its_tensors, lacks: gather::what_is_allocated_is_not_said),
         case!(gather::trim_gives_back_what_gathers),
         case!(scatter::columns_are_filled_by_few_launches),
         case!(scatter::large_ones_are_filled_in_rounds),

@@ -32,7 +32,7 @@ fn trial(case: Case, arguments: &Arguments) -> Trial {
     let reason = reason_to_ignore();
     let insisted = arguments.ignored || arguments.include_ignored;
     let (name, flag) = (case.name, reason.is_some() && insisted);
-    let runner = move || match reason.filter(|_| !insisted) {
+    let runner = move || match reason.or_else(case.lacks).filter(|_| !insisted) {
         Some(reason) => Ok(Completion::ignored_with(reason)),
         None => run(&case).map(|()| Completion::Completed),
     };
