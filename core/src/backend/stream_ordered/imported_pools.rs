@@ -28,6 +28,7 @@ impl<A: Api> ImportedPools<A> {
     }
 
     /// Opens a pool to all peers, and to those that come. Where a driver opens it to none, copies by the driver are left.
+    #[cfg(unix)]
     pub(crate) fn add(&self, pool: &Arc<dyn OpenTo<A>>) {
         let mut known = self.0.lock();
         known.pools.retain(|pool| pool.strong_count() > 0);
