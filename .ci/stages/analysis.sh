@@ -19,7 +19,7 @@ tsan_soak_devices=(host late)
 
 # How long each fuzz target runs: executions, seconds at most.
 fuzz_runs=20000
-fuzz_seconds=20
+fuzz_seconds=15
 
 # Short runs from the kept corpus.
 stage_fuzz() {

@@ -2,7 +2,7 @@
 # What of backends is about time, size or luck, in a build without counters. The stage `test` has their cases.
 
 # Orders that stand-ins for drivers try. What HIP's backend shares with CUDA's has been through all of them by then.
-seeds=200
+seeds=120
 hip_seeds=50
 
 # How long the soak of a driver is, in steps of each thread.
