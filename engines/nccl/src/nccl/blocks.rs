@@ -29,7 +29,8 @@ pub(crate) fn blocks_of(tensors: &[Tensor]) -> Vec<Block> {
             continue;
         }
         // The last of its type is the only one that has room.
-        match shared.iter_mut().rfind(|block| block.dtype == dtype).filter(|block| block.has_room_for(tensor)) {
+        let last = shared.iter_mut().rfind(|block| block.dtype == dtype);
+        match last.filter(|block| block.has_room_for(tensor)) {
             Some(block) => block.add(leaf, elements),
             None => shared.push(Block { dtype, elements, leaves: vec![(leaf, 0)] }),
         }
