@@ -397,7 +397,7 @@ unsafe impl Api for Cuda {
     unsafe fn reaches_memory(&self, address: u64, owner: &Self) -> Result<bool> {
         // The attribute for access says yes of pools that are not open as well (H200, driver 580).
         match self.handle_of(PointerAttribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address)? {
-            // Other memory is opened to contexts by the context that has allocated it.
+            // Other memory is opened to contexts by the context that has allocated it. What is mapped piece by piece, such as PyTorch's expandable segments, has none (H100).
             0 => {
                 let context = self.handle_of(PointerAttribute::CU_POINTER_ATTRIBUTE_CONTEXT, address)?;
                 Ok(context == owner.cu_context().addr())

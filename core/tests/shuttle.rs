@@ -267,15 +267,7 @@ fn nobody_who_waits_for_room_is_forgotten() {
         let stalled = device.create_stream(StreamPriority::Normal).unwrap();
         late.stall_stream(&**stalled.backend_stream());
         drop(start_copy(Tensor::from(bytes(1000, 0)), &device, options().stream(&stalled)).unwrap());
-        let copy = |size: usize| -> Box<dyn FnOnce() + Send> {
-            let device = device.clone();
-            Box::new(move || {
-                let when = if choose(2) == 0 { options() } else { by_workers() };
-                let source = bytes(size, 1);
-                let copy = start_copy(Tensor::from(source.clone()), &device, when).expect("room comes");
-                end_of(copy, &source, false);
-            })
-        };
+        let copy = |size| copying(&device, size, None);
         let released = late.clone();
         let release: Box<dyn FnOnce() + Send> = Box::new(move || released.release());
         at_once([copy(1000), copy(1000), copy(500), release]);
@@ -293,16 +285,7 @@ fn nobody_who_stands_aside_is_forgotten() {
         let (late, [device]) = devices(4 * BLOCK);
         device.set_memory_budget(ROOM).unwrap();
         let held = there(&device, 2000);
-        let copy = |size: usize, limit: Option<Duration>| -> Box<dyn FnOnce() + Send> {
-            let device = device.clone();
-            Box::new(move || {
-                let when = if choose(2) == 0 { options() } else { by_workers() };
-                let when = limit.into_iter().fold(when, CopyOptions::deadline);
-                let source = bytes(size, 1);
-                let copy = start_copy(Tensor::from(source.clone()), &device, when).expect("room comes");
-                end_of(copy, &source, false);
-            })
-        };
+        let copy = |size, limit| copying(&device, size, limit);
         at_once([copy(1500, Some(LONG)), copy(600, Some(LONG)), copy(400, None), Box::new(|| drop(held))]);
         assert!(device.memory().unwrap().peak_used.unwrap() <= ROOM as u64);
         nothing_is_left(&late, [device]);
@@ -355,6 +338,18 @@ fn who_stands_behind_one_that_stands_aside_waits_for_that_one_alone() {
         assert!(device.memory().unwrap().peak_used.unwrap() <= ROOM as u64);
         nothing_is_left(&late, [device]);
     });
+}
+
+/// Copies so many bytes, by whom chance says, and ends that in some way.
+fn copying(device: &Device, size: usize, limit: Option<Duration>) -> Box<dyn FnOnce() + Send> {
+    let device = device.clone();
+    Box::new(move || {
+        let when = if choose(2) == 0 { options() } else { by_workers() };
+        let when = limit.into_iter().fold(when, CopyOptions::deadline);
+        let source = bytes(size, 1);
+        let copy = start_copy(Tensor::from(source.clone()), &device, when).expect("room comes");
+        end_of(copy, &source, false);
+    })
 }
 
 /// A tensor that the program holds.

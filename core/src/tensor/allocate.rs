@@ -102,7 +102,8 @@ impl Tensor {
     ///
     /// `memory` must be valid for reads by `device` (by the host, for kinds of host memory) until `owner` is dropped,
     /// initialised where it is host memory, and nobody may write to it while a tensor over it exists; to memory of a device, in
-    /// order of a stream that the tensor was [handed to](Self::record_stream). Host memory is read at any time.
+    /// order of a stream that the tensor was [handed to](Self::record_stream). Host memory is read at any time. Other devices that
+    /// memory of a device is open to read it as well: it stays open to them.
     ///
     /// # Errors
     ///

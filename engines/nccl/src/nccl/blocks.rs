@@ -2,9 +2,10 @@
 
 use transship::{DType, Tensor};
 
-/// Larger ones have a call of their own, and are not packed: to pack so many bytes and to unpack them costs as much as a call, 10 us (two H100s).
+/// Larger ones have a call of their own, and are not packed. 2,000 tensors of 1 MB are broadcast and in place after 33 ms with a call for each, and after 13 in blocks
+/// (`weight_sync`, two H100s).
 const LARGEST_PACKED: usize = 4 << 20;
-/// So many bytes of a block are enough, and a result that is kept keeps no more.
+/// The most bytes of a block: a result that is kept keeps no more.
 const LARGEST_BLOCK: usize = 64 << 20;
 /// Tensors of a block begin at multiples of so many bytes, which kernels copy at a time.
 const ALIGNMENT: usize = 16;
@@ -18,7 +19,7 @@ pub(crate) struct Block {
     pub(crate) leaves: Vec<(usize, usize)>,
 }
 
-/// The blocks of a tree: as few as can be for all small tensors of a type, one for each large one. Tensors without elements are in none.
+/// The blocks of a tree: those of all small tensors of a type, filled one after the other, and one for each large one. Tensors without elements are in none.
 pub(crate) fn blocks_of(tensors: &[Tensor]) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut shared: Vec<Block> = Vec::new();
@@ -41,13 +42,18 @@ pub(crate) fn blocks_of(tensors: &[Tensor]) -> Vec<Block> {
 
 impl Block {
     fn has_room_for(&self, tensor: &Tensor) -> bool {
-        self.elements * self.dtype.size() + tensor.nbytes() <= LARGEST_BLOCK
+        self.next_start() * self.dtype.size() + tensor.nbytes() <= LARGEST_BLOCK
     }
 
     fn add(&mut self, leaf: usize, elements: usize) {
-        let start = self.elements.next_multiple_of(ALIGNMENT / self.dtype.size());
+        let start = self.next_start();
         self.leaves.push((leaf, start));
         self.elements = start + elements;
+    }
+
+    /// The element at which the next tensor would begin.
+    fn next_start(&self) -> usize {
+        self.elements.next_multiple_of(ALIGNMENT / self.dtype.size())
     }
 
     /// Its only tensor, if it has one.
@@ -68,6 +74,15 @@ mod tests {
 
     fn zeros(bytes: usize, dtype: DType) -> Tensor {
         Tensor::zeros(&[bytes / dtype.size()], dtype, &Device::host()).unwrap()
+    }
+
+    /// By hand: with the bytes of the tensors alone the last one goes into the first block, which is too large then.
+    #[test]
+    fn what_is_between_tensors_counts() {
+        let mut tensors: Vec<Tensor> = (0..63).map(|_| zeros(1 << 20, DType::U8)).collect();
+        tensors.extend([zeros(1, DType::U8), zeros((1 << 20) - 1, DType::U8)]);
+        let blocks = blocks_of(&tensors);
+        assert_eq!(blocks.iter().map(|block| block.leaves.len()).collect::<Vec<_>>(), [64, 1]);
     }
 
     #[test]
