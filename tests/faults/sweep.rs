@@ -66,12 +66,16 @@ impl Fault {
 impl Sweep {
     pub(crate) fn run(self, stand_in: &StandIn) -> Result<(), String> {
         let (mut failed, mut gave_back) = (0, 0);
-        for number in 1..=MOST_CALLS {
+        // Each kind of fault begins with another call, so that none is left out.
+        let one_in = self.through.one_in();
+        for number in (1 + self.fault as u64 % one_in as u64..=MOST_CALLS).step_by(one_in) {
             let complain = |what: String| format!("call {number} came to {}: {what}", self.fault.word());
             let ended = self.fail(number, stand_in).map_err(complain)?;
             match ended {
                 None => {
-                    println!("{self}: {} calls, {failed} made it fail, {gave_back} gave it back", number - 1);
+                    println!(
+                        "{self}: fewer than {number} calls, {failed} made it fail, {gave_back} gave it back"
+                    );
                     return if failed > 0 { Ok(()) } else { Err("no copy has failed".to_owned()) };
                 }
                 Some(Ended::Done(_)) => {}
