@@ -31,8 +31,8 @@ impl Batch {
         let owner = SharedOwner::new(Lease::new(ring, slot), &Device::host());
         // SAFETY: the chunk lies in the slot (`Peer::batch`), which is mapped, and locked for the driver of its kind, until the lease that `owner` has is dropped. It
         // was made of zeros. No reference points there (`Mapping`).
-        let memory = unsafe { owner.shared_memory(start)? };
-        Ok(Self { number, ring: Arc::clone(ring), received: Received::new(manifest, memory) })
+        let received = unsafe { Received::new(manifest, &owner, start)? };
+        Ok(Self { number, ring: Arc::clone(ring), received })
     }
 
     /// The number that it was asked for by.

@@ -3,13 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use transship_core::TensorTree;
+use transship_core::{Device, Manifest, TensorTree};
 
 use crate::error::IpcError;
 use crate::ledger::Ledger;
 use crate::offer::Offer;
-use crate::packed::Packing;
+use crate::packed::{ALIGNMENT, Packed, Packing};
 use crate::pools::Shared;
+use crate::window::Window;
 
 /// One importer, to which trees are handed over. Dropped, it tells the importer that there will be no more; what was handed over stays there.
 ///
@@ -41,21 +42,80 @@ impl Connection {
             return Err(IpcError::PeerGone);
         }
         let packing = Packing::new(tree)?;
-        let piece = |bytes| self.ledger.piece(bytes);
-        let packed = match packing.device().is_host() {
-            true => packing.into_shared_memory(piece)?,
-            false => {
-                let tell = |pool, uuid, descriptor| self.ledger.tell_pool(pool, uuid, &descriptor);
-                let (number, pool) = self.pools.of(packing.device(), tell)?;
-                packing.into_pool(number, &*pool, piece)?
-            }
-        };
+        let packed = self.memory_for(packing.manifest(), packing.device())?;
+        packing.copy_into(&packed)?;
         Ok(Offer::new(&self.ledger, self.ledger.lend(packed)?))
     }
 
-    /// How many trees the importer has, or will find.
+    /// Memory of `device` for a tree that looks like `tree`, which the importer writes again and again: a window, in the word of MPI. No byte of `tree` is copied. What
+    /// shares memory in `tree` shares it in the window, and must in what is written there.
+    ///
+    /// ```
+    /// use std::{thread, time::Duration};
+    /// use transship_core::{CopyOptions, Device, Tensor, start_copy};
+    /// use transship_ipc::{Exporter, Importer};
+    ///
+    /// const LIMIT: Duration = Duration::from_secs(10);
+    /// let weights = |value: u8| vec![Tensor::from(vec![value; 1000]), Tensor::from(vec![value; 10])];
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("weights");
+    /// let device = Device::host(); // or a GPU
+    /// let exporter = Exporter::bind(&path)?;
+    ///
+    /// // The process that trains, usually.
+    /// let trainer = thread::spawn(move || {
+    ///     let mut importer = Importer::connect(path, &Device::host())?;
+    ///     for step in 1..4 {
+    ///         let mut turn = importer.next_turn_within(LIMIT)?.ok_or("nobody wants weights")?;
+    ///         turn.put(&weights(step))?;
+    ///         turn.finish()?;
+    ///     }
+    ///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// });
+    ///
+    /// let mut connection = exporter.accept_within(LIMIT)?;
+    /// let window = connection.open_window(&weights(0), &device)?;
+    /// for step in 1..4 {
+    ///     let mut held = weights(0);
+    ///     window.written_within(LIMIT)?.put_into(&mut held)?; // tensors over the window
+    ///     let host = start_copy(held, &Device::host(), CopyOptions::default())?.wait()?;
+    ///     assert_eq!(host[1].to_bytes()?, [step; 10]);
+    /// } // once they are dropped, it is written again
+    /// trainer.join().unwrap().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`export`](Self::export); but `tree` may lie anywhere.
+    pub fn open_window<S: TensorTree + ?Sized>(
+        &mut self,
+        tree: &S,
+        device: &Device,
+    ) -> Result<Window, IpcError> {
+        if self.ledger.has_gone() {
+            return Err(IpcError::PeerGone);
+        }
+        let manifest = Manifest::packed(tree, ALIGNMENT)?;
+        let packed = self.memory_for(&manifest, device)?;
+        let ticket = self.ledger.open_window(&packed)?;
+        Ok(Window::new(&self.ledger, ticket, (manifest, packed), device))
+    }
+
+    /// How many trees and windows the importer has, or will find.
     pub fn lent(&self) -> usize {
         self.ledger.lent()
+    }
+
+    /// Memory of `device` for the tensors of a manifest, which no other process has yet.
+    fn memory_for(&mut self, manifest: &Manifest, device: &Device) -> Result<Packed, IpcError> {
+        let piece = |bytes| self.ledger.piece(bytes);
+        if device.is_host() {
+            return Packed::on_host(manifest, piece);
+        }
+        let tell = |pool, uuid, descriptor| self.ledger.tell_pool(pool, uuid, &descriptor);
+        let (number, pool) = self.pools.of(device, tell)?;
+        Packed::in_pool(manifest, (number, &*pool), piece)
     }
 }
 

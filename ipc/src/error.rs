@@ -51,6 +51,11 @@ pub enum IpcError {
         /// How many it may have.
         limit: usize,
     },
+    /// The importer has given a window back: it could not map it, or has broken with it.
+    #[error(
+        "the importer has given the window back, which it could not map; open one on the device that it is connected with"
+    )]
+    WindowClosed,
     /// The tensors of a tree lie on several devices.
     #[error(
         "the tensor at {path} lies on {other}, and one before it on {own}; hand over what lies on one device"

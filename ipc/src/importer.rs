@@ -1,5 +1,6 @@
 //! The end of a process that trees are handed to.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +12,17 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
 use transship_core::Device;
 
+use crate::arrived::{Arrived, Kept, LastManifest};
 use crate::error::{IpcError, Named, broken};
-use crate::imported::{Imported, LastManifest};
+use crate::imported::Imported;
 use crate::listener::connect_to;
 use crate::loan::Loan;
 use crate::mapped_piece::MappedPieces;
 use crate::pools::{Imported as Pools, uuid as uuid_of};
 use crate::socket::hear_all_now;
-use crate::wire::Message;
+use crate::turn::{PeerWindow, Turn};
+use crate::turns::Turns;
+use crate::wire::{MOST_SLOTS, Message};
 
 /// A process that trees are handed to. As an iterator it waits for each as long as it takes; [`next_within`](Self::next_within) does not.
 ///
@@ -29,8 +33,19 @@ pub struct Importer {
     pools: Pools,
     pieces: Arc<MappedPieces>,
     last: LastManifest,
+    turns: Arc<Turns>,
+    /// They have come while a turn was waited for.
+    trees: VecDeque<Imported>,
     has_ended: bool,
     process: Pid,
+}
+
+/// What an exporter has said.
+enum Heard {
+    Tree(Imported),
+    /// What may come to a turn, or to nothing.
+    Other,
+    Over,
 }
 
 impl Importer {
@@ -43,8 +58,9 @@ impl Importer {
     pub fn connect(path: impl AsRef<Path>, device: &Device) -> Result<Self, IpcError> {
         let socket = Arc::new(connect_to(path.as_ref())?);
         let (device, pools) = (device.clone(), Pools::default());
-        let (pieces, last) = (MappedPieces::new(), LastManifest::default());
-        Ok(Self { socket, device, pools, pieces, last, has_ended: false, process: getpid() })
+        let (pieces, last, process) = (MappedPieces::new(), LastManifest::default(), getpid());
+        let (turns, trees, has_ended) = (Arc::default(), VecDeque::new(), false);
+        Ok(Self { socket, device, pools, pieces, last, turns, trees, has_ended, process })
     }
 
     /// The next tree, `None` once the exporter has said that there will be no more, and after the connection has ended. Waits for at most `limit`.
@@ -57,70 +73,147 @@ impl Importer {
         self.next_before(Instant::now().checked_add(limit), limit)
     }
 
-    fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
-        if self.has_ended {
-            return Ok(None);
+    /// The next [window](crate::Connection::open_window) of the exporter that this process is to write, in the order in which they are free, `None` once the exporter has said that
+    /// there will be no more, and after the connection has ended. Waits for at most `limit`. Trees that come meanwhile are there for [`next_within`](Self::next_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`next_within`](Self::next_within), in the place of a window, which is given back then.
+    pub fn next_turn_within(&mut self, limit: Duration) -> Result<Option<Turn>, IpcError> {
+        let until = Instant::now().checked_add(limit);
+        loop {
+            // First of all: a window in line may have been closed.
+            while let Some(heard) = self.hear_now()? {
+                match heard {
+                    Heard::Tree(tree) => self.keep(tree)?,
+                    Heard::Other => {}
+                    Heard::Over => return Ok(None),
+                }
+            }
+            if let Some(turn) = self.turns.take() {
+                return Ok(Some(turn));
+            }
+            self.wait(until, limit, "no window is to be written")?;
         }
-        let next = self.hear(until, limit);
-        if matches!(next, Ok(None) | Err(IpcError::PeerGone | IpcError::Protocol { .. })) {
-            self.end();
-        }
-        next
     }
 
-    /// Takes no more trees. What has come and was not looked at is given back; tensors still say over the other direction that they have gone.
+    fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
+        if let Some(tree) = self.trees.pop_front() {
+            return Ok(Some(tree));
+        }
+        loop {
+            while let Some(heard) = self.hear_now()? {
+                match heard {
+                    Heard::Tree(tree) => return Ok(Some(tree)),
+                    Heard::Other => {}
+                    Heard::Over => return Ok(None),
+                }
+            }
+            self.wait(until, limit, "no tree was handed over")?;
+        }
+    }
+
+    /// A tree that nobody has asked for yet.
+    fn keep(&mut self, tree: Imported) -> Result<(), IpcError> {
+        if self.trees.len() >= MOST_SLOTS {
+            self.end();
+            return Err(broken("an exporter hands over too many trees"));
+        }
+        self.trees.push_back(tree);
+        Ok(())
+    }
+
+    /// Takes no more. What has come and was not looked at is given back; tensors still say over the other direction that they have gone.
     fn end(&mut self) {
         self.has_ended = true;
+        self.turns.close_all();
         self.pieces.close();
         let _ = shutdown(&*self.socket, Shutdown::Read);
         while let Ok(Some((message, _))) = hear_all_now(&self.socket) {
-            if let Message::Offer { ticket, .. } | Message::OfferInPool { ticket, .. } = message {
+            if let Message::Offer { ticket, .. }
+            | Message::OfferInPool { ticket, .. }
+            | Message::Window { ticket, .. }
+            | Message::WindowInPool { ticket, .. } = message
+            {
                 drop(Loan::new(&self.socket, ticket));
             }
         }
     }
 
-    fn hear(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
-        loop {
-            match self.hear_message(until, limit)? {
-                (Message::Offer { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
-                    let (loan, sizes) = (Loan::new(&self.socket, ticket), [chunk_bytes, manifest_bytes]);
-                    let kept = (&self.pieces, &mut self.last);
-                    return Imported::new(loan, &memory, sizes, &self.device, kept).map(Some);
-                }
-                (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes }, Some(memory)) => {
-                    let (loan, sizes) = (Loan::new(&self.socket, ticket), [chunk_bytes, manifest_bytes]);
-                    let pool = self.pools.get(pool, &self.device)?;
-                    let kept = (&self.pieces, &mut self.last);
-                    return Imported::on_device(loan, &memory, sizes, (&*pool, &self.device), kept).map(Some);
-                }
-                (Message::Pool { pool, uuid }, Some(descriptor)) => {
-                    self.pools.add(pool, uuid_of(uuid), descriptor)?;
-                }
-                (Message::Over, None) => return Ok(None),
-                _ => return Err(broken("an exporter says what is no offer")),
-            }
+    /// Takes in the next message, `None` if there is none yet.
+    fn hear_now(&mut self) -> Result<Option<Heard>, IpcError> {
+        if self.has_ended {
+            return Ok(Some(Heard::Over));
         }
+        let heard = match hear_all_now(&self.socket) {
+            Ok(None) => return Ok(None),
+            Ok(Some((message, memory))) => self.take_in(message, memory),
+            Err(error) => Err(error),
+        };
+        if matches!(heard, Ok(Heard::Over) | Err(IpcError::PeerGone | IpcError::Protocol { .. })) {
+            self.end();
+        }
+        heard.map(Some)
     }
 
-    fn hear_message(
-        &self,
-        until: Option<Instant>,
-        limit: Duration,
-    ) -> Result<(Message, Option<OwnedFd>), IpcError> {
-        loop {
-            if let Some(heard) = hear_all_now(&self.socket)? {
-                return Ok(heard);
+    fn take_in(&mut self, message: Message, memory: Option<OwnedFd>) -> Result<Heard, IpcError> {
+        match (message, memory) {
+            (Message::Offer { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
+                let arrived = self.on_host(ticket, &memory, [chunk_bytes, manifest_bytes])?;
+                return Ok(Heard::Tree(Imported::new(arrived)?));
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(IpcError::NotInTime { what: "no tree was handed over", limit });
+            (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes }, Some(memory)) => {
+                let arrived = self.in_pool(ticket, pool, &memory, [chunk_bytes, manifest_bytes])?;
+                return Ok(Heard::Tree(Imported::new(arrived)?));
             }
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut [PollFd::new(&*self.socket, PollFlags::IN)], left.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno).named("waiting for an exporter"),
+            (Message::Window { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
+                let arrived = self.on_host(ticket, &memory, [chunk_bytes, manifest_bytes])?;
+                self.turns.open(PeerWindow::new(&self.socket, ticket, arrived))?;
             }
+            (Message::WindowInPool { ticket, pool, chunk_bytes, manifest_bytes }, Some(memory)) => {
+                let arrived = self.in_pool(ticket, pool, &memory, [chunk_bytes, manifest_bytes])?;
+                self.turns.open(PeerWindow::new(&self.socket, ticket, arrived))?;
+            }
+            (Message::Again { ticket }, None) => self.turns.give_again(ticket)?,
+            (Message::Close { ticket }, None) => self.turns.close(ticket),
+            (Message::Pool { pool, uuid }, Some(descriptor)) => {
+                self.pools.add(pool, uuid_of(uuid), descriptor)?;
+            }
+            (Message::Over, None) => return Ok(Heard::Over),
+            _ => return Err(broken("an exporter says what is no offer")),
+        }
+        Ok(Heard::Other)
+    }
+
+    fn on_host(&mut self, ticket: u64, memory: &OwnedFd, sizes: [u64; 2]) -> Result<Arrived, IpcError> {
+        let loan = Loan::new(&self.socket, ticket);
+        let kept = Kept { pieces: &self.pieces, last: &mut self.last };
+        Arrived::on_host(loan, memory, sizes, &self.device, kept)
+    }
+
+    fn in_pool(
+        &mut self,
+        ticket: u64,
+        pool: u64,
+        memory: &OwnedFd,
+        sizes: [u64; 2],
+    ) -> Result<Arrived, IpcError> {
+        let loan = Loan::new(&self.socket, ticket);
+        let pool = self.pools.get(pool, &self.device)?;
+        let kept = Kept { pieces: &self.pieces, last: &mut self.last };
+        Arrived::in_pool(loan, memory, sizes, (&*pool, &self.device), kept)
+    }
+
+    /// Waits for a message.
+    fn wait(&self, until: Option<Instant>, limit: Duration, missing: &'static str) -> Result<(), IpcError> {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(IpcError::NotInTime { what: missing, limit });
+        }
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::new(&*self.socket, PollFlags::IN)], left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).named("waiting for an exporter"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Which trees an importer has, as its exporter knows it.
+//! Which trees and windows an importer has, as its exporter knows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -15,7 +15,7 @@ use transship_core::backend::PeerMemory;
 
 use crate::bell::Bell;
 use crate::error::{IpcError, Named, broken};
-use crate::packed::Packed;
+use crate::packed::{OnDevice, Packed};
 use crate::pools::words;
 use crate::shared_piece::{FreePieces, MOST_KEPT, SharedPiece};
 use crate::socket::{hear_now, tell, tell_with};
@@ -36,17 +36,32 @@ struct Trees {
     next: u64,
     /// The importer has these, or will find them on its socket.
     lent: BTreeMap<u64, Lent>,
+    /// Windows that were written by an importer that has gone, or has given them back, and that nobody has asked for since.
+    finished: BTreeSet<u64>,
     free: FreePieces,
     is_closed: bool,
     has_gone: bool,
 }
 
-/// The memory of a tree.
+/// The memory of a tree, or of a window.
 struct Lent {
+    /// Of a window alone.
+    turn: Option<Turn>,
     /// What lies on a device is freed behind its use there.
     _chunk: Option<Arc<dyn PeerMemory>>,
     /// What is kept for the trees to come.
     piece: Option<Arc<SharedPiece>>,
+}
+
+/// Who uses a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The importer may write it.
+    Importer,
+    /// It has written it.
+    Written,
+    /// Tensors of this process are over it.
+    Taken,
 }
 
 impl Ledger {
@@ -93,12 +108,76 @@ impl Ledger {
     pub(crate) fn lend(&self, packed: Packed) -> Result<u64, IpcError> {
         let (chunk_bytes, manifest_bytes) = (packed.chunk_bytes as u64, packed.manifest_bytes as u64);
         let (pool, chunk) = packed.on_device.map(|there| (there.pool, there.chunk)).unzip();
-        let ticket = self.new_ticket(chunk, &packed.piece)?;
-        let offer = match pool {
+        self.tell_of(None, (chunk, &packed.piece), |ticket| match pool {
             None => Message::Offer { ticket, chunk_bytes, manifest_bytes },
             Some(pool) => Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes },
-        };
-        match tell_with(&self.socket, offer, &packed.piece.descriptor) {
+        })
+    }
+
+    /// Has the importer write a window. Gives its ticket.
+    pub(crate) fn open_window(&self, packed: &Packed) -> Result<u64, IpcError> {
+        let (chunk_bytes, manifest_bytes) = (packed.chunk_bytes as u64, packed.manifest_bytes as u64);
+        let there = packed.on_device.as_ref();
+        let chunk = there.map(|there| Arc::clone(&there.chunk));
+        self.tell_of(Some(Turn::Importer), (chunk, &packed.piece), |ticket| match there {
+            None => Message::Window { ticket, chunk_bytes, manifest_bytes },
+            Some(OnDevice { pool, .. }) => {
+                Message::WindowInPool { ticket, pool: *pool, chunk_bytes, manifest_bytes }
+            }
+        })
+    }
+
+    /// Waits until the importer has written a window, for at most `limit`. It is this process's then, until [`give_again`](Self::give_again).
+    pub(crate) fn take_written(&self, ticket: u64, limit: Duration) -> Result<(), IpcError> {
+        let is_written =
+            |trees: &mut Trees| trees.lent.get(&ticket).is_none_or(|lent| lent.turn == Some(Turn::Written));
+        let waited = self.changed.wait_timeout_while(self.trees(), limit, |trees| !is_written(trees));
+        let (mut trees, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if let Some(lent) = trees.lent.get_mut(&ticket) {
+            if waited.timed_out() {
+                return Err(IpcError::NotInTime { what: "the importer did not write the window", limit });
+            }
+            lent.turn = Some(Turn::Taken);
+            return Ok(());
+        }
+        match (trees.finished.remove(&ticket), trees.has_gone) {
+            (true, _) => Ok(()),
+            (false, true) => Err(IpcError::PeerGone),
+            (false, false) => Err(IpcError::WindowClosed),
+        }
+    }
+
+    /// The importer may write a window again. A process that was forked from that of the window says nothing.
+    pub(crate) fn give_again(&self, ticket: u64) {
+        if self.process != getpid() {
+            return;
+        }
+        let mut trees = self.trees();
+        if let Some(lent) = trees.lent.get_mut(&ticket) {
+            lent.turn = Some(Turn::Importer);
+            let _ = tell(&self.socket, Message::Again { ticket });
+        }
+    }
+
+    /// A window is not wanted any more: its importer gives it back.
+    pub(crate) fn close_window(&self, ticket: u64) {
+        if self.process != getpid() {
+            return;
+        }
+        if self.is_lent(ticket) {
+            let _ = tell(&self.socket, Message::Close { ticket });
+        }
+    }
+
+    /// Notes memory that the importer has, and tells it so. Gives the ticket.
+    fn tell_of(
+        &self,
+        turn: Option<Turn>,
+        (chunk, piece): (Option<Arc<dyn PeerMemory>>, &Arc<SharedPiece>),
+        message: impl FnOnce(u64) -> Message,
+    ) -> Result<u64, IpcError> {
+        let ticket = self.new_ticket(turn, chunk, piece)?;
+        match tell_with(&self.socket, message(ticket), &piece.descriptor) {
             Ok(()) => Ok(ticket),
             Err(error) => {
                 self.take_back(ticket);
@@ -142,6 +221,7 @@ impl Ledger {
 
     fn new_ticket(
         &self,
+        turn: Option<Turn>,
         chunk: Option<Arc<dyn PeerMemory>>,
         piece: &Arc<SharedPiece>,
     ) -> Result<u64, IpcError> {
@@ -156,8 +236,9 @@ impl Ledger {
         let ticket = trees.next;
         trees.next += 1;
         let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.piece.is_some()).count();
-        let piece_to_keep = (kept < MOST_KEPT).then(|| Arc::clone(piece));
-        trees.lent.insert(ticket, Lent { _chunk: chunk, piece: piece_to_keep });
+        // Tensors of this process may be over a window when it comes back.
+        let piece_to_keep = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
+        trees.lent.insert(ticket, Lent { turn, _chunk: chunk, piece: piece_to_keep });
         Ok(ticket)
     }
 
@@ -167,6 +248,10 @@ impl Ledger {
         let _ = shutdown(&self.socket, Shutdown::Both);
         let mut trees = self.trees();
         trees.has_gone = true;
+        let is_written =
+            |(ticket, lent): (&u64, &Lent)| (lent.turn == Some(Turn::Written)).then_some(*ticket);
+        let written: Vec<u64> = trees.lent.iter().filter_map(is_written).collect();
+        trees.finished.extend(written);
         let memory = (std::mem::take(&mut trees.lent), std::mem::take(&mut trees.free));
         drop(trees);
         drop(memory);
@@ -177,6 +262,9 @@ impl Ledger {
     fn take_back(&self, ticket: u64) -> bool {
         let mut trees = self.trees();
         let Some(mut lent) = trees.lent.remove(&ticket) else { return false };
+        if lent.turn == Some(Turn::Written) {
+            trees.finished.insert(ticket);
+        }
         if let Some(piece) = lent.piece.take_if(|_| !trees.is_closed) {
             trees.free.put(piece);
         }
@@ -184,6 +272,13 @@ impl Ledger {
         // Memory is freed without the lock.
         drop(lent);
         true
+    }
+
+    /// `false` if it is not the importer's to write.
+    fn note_written(&self, ticket: u64) -> bool {
+        let mut trees = self.trees();
+        let turn = trees.lent.get_mut(&ticket).and_then(|lent| lent.turn.as_mut());
+        turn.filter(|turn| **turn == Turn::Importer).map(|turn| *turn = Turn::Written).is_some()
     }
 
     fn is_wanted(&self) -> bool {
@@ -200,10 +295,12 @@ impl Ledger {
         }
         self.bell.silence();
         while let Some(message) = hear_now(&self.socket)? {
-            let Message::Released { ticket } = message else {
-                return Err(broken("an importer says what only an exporter may"));
+            let is_known = match message {
+                Message::Released { ticket } => self.take_back(ticket),
+                Message::Written { ticket } => self.note_written(ticket),
+                _ => return Err(broken("an importer says what only an exporter may")),
             };
-            if !self.take_back(ticket) {
+            if !is_known {
                 return Err(broken("an importer gives back what it has not got"));
             }
             self.changed.notify_all();

@@ -97,6 +97,8 @@
 //! ([`transship_core::Error::SharedMemory`]), and all that it says is checked. See `docs/SAFETY.md`.
 
 #[cfg(target_os = "linux")]
+mod arrived;
+#[cfg(target_os = "linux")]
 mod batch;
 #[cfg(target_os = "linux")]
 mod bell;
@@ -157,6 +159,12 @@ mod slots;
 #[cfg(target_os = "linux")]
 mod socket;
 #[cfg(target_os = "linux")]
+mod turn;
+#[cfg(target_os = "linux")]
+mod turns;
+#[cfg(target_os = "linux")]
+mod window;
+#[cfg(target_os = "linux")]
 mod wire;
 
 #[cfg(target_os = "linux")]
@@ -187,3 +195,7 @@ pub use offer::Offer;
 pub use options::FeedOptions;
 #[cfg(target_os = "linux")]
 pub use slots::{SlotLease, Slots};
+#[cfg(target_os = "linux")]
+pub use turn::Turn;
+#[cfg(target_os = "linux")]
+pub use window::Window;

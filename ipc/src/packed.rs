@@ -18,7 +18,7 @@ pub(crate) const ALIGNMENT: Alignment = match Alignment::new(64) {
     None => Alignment::ONE,
 };
 
-/// A tree in memory that another process may have.
+/// Memory for a tree that another process may have.
 pub(crate) struct Packed {
     pub(crate) chunk_bytes: usize,
     pub(crate) manifest_bytes: usize,
@@ -40,6 +40,52 @@ pub(crate) fn bytes_of_both(chunk: usize, manifest: usize) -> Option<usize> {
     isize::try_from(bytes).is_ok().then_some(bytes)
 }
 
+impl Packed {
+    /// Memory of the host for the chunk of `manifest`, which `piece` gives, by its size.
+    pub(crate) fn on_host(
+        manifest: &Manifest,
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
+    ) -> std::result::Result<Self, IpcError> {
+        let (chunk_bytes, manifest_bytes) = sizes(manifest);
+        let piece = beside_manifest(manifest, chunk_bytes, piece)?;
+        Ok(Self { chunk_bytes, manifest_bytes, piece, on_device: None })
+    }
+
+    /// New memory of a pool, which has this number, for the same.
+    pub(crate) fn in_pool(
+        manifest: &Manifest,
+        (pool, memory): (u64, &dyn SharedPool),
+        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
+    ) -> std::result::Result<Self, IpcError> {
+        let (chunk_bytes, manifest_bytes) = sizes(manifest);
+        let (name, chunk) = memory.allocate(chunk_bytes)?;
+        let piece = beside_manifest(manifest, name.len(), piece)?;
+        if !piece.mapping.write(0, &name) {
+            return Err(too_large().into());
+        }
+        let on_device = Some(OnDevice { pool, chunk: Arc::from(chunk) });
+        Ok(Self { chunk_bytes, manifest_bytes, piece, on_device })
+    }
+
+    /// Where the chunk lies, in this process.
+    pub(crate) fn memory(&self) -> Result<RawMemory> {
+        if let Some(OnDevice { chunk, .. }) = &self.on_device {
+            return Ok(RawMemory::new(chunk.address(), self.chunk_bytes, MemoryKind::Device));
+        }
+        let start = self.piece.mapping.at(0, self.chunk_bytes).ok_or_else(too_large)?;
+        let address = start.as_ptr().expose_provenance() as u64;
+        Ok(RawMemory::new(address, self.chunk_bytes, MemoryKind::Pageable))
+    }
+
+    /// Keeps it there.
+    pub(crate) fn owner(&self, device: &Device) -> SharedOwner {
+        match &self.on_device {
+            Some(there) => SharedOwner::new(Arc::clone(&there.chunk), device),
+            None => SharedOwner::new(Arc::clone(&self.piece.mapping), device),
+        }
+    }
+}
+
 /// The tensors of a tree, and where they are to lie.
 pub(crate) struct Packing {
     manifest: Manifest,
@@ -56,84 +102,60 @@ impl Packing {
         Ok(Self { manifest, tensors, device })
     }
 
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
     /// The device that all of it lies on.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Copies it into memory of the host, which `piece` gives, by its size. Waits until that is done.
-    pub(crate) fn into_shared_memory(
-        self,
-        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
-    ) -> std::result::Result<Packed, IpcError> {
-        let chunk_bytes = chunk(&self.manifest);
-        let piece = self.beside_manifest(chunk_bytes, piece)?;
-        let start = piece.mapping.at(0, chunk_bytes).ok_or_else(too_large)?;
-        let address = start.as_ptr().expose_provenance() as u64;
-        let raw = RawMemory::new(address, chunk_bytes, MemoryKind::Pageable);
-        let owner = SharedOwner::new(Arc::clone(&piece.mapping), &Device::host());
-        let manifest_bytes = self.manifest.to_bytes().len();
-        // SAFETY: the memory is mapped, and was made of zeros, until `owner` is dropped. Nothing else of this process writes there: `piece` gives what no tree lies in. No other
-        // process has it, or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`).
-        unsafe { self.copy(&owner, raw)? };
-        Ok(Packed { chunk_bytes, manifest_bytes, piece, on_device: None })
-    }
-
-    /// Copies it, within its device, into new memory of a pool. Waits until that is done.
-    pub(crate) fn into_pool(
-        self,
-        pool: u64,
-        memory: &dyn SharedPool,
-        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
-    ) -> std::result::Result<Packed, IpcError> {
-        let (name, chunk_memory) = memory.allocate(chunk(&self.manifest))?;
-        let piece = self.beside_manifest(name.len(), piece)?;
-        if !piece.mapping.write(0, &name) {
-            return Err(too_large().into());
-        }
-        let chunk_memory: Arc<dyn PeerMemory> = Arc::from(chunk_memory);
-        let (chunk_bytes, manifest_bytes) = (chunk(&self.manifest), self.manifest.to_bytes().len());
-        let raw = RawMemory::new(chunk_memory.address(), chunk_bytes, MemoryKind::Device);
-        let owner = SharedOwner::new(Arc::clone(&chunk_memory), &self.device);
-        // SAFETY: the memory is there until `owner` is dropped (`PeerMemory`). No other process knows its name yet, and nothing else of this one uses it.
-        unsafe { self.copy(&owner, raw)? };
-        let on_device = Some(OnDevice { pool, chunk: chunk_memory });
-        Ok(Packed { chunk_bytes, manifest_bytes, piece, on_device })
-    }
-
-    /// Shared memory, with the manifest behind so many bytes.
-    fn beside_manifest(
-        &self,
-        bytes: usize,
-        piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
-    ) -> std::result::Result<Arc<SharedPiece>, IpcError> {
-        let manifest = self.manifest.to_bytes();
-        let piece = piece(bytes_of_both(bytes, manifest.len()).ok_or_else(too_large)?)?;
-        if piece.mapping.write(bytes, manifest) { Ok(piece) } else { Err(too_large().into()) }
-    }
-
-    /// Copies each tensor to where the manifest says that it lies.
-    ///
-    /// # Safety
-    ///
-    /// As [`SharedOwner::parts_mut`], for `memory`.
-    unsafe fn copy(self, owner: &SharedOwner, memory: RawMemory) -> Result<()> {
-        let count = self.tensors.len();
-        let (mut sources, mut parts) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for (offset, tensor) in self.tensors {
-            parts.push((offset, Layout::contiguous(tensor.dtype(), tensor.shape())?));
-            sources.push(tensor);
-        }
-        // SAFETY: the caller's promise.
-        let into = unsafe { owner.parts_mut(memory, parts)? };
-        start_copy_into(sources, into, CopyOptions::default())?.wait()?;
-        Ok(())
+    /// Copies it into new memory for its manifest, within its device. Waits until that is done.
+    pub(crate) fn copy_into(self, packed: &Packed) -> Result<()> {
+        let (owner, memory) = (packed.owner(&self.device), packed.memory()?);
+        // SAFETY: the memory is there until `owner` is dropped: mapped, and made of zeros, or of a device (`PeerMemory`). Nothing else of this process uses it. No other process has it,
+        // or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`).
+        unsafe { copy_tensors(self.tensors, &owner, memory) }
     }
 }
 
-/// How many bytes the only chunk of a manifest has.
-fn chunk(manifest: &Manifest) -> usize {
-    manifest.chunks().first().copied().unwrap_or(0)
+/// Copies tensors into a chunk, each to its offset there. Waits until that is done.
+///
+/// # Safety
+///
+/// As [`SharedOwner::parts_mut`], for `memory`.
+pub(crate) unsafe fn copy_tensors(
+    tensors: Vec<(usize, Tensor)>,
+    owner: &SharedOwner,
+    memory: RawMemory,
+) -> Result<()> {
+    let count = tensors.len();
+    let (mut sources, mut parts) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for (offset, tensor) in tensors {
+        parts.push((offset, Layout::contiguous(tensor.dtype(), tensor.shape())?));
+        sources.push(tensor);
+    }
+    // SAFETY: the caller's promise.
+    let into = unsafe { owner.parts_mut(memory, parts)? };
+    start_copy_into(sources, into, CopyOptions::default())?.wait()?;
+    Ok(())
+}
+
+/// How many bytes the only chunk of a manifest has, and the manifest itself.
+fn sizes(manifest: &Manifest) -> (usize, usize) {
+    (manifest.chunks().first().copied().unwrap_or(0), manifest.to_bytes().len())
+}
+
+/// Shared memory, with the manifest behind so many bytes.
+fn beside_manifest(
+    manifest: &Manifest,
+    bytes: usize,
+    piece: impl FnOnce(usize) -> std::result::Result<Arc<SharedPiece>, IpcError>,
+) -> std::result::Result<Arc<SharedPiece>, IpcError> {
+    let manifest = manifest.to_bytes();
+    let piece = piece(bytes_of_both(bytes, manifest.len()).ok_or_else(too_large)?)?;
+    if piece.mapping.write(bytes, manifest) { Ok(piece) } else { Err(too_large().into()) }
 }
 
 /// The host, if none of them has elements.

@@ -1,6 +1,9 @@
 //! Tensors that another process has written.
 
-use transship_core::{Error, Manifest, ManifestLeaf, Result, SharedMemory, Tensor, TensorTree};
+use transship_core::{
+    Error, Layout, Manifest, ManifestLeaf, MemoryKind, RawMemory, Result, SharedMemory, SharedOwner, Tensor,
+    TensorTree,
+};
 
 /// The tensors of a manifest.
 pub(crate) struct Received {
@@ -16,14 +19,19 @@ enum Tensors {
 }
 
 impl Received {
-    /// What another process has on a device. No reference ever points there.
-    pub(crate) fn on_device(manifest: Manifest, tensors: Vec<Tensor>) -> Self {
-        Self { manifest, tensors: Tensors::There(tensors) }
-    }
-
-    /// What another process has in memory of the host. The only chunk of `manifest` begins where `memory` does.
-    pub(crate) fn new(manifest: Manifest, memory: SharedMemory) -> Self {
-        Self { manifest, tensors: Tensors::Shared(memory) }
+    /// Over `memory`, which the only chunk of `manifest` begins with, until `owner` is dropped.
+    ///
+    /// # Safety
+    ///
+    /// Memory of the host: as [`SharedOwner::shared_memory`]. Memory of a device: as [`SharedOwner::tensors`], where each tensor of `manifest` lies.
+    pub(crate) unsafe fn new(manifest: Manifest, owner: &SharedOwner, memory: RawMemory) -> Result<Self> {
+        let tensors = match memory.kind {
+            // SAFETY: passed on.
+            MemoryKind::Device => Tensors::There(unsafe { owner.tensors(places(&manifest, memory)?)? }),
+            // SAFETY: passed on.
+            _ => Tensors::Shared(unsafe { owner.shared_memory(memory)? }),
+        };
+        Ok(Self { manifest, tensors })
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -54,4 +62,15 @@ impl Received {
             Tensors::Shared(memory) => memory.tensor(leaf.offset(), leaf.layout().clone()),
         }
     }
+}
+
+/// Where each tensor lies in the chunk that `memory` begins with.
+fn places(manifest: &Manifest, memory: RawMemory) -> Result<Vec<(RawMemory, Layout)>> {
+    let mut places = Vec::with_capacity(manifest.len());
+    manifest.for_each_leaf(|leaf| {
+        let address = memory.address.saturating_add(leaf.offset() as u64);
+        places.push((RawMemory::new(address, leaf.layout().span(), memory.kind), leaf.layout().clone()));
+        Ok(())
+    })?;
+    Ok(places)
 }

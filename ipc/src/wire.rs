@@ -31,6 +31,16 @@ pub(crate) enum Message {
     Pool { pool: u64, uuid: [u64; 2] },
     /// To an importer, with the descriptor of memory: the name of memory of a pool that has a tree, and the manifest of that.
     OfferInPool { ticket: u64, pool: u64, chunk_bytes: u64, manifest_bytes: u64 },
+    /// To an importer, with the descriptor of memory: a window for it to write, and its manifest behind it.
+    Window { ticket: u64, chunk_bytes: u64, manifest_bytes: u64 },
+    /// The same in memory of a pool, as `OfferInPool` has it.
+    WindowInPool { ticket: u64, pool: u64, chunk_bytes: u64, manifest_bytes: u64 },
+    /// From an importer: it has written a window, and does not until it is given it again.
+    Written { ticket: u64 },
+    /// To an importer: what it has written is not used any more, and it may write again.
+    Again { ticket: u64 },
+    /// To an importer: a window is not wanted any more.
+    Close { ticket: u64 },
 }
 
 impl Message {
@@ -51,6 +61,15 @@ impl Message {
             Self::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes } => {
                 (9, [ticket, pool, chunk_bytes, manifest_bytes])
             }
+            Self::Window { ticket, chunk_bytes, manifest_bytes } => {
+                (10, [ticket, chunk_bytes, manifest_bytes, 0])
+            }
+            Self::WindowInPool { ticket, pool, chunk_bytes, manifest_bytes } => {
+                (11, [ticket, pool, chunk_bytes, manifest_bytes])
+            }
+            Self::Written { ticket } => (12, [ticket, 0, 0, 0]),
+            Self::Again { ticket } => (13, [ticket, 0, 0, 0]),
+            Self::Close { ticket } => (14, [ticket, 0, 0, 0]),
         };
         let mut bytes = [0; BYTES];
         bytes[..HEAD.len()].copy_from_slice(&HEAD);
@@ -81,6 +100,11 @@ impl Message {
             7 => Self::Released { ticket: one },
             8 => Self::Pool { pool: one, uuid: [two, three] },
             9 => Self::OfferInPool { ticket: one, pool: two, chunk_bytes: three, manifest_bytes: four },
+            10 => Self::Window { ticket: one, chunk_bytes: two, manifest_bytes: three },
+            11 => Self::WindowInPool { ticket: one, pool: two, chunk_bytes: three, manifest_bytes: four },
+            12 => Self::Written { ticket: one },
+            13 => Self::Again { ticket: one },
+            14 => Self::Close { ticket: one },
             _ => return Err(broken("a message is of another kind")),
         })
     }
@@ -104,6 +128,11 @@ mod tests {
             Message::Released { ticket: 10 },
             Message::Pool { pool: 11, uuid: [u64::MAX, 12] },
             Message::OfferInPool { ticket: 13, pool: 14, chunk_bytes: 15, manifest_bytes: 16 },
+            Message::Window { ticket: 17, chunk_bytes: 18, manifest_bytes: u64::MAX },
+            Message::WindowInPool { ticket: 19, pool: 20, chunk_bytes: 21, manifest_bytes: 22 },
+            Message::Written { ticket: 23 },
+            Message::Again { ticket: 24 },
+            Message::Close { ticket: 25 },
         ] {
             let bytes = message.to_bytes();
             assert_eq!(Message::from_bytes(&bytes, BYTES).unwrap(), message);

@@ -40,6 +40,8 @@ mod tree_child;
 #[cfg(target_os = "linux")]
 mod tree_kills;
 #[cfg(target_os = "linux")]
+mod windows;
+#[cfg(target_os = "linux")]
 mod workers;
 
 #[cfg(not(target_os = "linux"))]
@@ -71,6 +73,7 @@ fn main() {
         hostile_exporter::cases(),
         on_devices::cases(),
         hostile_importer::cases(),
+        windows::cases(),
     ];
     libtest_mimic::run(&arguments, cases.into_iter().flatten().collect()).exit();
 }

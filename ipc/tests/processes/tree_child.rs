@@ -31,6 +31,8 @@ pub(crate) const TREES: u64 = 6;
 pub(crate) enum Role {
     Exporter,
     Importer,
+    /// Writes one tree after the other into windows.
+    Writer,
     /// Hands one tree to itself, and says by its exit code whether that comes back.
     Both,
 }
@@ -124,6 +126,7 @@ pub(crate) fn run() {
     let done = match env::var(ROLE).unwrap().as_str() {
         "Exporter" => export(&path, &device),
         "Importer" => import(&path, &device),
+        "Writer" => write(&path, &device),
         _ => hand_to_itself(&path, &device),
     };
     match done {
@@ -162,6 +165,24 @@ fn import(path: &str, device: &Device) -> Result<(), IpcError> {
         thread::sleep(Duration::from_micros(200));
         die_in(Phase::Released, number);
         number += 1;
+    }
+    Ok(())
+}
+
+fn write(path: &str, device: &Device) -> Result<(), IpcError> {
+    let mut importer = connect(Path::new(path), device);
+    die_in(Phase::Connected, 0);
+    for number in 0..TREES {
+        let Some(mut turn) = importer.next_turn_within(LONG)? else { return Ok(()) };
+        die_in(Phase::There, number);
+        turn.put(&exported(number, device))?;
+        die_in(Phase::Copied, number);
+        turn.finish()?;
+        die_in(Phase::Released, number);
+    }
+    // They are there until they were read.
+    while let Some(turn) = importer.next_turn_within(LONG)? {
+        turn.finish()?;
     }
     Ok(())
 }
