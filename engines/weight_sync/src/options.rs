@@ -13,6 +13,7 @@ use crate::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
     Ipc,
+    Window,
     Nixl,
     Nccl,
 }
@@ -178,7 +179,7 @@ mod tests {
             ("--kill --inference 1", "two"),
             ("--device host,host", "2 for 3"),
             ("--rounds", "a value is required"),
-            ("--by tcp", "ipc, nixl, nccl"),
+            ("--by tcp", "ipc, window, nixl, nccl"),
             ("--inference 0", "one at least"),
         ] {
             let error = parse(line).unwrap_err().to_string();

@@ -21,8 +21,8 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn two_processes_get_each_version_in_turn() {
-    for sets in ["", "--in-place"] {
-        let (is_well, text) = run(&format!("--rounds 4 {sets}"));
+    for options in ["", "--in-place", "--by window", "--by window --in-place"] {
+        let (is_well, text) = run(&format!("--rounds 4 {options}"));
         assert!(is_well, "{text}");
         assert_eq!(rows(&text).iter().map(|row| row[0]).collect::<Vec<_>>(), ["1", "2", "3", "4"], "{text}");
         assert!(rows(&text).iter().all(|row| row.ends_with(&["0", "|", "0"])), "{text}");
@@ -42,7 +42,11 @@ fn one_parameter_of_another_version_fails_the_program() {
 /// Fails if the trainer waits for the process that was killed, or if its end is taken for a good one.
 #[test]
 fn the_trainer_goes_on_when_a_process_is_killed() {
-    let (is_well, text) = run("--kill --rounds 5 --bytes 4MB");
+    ["ipc", "window"].into_iter().for_each(goes_on_when_a_process_is_killed);
+}
+
+fn goes_on_when_a_process_is_killed(by: &str) {
+    let (is_well, text) = run(&format!("--by {by} --kill --rounds 5 --bytes 4MB"));
     assert!(is_well, "{text}");
     assert!(text.contains("inference process 1 has ended: signal: 9 (SIGKILL)"), "{text}");
     assert!(text.contains("the trainer goes on with inference process 0"), "{text}");

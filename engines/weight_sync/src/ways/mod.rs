@@ -3,6 +3,7 @@
 mod ipc;
 mod nccl;
 mod nixl;
+mod window;
 
 use crate::Result;
 use crate::options::{By, Options};
@@ -42,6 +43,7 @@ pub(crate) trait Receiver {
 pub(crate) fn sender(options: &Options) -> Result<Box<dyn Sender>> {
     Ok(match options.by {
         By::Ipc => Box::new(ipc::Sender::new(options)?),
+        By::Window => Box::new(window::Sender::new(options)),
         By::Nixl => Box::new(nixl::Sender::new(options)?),
         By::Nccl => Box::new(nccl::Sender::new(options)?),
     })
@@ -50,6 +52,7 @@ pub(crate) fn sender(options: &Options) -> Result<Box<dyn Sender>> {
 pub(crate) fn receiver(options: &Options, number: usize) -> Result<Box<dyn Receiver>> {
     Ok(match options.by {
         By::Ipc => Box::new(ipc::Receiver::new(options, number)?),
+        By::Window => Box::new(window::Receiver::new(options, number)?),
         By::Nixl => Box::new(nixl::Receiver::new(options, number)?),
         By::Nccl => Box::new(nccl::Receiver::new(options, number)?),
     })

@@ -1,0 +1,147 @@
+//! Into memory of the inference processes, which the trainer writes.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use transship::ipc::{Connection, Exporter, Importer, Window};
+use transship::{Device, Error};
+
+use crate::Result;
+use crate::options::Options;
+use crate::weights::Weights;
+
+pub(crate) struct Sender {
+    options: Options,
+    importers: Vec<(usize, Importer)>,
+}
+
+impl Sender {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self { options: options.clone(), importers: Vec::new() }
+    }
+}
+
+impl super::Sender for Sender {
+    fn hello(&mut self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn meet(&mut self, number: usize, _: &[u8]) -> Result<()> {
+        let device = self.options.device_of_inference(number)?;
+        self.importers.push((number, Importer::connect(socket(&self.options, number), &device)?));
+        Ok(())
+    }
+
+    fn begin(&mut self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// To all of them at once.
+    fn send(&mut self, weights: &Weights) -> Vec<(usize, String)> {
+        let limit = self.options.limit;
+        thread::scope(|scope| {
+            let one = |(number, importer): &'_ mut (usize, Importer)| {
+                let done = write(importer, weights, limit);
+                done.err().map(|error| (*number, error.to_string()))
+            };
+            let sending: Vec<_> =
+                self.importers.iter_mut().map(|importer| scope.spawn(move || one(importer))).collect();
+            sending.into_iter().filter_map(|thread| thread.join().ok()?).collect()
+        })
+    }
+
+    fn lose(&mut self, number: usize) -> Result<Option<Vec<u8>>> {
+        self.importers.retain(|(other, _)| *other != number);
+        Ok(None)
+    }
+}
+
+fn write(importer: &mut Importer, weights: &Weights, limit: Duration) -> Result<()> {
+    let mut turn = importer.next_turn_within(limit)?.ok_or("the process takes no weights any more")?;
+    turn.put(weights)?;
+    Ok(turn.finish()?)
+}
+
+pub(crate) struct Receiver {
+    exporter: Exporter,
+    /// Where weights come to.
+    device: Device,
+    /// What they look like.
+    like: Weights,
+    sets: usize,
+    connection: Option<Connection>,
+    /// One for each set. The trainer writes them in turn.
+    windows: Vec<Window>,
+    is_on_host: bool,
+    updates: usize,
+    limit: Duration,
+}
+
+impl Receiver {
+    pub(crate) fn new(options: &Options, number: usize) -> Result<Self> {
+        Ok(Self {
+            exporter: Exporter::bind(socket(options, number))?,
+            device: options.device_of_inference(number)?,
+            like: Weights::zeros(options, &Device::host())?,
+            sets: if options.in_place { 1 } else { 2 },
+            connection: None,
+            windows: Vec::new(),
+            is_on_host: false,
+            updates: 0,
+            limit: options.limit,
+        })
+    }
+
+    /// On the device, if that shares memory with other processes.
+    fn open(&mut self, connection: &mut Connection) -> Result<Window> {
+        if !self.is_on_host {
+            match connection.open_window(&self.like, &self.device) {
+                Err(transship::ipc::IpcError::Tensors(Error::Unsupported { .. })) => self.is_on_host = true,
+                opened => return Ok(opened?),
+            }
+        }
+        Ok(connection.open_window(&self.like, &Device::host())?)
+    }
+}
+
+impl super::Receiver for Receiver {
+    fn hello(&mut self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn meet(&mut self, _: &[u8]) -> Result<()> {
+        if self.connection.is_none() {
+            let mut connection = self.exporter.accept_within(self.limit)?;
+            for _ in 0..self.sets {
+                let window = self.open(&mut connection)?;
+                self.windows.push(window);
+            }
+            self.connection = Some(connection);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, _: usize, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn receive(&mut self, held: &mut Weights) -> Result<()> {
+        let window = self.windows.get(self.updates % self.sets).ok_or("the trainer was not met")?;
+        self.updates += 1;
+        let mut there = self.like.clone();
+        if self.is_on_host {
+            window.written_within(self.limit)?.put_into(&mut there)?;
+            return Ok(there.copy_into(held)?);
+        }
+        // What lies in the window from the time before goes, or it would not be written.
+        *held = Weights::default();
+        window.written_within(self.limit)?.put_into(&mut there)?;
+        *held = there;
+        Ok(())
+    }
+}
+
+fn socket(options: &Options, number: usize) -> PathBuf {
+    options.folder.join(format!("windows-{number}"))
+}
