@@ -45,8 +45,8 @@ pub enum IpcError {
         /// How long was waited.
         limit: Duration,
     },
-    /// An importer has as many trees as it may have at a time.
-    #[error("the importer has {limit} trees; wait until it lets go of one (Offer::wait_released)")]
+    /// An importer has as many trees and windows as it may have at a time.
+    #[error("the importer has {limit} trees and windows; wait until it lets go of a tree (Offer::wait_released), or drop a window")]
     TooManyTrees {
         /// How many it may have.
         limit: usize,
