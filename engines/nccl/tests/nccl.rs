@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::path::PathBuf;
+use std::sync::{Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -408,4 +409,37 @@ fn a_rank_that_dies_or_stays_away_ends_the_others() {
     assert!(matches!(alone, Err(Error::TimedOut { what: "joining", .. })));
     let none = Communicator::join(&nccl, &UniqueId::new(&nccl).unwrap(), 2, 2, &device, short);
     assert!(matches!(none, Err(Error::NoSuchRank { rank: 2, ranks: 2 })));
+}
+
+/// NCCL waits for ranks that do not leave for as long as they live. Deliberate bug: so does a rank that is dropped.
+#[test]
+fn a_rank_leaves_though_others_stay() {
+    let limit = Duration::from_secs(4);
+    let (left, others) = mpsc::channel();
+    let others = Mutex::new(others);
+    let took = ranks(limit, |mut communicator| {
+        communicator.all_reduce(tree(0), ReduceOp::Sum).unwrap().wait().unwrap();
+        if communicator.rank() == 1 {
+            let _ = others.lock().unwrap().recv_timeout(limit * 4);
+        }
+        let started = Instant::now();
+        let rank = communicator.rank();
+        drop(communicator);
+        if rank == 0 {
+            left.send(()).unwrap();
+        }
+        started.elapsed()
+    });
+    assert!(took[0] >= limit / 2, "it waits for the other one: {took:?}");
+    assert!(took[0] < limit * 3, "{took:?}");
+    // Who knows that a rank is dead does not wait.
+    let both_have_joined = Barrier::new(2);
+    let took = ranks(LIMIT, |communicator| {
+        both_have_joined.wait();
+        let started = Instant::now();
+        communicator.abort();
+        drop(communicator);
+        started.elapsed()
+    });
+    assert!(took.iter().all(|took| *took < LIMIT), "{took:?}");
 }

@@ -149,7 +149,11 @@ pub extern "C" fn ncclCommFinalize(_: *const Comm) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommDestroy(comm: *const Comm) -> c_int {
     // SAFETY: the caller's promise: made by one of the above, and not used any more.
-    drop(unsafe { Arc::from_raw(comm) });
+    let comm = unsafe { Arc::from_raw(comm) };
+    // One thread destroys all ranks of a process, one behind the other.
+    if !comm.is_blocking {
+        comm.leave();
+    }
     SUCCESS
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct World {
 #[derive(Default)]
 struct State {
     joined: usize,
+    left: usize,
     /// By their number.
     steps: HashMap<u64, Vec<Option<Sent>>>,
     aborted: bool,
@@ -108,6 +109,12 @@ impl Comm {
         self.world.change(|state| state.joined += 1);
         let joined = self.world.wait(|state| (state.joined == self.world.size).then_some(()));
         self.state.store(if joined.is_some() { SUCCESS } else { REMOTE_ERROR }, Ordering::Release);
+    }
+
+    /// Waits for the others, as the library does: they may still read what this rank has.
+    pub(crate) fn leave(&self) {
+        self.world.change(|state| state.left += 1);
+        self.world.wait(|state| (state.left == self.world.size).then_some(()));
     }
 
     pub(crate) fn abort(&self) {

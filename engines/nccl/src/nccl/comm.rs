@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -172,11 +172,34 @@ impl Comm {
             })?;
             self.wait("leaving", started, || Ok(self.async_state()? != IN_PROGRESS))?;
         }
-        let Some(Handle(raw)) = self.raw().take() else { return Ok(()) };
-        native::on(&self.stream, |_| {
-            // SAFETY: as in `abort`.
-            self.nccl.check("ncclCommDestroy", unsafe { (self.nccl.functions().comm_destroy)(raw) })
-        })
+        match self.raw().take() {
+            Some(handle) => self.destroy(handle, self.limit.saturating_sub(started.elapsed())),
+            None => Ok(()),
+        }
+    }
+
+    /// The library waits there for ranks of this machine that have not left, for as long as they live (four H100s): so another thread does.
+    fn destroy(&self, handle: Handle, limit: Duration) -> Result<()> {
+        let (nccl, stream) = (self.nccl, self.stream.clone());
+        let destroy = move || {
+            let handle = handle;
+            native::on(&stream, |_| {
+                // SAFETY: as in `abort`.
+                nccl.check("ncclCommDestroy", unsafe { (nccl.functions().comm_destroy)(handle.0) })
+            })
+        };
+        if self.is_blocking {
+            return destroy();
+        }
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::Builder::new().name("transship-nccl-leaves".to_owned());
+        let started = thread.spawn(move || drop(sender.send(destroy())));
+        match started {
+            // Whoever has not left by then is not waited for here.
+            Ok(_) => receiver.recv_timeout(limit).unwrap_or(Ok(())),
+            // Nothing has it any more: it stays.
+            Err(_) => Ok(()),
+        }
     }
 
     fn raw(&self) -> MutexGuard<'_, Option<Handle>> {

@@ -42,6 +42,9 @@ use crate::reduce_op::ReduceOp;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Dropped, it waits for its last collective, and for the other ranks to leave as well, for at most `limit` of [`join`](Self::join): they may still read what this rank has.
+/// Where one of them has died, [`abort`](Self::abort) waits for nobody.
 pub struct Communicator {
     member: Member,
 }

@@ -57,7 +57,7 @@ impl super::Sender for Sender {
 
     fn lose(&mut self, number: usize) -> Result<Option<Vec<u8>>> {
         self.met.retain(|other| *other != number);
-        self.communicator = None;
+        leave(&mut self.communicator);
         self.hello().map(Some)
     }
 }
@@ -84,7 +84,7 @@ impl super::Receiver for Receiver {
     }
 
     fn meet(&mut self, hello: &[u8]) -> Result<()> {
-        self.communicator = None;
+        leave(&mut self.communicator);
         self.id = Some(UniqueId::from_bytes(hello.try_into().map_err(|_| "no id of NCCL")?));
         Ok(())
     }
@@ -99,6 +99,13 @@ impl super::Receiver for Receiver {
     fn receive(&mut self, held: &mut Weights) -> Result<()> {
         let there = broadcast(self.communicator.as_mut(), held)?;
         Ok(there.copy_into(held)?)
+    }
+}
+
+/// A rank has died: it is not waited for.
+fn leave(communicator: &mut Option<Communicator>) {
+    if let Some(communicator) = communicator.take() {
+        communicator.abort();
     }
 }
 
