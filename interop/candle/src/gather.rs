@@ -88,3 +88,31 @@ fn read<'a>(tensor: &Tensor, into: &'a mut [u8]) -> Result<&'a mut [u8]> {
         Ok(rest)
     }, else Err(Error::NotCopied { path: String::new(), dtype }))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::plan::{Wanted, place};
+
+    /// Deliberate bugs: tensors are gathered in the order of the structure; runs go on into the next chunk, where nothing lies in the first.
+    #[test]
+    fn what_is_small_is_one_run_for_each_chunk() {
+        let ones = |shape: usize, dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
+        let sizes = [(0, DType::F64), (3, DType::F32), (5, DType::U8), (64, DType::F32), (2, DType::F32)];
+        let tensors: Vec<_> = sizes.iter().map(|(shape, dtype)| ones(*shape, *dtype)).collect();
+        let wanted = |tensor: &Tensor| Wanted {
+            dtype: of_candle(tensor.dtype()).unwrap(),
+            elements: tensor.elem_count(),
+        };
+        let (chunks, spots) = place(&tensors.iter().map(wanted).collect::<Vec<_>>(), usize::MAX);
+        let gathered = gather(&tensors, &spots).map_err(|(_, error)| error).unwrap();
+        let runs = gathered.runs.iter().map(|(run, spot)| (spot.chunk, spot.first, run.dtype(), run.numel()));
+        let whole = chunks.iter().enumerate().map(|(number, chunk)| (number, 0, chunk.dtype, chunk.elements));
+        assert_eq!(runs.collect::<Vec<_>>(), whole.collect::<Vec<_>>());
+        assert_eq!((chunks.len(), gathered.alone.len()), (3, 0));
+    }
+}
