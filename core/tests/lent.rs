@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use late_backend::{Call, LateConfig};
 use support::{bytes_of, eventually, late, no_violations, on, two, with};
+use transship_core::backend::Ticket;
 use transship_core::{
     Alignment, CopyOptions, DType, Device, Error, Layout, MemoryKind, RawMemory, SharedOwner, StreamPriority,
     Tensor, start_copy, start_copy_into,
@@ -355,6 +356,41 @@ fn pieces_of_known_allocations_are_lent_by_each_backend() {
     }
     device.synchronize().unwrap();
     no_violations(&late);
+}
+
+/// catches: 620-lent-pieces-read-before-they-are-filled, 621-lent-memory-read-before-it-is-filled
+#[test]
+fn what_is_lent_before_it_is_filled_is_waited_for() {
+    for in_pieces in [true, false] {
+        let (late, device) = late();
+        device.prepare(64).unwrap();
+        let stream = device.create_stream(StreamPriority::Normal).unwrap();
+        let whole = on(&device, &[5; 64]);
+        let start = whole.address().unwrap().unwrap();
+        let piece = |offset| RawMemory::new(start + offset, 8, MemoryKind::Device);
+        let known = |offset| (start..start + 64, piece(offset), bytes(8));
+        late.stall_stream(&**stream.backend_stream());
+        // Stands for a kernel that fills it.
+        let backend = stream.backend_stream().clone();
+        let filled = Ticket { position: backend.record().unwrap(), stream: backend };
+        let owner = SharedOwner::new(whole, &device).filled_at(filled);
+        // SAFETY: `owner` keeps the memory alive, nobody writes to it, and all of it is of this device.
+        let lent = unsafe {
+            match in_pieces {
+                true => owner.tensors_of_allocations([known(4), known(40)]).unwrap(),
+                false => vec![owner.tensor(piece(20), bytes(8)).unwrap()],
+            }
+        };
+        drop(owner);
+        let copy = start_copy(lent, &Device::host(), options()).unwrap();
+        eventually("it is submitted", || copy.report().submitted_after.is_some());
+        // More looks than there are operations: whatever may run has run then.
+        assert!((0..32).all(|_| !copy.is_ready().unwrap()), "it was read before it was filled");
+        late.release();
+        assert!(copy.wait().unwrap().iter().all(|tensor| bytes_of(tensor) == [5; 8]));
+        device.synchronize().unwrap();
+        no_violations(&late);
+    }
 }
 
 /// Others write it while a device copies it as late as it may: every byte that arrives is an old or a new one.

@@ -1,6 +1,7 @@
 //! Tensors in new memory, on any device, and over memory that somebody else allocated.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use smallvec::smallvec;
 
@@ -119,7 +120,7 @@ impl Tensor {
     ) -> Result<Self> {
         let layout = Layout::contiguous(dtype, shape)?;
         // SAFETY: passed on.
-        let storage = unsafe { wrap(memory, owner, device, Lent::ToRead) }?;
+        let storage = unsafe { wrap(memory, owner, device, Lent::ToRead, None) }?;
         Self::from_storage(storage, 0, layout)
     }
 
@@ -157,7 +158,7 @@ impl Tensor {
     ) -> Result<Self> {
         let layout = Layout::contiguous(dtype, shape)?;
         // SAFETY: passed on.
-        let storage = unsafe { wrap(memory, owner, device, Lent::ToWrite) }?;
+        let storage = unsafe { wrap(memory, owner, device, Lent::ToWrite, None) }?;
         Self::from_storage(storage, 0, layout)
     }
 
@@ -203,6 +204,7 @@ pub(crate) unsafe fn wrap(
     owner: Box<dyn Any + Send + Sync>,
     device: &Device,
     lent: Lent,
+    filled_by: Option<Arc<Completion>>,
 ) -> Result<Storage> {
     let on_device = matches!(memory.kind, MemoryKind::Device | MemoryKind::Managed);
     let granularity = device.limits().copy_granularity;
@@ -216,7 +218,7 @@ pub(crate) unsafe fn wrap(
         // SAFETY: the caller's promise is that of `wrap`.
         _ => unsafe { device.backend().wrap(memory, owner) }?,
     };
-    Ok(Storage::lent_to(lent, buffer, on_device.then(|| device.clone()), None))
+    Ok(Storage::lent_to(lent, buffer, on_device.then(|| device.clone()), filled_by))
 }
 
 /// Memory of somebody else, who lets it be written.

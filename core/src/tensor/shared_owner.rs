@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::alignment::Alignment;
-use crate::backend::RawMemory;
 use crate::backend::host::foreign_memory::{ForeignMemory, host_range};
+use crate::backend::{RawMemory, Ticket};
 use crate::device::device::Device;
 use crate::error::{Error, Result};
+use crate::in_flight::completion::Completion;
 use crate::tensor::allocate;
 use crate::tensor::layout::Layout;
 use crate::tensor::lent_together::{Together, lent_across, lent_together};
@@ -41,12 +42,20 @@ use crate::tensor::tensor::{Tensor, check_range};
 pub struct SharedOwner {
     owner: Owner,
     device: Device,
+    filled: Option<Arc<Completion>>,
 }
 
 impl SharedOwner {
     /// The owner of memory of `device`. It should hold no [`Device`], which would wait for its own end.
     pub fn new(owner: impl Any + Send + Sync, device: &Device) -> Self {
-        Self { owner: Arc::new(Box::new(owner)), device: device.clone() }
+        Self { owner: Arc::new(Box::new(owner)), device: device.clone(), filled: None }
+    }
+
+    /// For memory that is filled once `ticket` is reached: whoever uses a tensor over it waits until then, on the device.
+    #[must_use]
+    pub fn filled_at(self, ticket: Ticket) -> Self {
+        let filled = Completion::at(self.device.queue_of(ticket.stream), ticket.position);
+        Self { filled: Some(filled), ..self }
     }
 
     /// A tensor over a piece of the memory, from its first byte on.
@@ -212,7 +221,7 @@ impl SharedOwner {
         }
         // SAFETY: passed on; bytes that no tensor is over promise nothing. This share of the owner keeps the memory.
         let buffer = unsafe { self.device.backend().wrap(memory, Box::new(self.owner.clone())) }?;
-        Ok(Storage::lent_in_pieces(buffer, &self.device))
+        Ok(Storage::lent_in_pieces(buffer, &self.device, self.filled.clone()))
     }
 
     /// Tensors over parts of one piece of memory that may be written, each said by its offset there in bytes and its layout. They
@@ -245,13 +254,14 @@ impl SharedOwner {
     /// As [`Tensor::from_raw`], [`Tensor::from_raw_mut`] if it may be written, [`tensor_over_shared`](Self::tensor_over_shared) if it is to be copied only.
     unsafe fn lend(&self, memory: RawMemory, lent: Lent) -> Result<Storage> {
         if !self.device.is_host() {
+            let owner = Box::new(self.owner.clone());
             // SAFETY: passed on; this share of the owner keeps the memory.
-            return unsafe { allocate::wrap(memory, Box::new(self.owner.clone()), &self.device, lent) };
+            return unsafe { allocate::wrap(memory, owner, &self.device, lent, self.filled.clone()) };
         }
         let range = (host_range(memory)?, memory.bytes, memory.kind);
         // SAFETY: the caller's promise; this share of the owner keeps the memory.
         let part = unsafe { ForeignMemory::new(range, lent == Lent::ToWrite, self.owner.clone()) };
-        Ok(Storage::lent_part(lent, part))
+        Ok(Storage::lent_part(lent, part, self.filled.clone()))
     }
 }
 

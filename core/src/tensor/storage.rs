@@ -151,13 +151,21 @@ impl Storage {
     }
 
     /// The same for memory that others have in between: what no tensor is over is not read.
-    pub(crate) fn lent_in_pieces(buffer: impl Into<Allocated>, device: &Device) -> Self {
-        Self::with(buffer, Some(device.clone()), None, Gaps::Unread, Lent::ToRead)
+    pub(crate) fn lent_in_pieces(
+        buffer: impl Into<Allocated>,
+        device: &Device,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        Self::with(buffer, Some(device.clone()), filled_by, Gaps::Unread, Lent::ToRead)
     }
 
     /// The same for memory of the host whose owner has lent more of it.
-    pub(crate) fn lent_part(lent: Lent, part: ForeignMemory<Owner>) -> Self {
-        Self::over(Memory::Part(part), None, None, Gaps::Kept, lent)
+    pub(crate) fn lent_part(
+        lent: Lent,
+        part: ForeignMemory<Owner>,
+        filled_by: Option<Arc<Completion>>,
+    ) -> Self {
+        Self::over(Memory::Part(part), None, filled_by, Gaps::Kept, lent)
     }
 
     /// Part number `number` of `whole`, which lies at `range` of its buffer.

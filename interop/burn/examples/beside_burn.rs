@@ -17,8 +17,12 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 type Way<R> = fn(&[Vec<f32>], &SharedDevice) -> Outcome<(Duration, R)>;
 
 const UP: [(&str, Way<Vec<Tensor<1>>>); 2] = [("from_data each", from_data), ("start_copy", start_copy)];
-const DOWN: [(&str, Way<Vec<Vec<f32>>>); 3] =
-    [("into_data each", into_data), ("Transaction", transaction), ("start_copy", start_copy_down)];
+const DOWN: [(&str, Way<Vec<Vec<f32>>>); 4] = [
+    ("into_data each", into_data),
+    ("Transaction", transaction),
+    ("from_burn each, start_copy", start_copy_of_each),
+    ("from_burn of all, start_copy", start_copy_of_all),
+];
 
 fn main() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
@@ -108,10 +112,20 @@ fn transaction(values: &[Vec<f32>], gpu: &SharedDevice) -> Outcome<(Duration, Ve
     Ok((taken, to_vectors(data)?))
 }
 
-fn start_copy_down(values: &[Vec<f32>], gpu: &SharedDevice) -> Outcome<(Duration, Vec<Vec<f32>>)> {
+fn start_copy_of_each(values: &[Vec<f32>], gpu: &SharedDevice) -> Outcome<(Duration, Vec<Vec<f32>>)> {
     let tensors = there(values, gpu)?;
     let start = Instant::now();
     let leaves = tensors.into_iter().map(|tensor| gpu.from_burn(tensor)).collect::<Result<Vec<_>, _>>()?;
+    down(leaves, start)
+}
+
+fn start_copy_of_all(values: &[Vec<f32>], gpu: &SharedDevice) -> Outcome<(Duration, Vec<Vec<f32>>)> {
+    let tensors = there(values, gpu)?;
+    let start = Instant::now();
+    down(gpu.from_burn(tensors)?, start)
+}
+
+fn down(leaves: Vec<transship::Tensor>, start: Instant) -> Outcome<(Duration, Vec<Vec<f32>>)> {
     let copy = transship::start_copy(leaves, &Device::host(), CopyOptions::default());
     let leaves = copy.and_then(|copy| copy.wait()).map_err(transship::Error::from)?;
     let taken = start.elapsed();

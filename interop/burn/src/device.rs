@@ -11,6 +11,8 @@ use transship::CopyOptions;
 use crate::cuda::Cuda;
 use crate::error::Result;
 use crate::runtime::Runtime;
+#[cfg(feature = "wgpu")]
+use crate::wgpu::Wgpu;
 
 /// A device that burn and transship work on, and burn's memory.
 ///
@@ -69,10 +71,11 @@ impl SharedDevice {
         let cube = cube_device(&device).filter(|cube| matches!(cube, CubeDevice::Wgpu(_)));
         let cube = cube.ok_or_else(|| crate::Error::NotWgpu { device: format!("{device:?}") })?;
         let client = cube.client();
-        let memory = Box::new(crate::wgpu::CubeMemory::new(client.clone()));
+        let wgpu = Wgpu::new(&client);
+        let memory = Box::new(wgpu.memory());
         // SAFETY: the caller's promise.
         let transship = unsafe { transship::wgpu::from_device_with(setup.device, setup.queue, memory) }?;
-        Ok(Self { burn: device, cube, client, transship, runtime: Runtime::Wgpu })
+        Ok(Self { burn: device, cube, client, transship, runtime: Runtime::Wgpu(wgpu) })
     }
 
     /// Shares a CUDA device, the `ordinal`-th that the driver shows. burn's runtime of it may have been started.

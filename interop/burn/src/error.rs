@@ -82,6 +82,15 @@ pub enum Error {
         /// What burn says.
         reason: String,
     },
+    /// What is wrong with one tensor of a structure.
+    #[error("{path}: {error}")]
+    InStructure {
+        /// Which one: `.1[3]` is item 3 of the second part of a tuple.
+        path: String,
+        /// What is wrong with it.
+        #[source]
+        error: Box<Error>,
+    },
     /// burn's wgpu runtime did not start.
     #[cfg(feature = "wgpu")]
     #[error(transparent)]

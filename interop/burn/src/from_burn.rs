@@ -1,25 +1,29 @@
 //! Tensors of burn as tensors of transship.
 
 use burn_cubecl::Cube;
+use burn_cubecl::tensor::CubeTensor;
 use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensor};
-use burn_tensor::Tensor;
+use transship::{Layout, Tensor};
 
 use crate::device::SharedDevice;
-use crate::element::{Kind, of_burn};
+use crate::element::of_burn;
 use crate::error::{Error, Result};
-use crate::part::span;
-use crate::primitive;
+use crate::lend::Lend;
+use crate::loan::{Loan, Refused};
+use crate::primitive::{self, Primitive};
 
 impl SharedDevice {
-    /// A tensor of transship over the same memory, without a copy: to be copied to the host, with others in one structure, or elsewhere.
+    /// Tensors of transship over the memory of a tensor of burn, or of all in a structure ([`Lend`]), without a copy: to be copied to the host, with
+    /// others in one structure, or elsewhere.
     ///
-    /// A copy of it comes behind all that this thread has given to burn, and the thread that has made the tensor. What another thread has
-    /// given comes before it if that thread has called burn's `Device::sync`; on wgpu `flush` is enough. Nothing is copied into it. The memory
-    /// is kept until the last copy is done with it.
+    /// A copy of them comes behind all that this thread has given to burn, and the threads that have made the tensors. What another thread has
+    /// given comes before it if that thread has called burn's `Device::sync`; on wgpu `flush` is enough. Nothing is copied into them. The memory
+    /// is kept until the last copy is done with it; on CUDA that of a whole structure, until the last one of its tensors has gone.
     ///
     /// Shape and strides stay. A `Bool` becomes what burn stores it as, `u8` or `u32`, each 0 or 1.
     ///
-    /// Blocks until cubecl's thread has got through what it was given before, as every read of burn's does, but not for the device.
+    /// Blocks until cubecl's thread has got through what it was given before, as every read of burn's does, but not for the device. It is
+    /// asked once, however many tensors there are; with the feature `fusion` once more for each, until what was queued for it is launched.
     ///
     /// ```no_run
     /// use burn_tensor::Device;
@@ -28,39 +32,109 @@ impl SharedDevice {
     ///
     /// let gpu = SharedDevice::open(Device::wgpu_options())?;
     /// let scores = burn_tensor::Tensor::<2>::ones([2, 3], gpu.burn()) * 2.0;
-    /// let scores = transship::start_copy(gpu.from_burn(scores)?, &transship::Device::host(), CopyOptions::default());
-    /// let scores = scores.and_then(|copy| copy.wait()).map_err(transship::Error::from)?;
-    /// assert_eq!(scores.as_slice::<f32>()?, [2.0; 6]);
+    /// let layers = vec![scores.clone().transpose(), scores.clone() + 1.0];
+    /// let all = transship::start_copy(gpu.from_burn((scores, layers))?, &transship::Device::host(), CopyOptions::default());
+    /// let (scores, layers) = all.and_then(|copy| copy.wait()).map_err(transship::Error::from)?;
+    /// assert_eq!((scores.as_slice::<f32>()?, layers[0].shape()), (&[2.0; 6][..], &[3, 2][..]));
     /// # Ok::<(), transship_burn::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// [`Error::OtherDevice`], [`Error::NotShown`] for tensors that gradients flow through, [`Error::NotCopied`] for quantized ones;
-    /// [`Error::Cubecl`] if what burn computes has failed.
-    pub fn from_burn<const D: usize, K: Kind>(&self, tensor: Tensor<D, K>) -> Result<transship::Tensor> {
-        let tensor =
-            <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor.into_dispatch());
-        let cube = match tensor.map_err(|reason| Error::NotShown { reason })? {
-            BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor) => {
-                primitive::into_cube(tensor)
+    /// [`Error::Cubecl`] if what burn computes has failed. In a structure [`Error::InStructure`], which says of which tensor.
+    pub fn from_burn<T: Lend>(&self, tensors: T) -> Result<T::Lent> {
+        let mut taken = Vec::new();
+        let frame = tensors.take(&mut taken);
+        let count = taken.len();
+        let lent = self.lend_all(taken).map_err(|refused| located::<T>(&frame, refused))?;
+        let changed = transship::Error::TreeChanged { first: count, second: count };
+        T::put(frame, &mut lent.into_iter()).ok_or_else(|| changed.into())
+    }
+
+    /// In their order.
+    fn lend_all(&self, tensors: Vec<DispatchTensor>) -> Result<Vec<Tensor>, Refused> {
+        let (mut loans, mut empty) = (Vec::with_capacity(tensors.len()), Vec::with_capacity(tensors.len()));
+        for (number, tensor) in tensors.into_iter().enumerate() {
+            let cube =
+                primitive::into_cube(primitive_of(tensor).map_err(|error| Refused::at(number, error))?);
+            let layout = self.layout_of(&cube).map_err(|error| Refused::at(number, error))?;
+            if layout.numel() == 0 {
+                empty.push(Some(Tensor::empty(layout.shape(), layout.dtype(), &self.transship)?));
+            } else {
+                empty.push(None);
+                loans.push(Loan { number, cube, layout });
             }
-            BackendTensor::Quantized(_) => return Err(Error::NotCopied { dtype: "QFloat".to_owned() }),
-            #[allow(unreachable_patterns, reason = "burn has more with other features")]
-            _ => return Err(Error::NotShown { reason: "it is tracked by autodiff".to_owned() }),
-        };
+        }
+        if loans.is_empty() {
+            return Ok(empty.into_iter().flatten().collect());
+        }
+        let mut lent = self.runtime.lend(loans, &self.transship)?.into_iter();
+        Ok(empty.into_iter().filter_map(|empty| empty.or_else(|| lent.next())).collect())
+    }
+
+    fn layout_of(&self, cube: &CubeTensor) -> Result<Layout> {
         if cube.device != self.cube {
             let (actual, expected) = (format!("{:?}", cube.device), format!("{:?}", self.cube));
             return Err(Error::OtherDevice { actual, expected });
         }
-        let dtype =
-            of_burn(cube.dtype).ok_or_else(|| Error::NotCopied { dtype: format!("{:?}", cube.dtype) })?;
-        let (shape, strides) = (cube.meta.shape().to_vec(), cube.meta.strides().to_vec());
-        if shape.contains(&0) {
-            return Ok(transship::Tensor::empty(&shape, dtype, &self.transship)?);
+        let not_copied = || Error::NotCopied { dtype: format!("{:?}", cube.dtype) };
+        let dtype = of_burn(cube.dtype).ok_or_else(not_copied)?;
+        Ok(Layout::strided(dtype, cube.meta.shape(), cube.meta.strides())?)
+    }
+}
+
+fn primitive_of(tensor: DispatchTensor) -> Result<Primitive> {
+    let tensor = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
+    match tensor.map_err(|reason| Error::NotShown { reason })? {
+        BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor) => Ok(tensor),
+        BackendTensor::Quantized(_) => Err(Error::NotCopied { dtype: "QFloat".to_owned() }),
+        #[allow(unreachable_patterns, reason = "burn has more with other features")]
+        _ => Err(Error::NotShown { reason: "it is tracked by autodiff".to_owned() }),
+    }
+}
+
+/// With the place in the structure.
+fn located<T: Lend>(frame: &T::Frame, Refused { number, error }: Refused) -> Error {
+    match number.and_then(|mut number| T::path(frame, &mut number)) {
+        Some(path) if !path.is_empty() => Error::InStructure { path, error: Box::new(error) },
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_tensor::Int;
+
+    use super::*;
+
+    type Structure = (
+        burn_tensor::Tensor<1>,
+        [Vec<burn_tensor::Tensor<3, Int>>; 2],
+        Option<burn_tensor::Tensor<2>>,
+        (burn_tensor::Tensor<1>,),
+    );
+
+    fn located_at(number: usize) -> String {
+        let frame = ((), [vec![(), ()], vec![()]], None, ((),));
+        let error = Error::NotCopied { dtype: "QFloat".to_owned() };
+        match located::<Structure>(&frame, Refused::at(number, error)) {
+            Error::InStructure { path, error } if matches!(*error, Error::NotCopied { .. }) => path,
+            other => format!("{other:?}"),
         }
-        let elements = span(&shape, &strides);
-        let run = self.runtime.lend(cube, elements, dtype, (&self.transship, &self.client))?;
-        Ok(run.as_strided(&shape, &strides, 0)?)
+    }
+
+    /// Deliberate bug: what an item has of the tensors is not counted.
+    #[test]
+    fn an_error_says_which_tensor_it_is() {
+        assert_eq!([0, 1, 2, 3, 4].map(located_at), [".0", ".1[0][0]", ".1[0][1]", ".1[1][0]", ".3.0"]);
+    }
+
+    #[test]
+    fn an_error_of_one_tensor_or_of_all_has_no_place() {
+        let error = || Error::NotCopied { dtype: "QFloat".to_owned() };
+        let one = located::<burn_tensor::Tensor<2>>(&(), Refused::at(0, error()));
+        let all = located::<Vec<burn_tensor::Tensor<2>>>(&vec![()], error().into());
+        assert!([one, all].iter().all(|error| matches!(error, Error::NotCopied { .. })));
     }
 }

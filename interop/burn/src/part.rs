@@ -20,8 +20,3 @@ impl Part {
         self.handle.offset_start(self.start).offset_end(behind)
     }
 }
-
-/// From the first element to behind the last one, in elements; there is one.
-pub(crate) fn span(shape: &[usize], strides: &[usize]) -> usize {
-    shape.iter().zip(strides).map(|(count, stride)| (count - 1) * stride).sum::<usize>() + 1
-}

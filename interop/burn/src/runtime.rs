@@ -1,19 +1,20 @@
 //! burn's runtimes whose memory is shared.
 
-use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::tensor::CubeTensor;
-use transship::{CopyOptions, DType, Tensor};
+use transship::{CopyOptions, Tensor};
 
 #[cfg(feature = "cuda")]
 use crate::cuda::Cuda;
 use crate::error::Result;
+use crate::loan::{Loan, Refused};
 use crate::part::Part;
+#[cfg(feature = "wgpu")]
+use crate::wgpu::Wgpu;
 
 pub(crate) enum Runtime {
     #[cfg(feature = "cuda")]
     Cuda(Box<Cuda>),
     #[cfg(feature = "wgpu")]
-    Wgpu,
+    Wgpu(Wgpu),
 }
 
 impl Runtime {
@@ -24,7 +25,7 @@ impl Runtime {
             Self::Cuda(cuda) => cuda.copy_options(),
             // The device itself does.
             #[cfg(feature = "wgpu")]
-            Self::Wgpu => CopyOptions::default(),
+            Self::Wgpu(_) => CopyOptions::default(),
         }
     }
 
@@ -35,23 +36,17 @@ impl Runtime {
             #[cfg(feature = "cuda")]
             Self::Cuda(cuda) => cuda.part_of(tensor),
             #[cfg(feature = "wgpu")]
-            Self::Wgpu => crate::wgpu::part_of(tensor),
+            Self::Wgpu(_) => crate::wgpu::part_of(tensor),
         }
     }
 
-    /// So many elements from where `cube` begins on, behind the work on them.
-    pub(crate) fn lend(
-        &self,
-        cube: CubeTensor,
-        elements: usize,
-        dtype: DType,
-        on: (&transship::Device, &Client),
-    ) -> Result<Tensor> {
+    /// Tensors over these, in their order, behind the work on them. There is one at least.
+    pub(crate) fn lend(&self, loans: Vec<Loan>, device: &transship::Device) -> Result<Vec<Tensor>, Refused> {
         match self {
             #[cfg(feature = "cuda")]
-            Self::Cuda(cuda) => cuda.lend(cube, elements, dtype, on.0),
+            Self::Cuda(cuda) => cuda.lend(loans, device),
             #[cfg(feature = "wgpu")]
-            Self::Wgpu => crate::wgpu::lend(cube, elements, dtype, on),
+            Self::Wgpu(wgpu) => wgpu.lend(loans, device),
         }
     }
 }

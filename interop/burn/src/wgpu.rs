@@ -1,28 +1,65 @@
 //! Memory of cubecl on wgpu, for tensors of transship.
 
 use std::any::Any;
+use std::iter;
 
 use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::cubecl::server::{Handle, ServerError};
+use burn_cubecl::cubecl::device_handle::DeviceHandle;
+use burn_cubecl::cubecl::server::{Handle, Server as _, ServerError, ServerStorage as _};
 use burn_cubecl::cubecl::wgpu::{AutoCompiler, WgpuServer, wgpu};
-use burn_cubecl::tensor::CubeTensor;
+use burn_tensor::StreamId;
 use transship::wgpu::{BufferSource, OwnedBuffer, WgpuBuffer, WgpuSlice};
-use transship::{Alignment, DType, DeviceId, Tensor};
+use transship::{Alignment, Device, DeviceId, Tensor};
 
 use crate::error::{Result, explain_allocation};
+use crate::loan::{Loan, Refused};
 use crate::part::Part;
+
+/// burn's wgpu runtime.
+pub(crate) struct Wgpu {
+    server: CubeServer,
+    client: Client,
+}
+
+impl Wgpu {
+    pub(crate) fn new(client: &Client) -> Self {
+        let server = CubeServer(DeviceHandle::new(client.service_id().device));
+        Self { server, client: client.clone() }
+    }
+
+    /// cubecl's allocator.
+    pub(crate) fn memory(&self) -> CubeMemory {
+        let demanded = usize::try_from(self.client.properties().memory.alignment).ok();
+        let alignment = demanded.and_then(Alignment::new).unwrap_or(Alignment::ONE);
+        CubeMemory { server: self.server.clone(), client: self.client.clone(), alignment }
+    }
+
+    /// As [`Runtime::lend`](crate::runtime::Runtime::lend).
+    pub(crate) fn lend(&self, loans: Vec<Loan>, device: &Device) -> Result<Vec<Tensor>, Refused> {
+        let places = self.server.places(loans.iter().map(|loan| &loan.cube.handle))?;
+        loans.into_iter().zip(places).map(|(loan, place)| lend(loan, place, device)).collect()
+    }
+}
+
+fn lend(
+    Loan { number, cube, layout }: Loan,
+    place: Result<Place, ServerError>,
+    device: &Device,
+) -> Result<Tensor, Refused> {
+    let place = place.map_err(|error| Refused::at(number, error))?;
+    let (buffer, offset) = (place.buffer.clone(), place.offset as usize);
+    let owned = OwnedBuffer { buffer, offset, owner: Box::new((cube, place)) };
+    let elements = layout.span() / layout.dtype().size();
+    let run = transship::wgpu::lend_buffer(device, owned, &[elements], layout.dtype());
+    let tensor = run.and_then(|run| run.as_strided(layout.shape(), &layout.strides(), 0));
+    tensor.map_err(|error| Refused::at(number, error))
+}
 
 /// cubecl's allocator of one device.
 pub(crate) struct CubeMemory {
+    server: CubeServer,
     client: Client,
     alignment: Alignment,
-}
-
-impl CubeMemory {
-    pub(crate) fn new(client: Client) -> Self {
-        let demanded = usize::try_from(client.properties().memory.alignment).ok().and_then(Alignment::new);
-        Self { client, alignment: demanded.unwrap_or(Alignment::ONE) }
-    }
 }
 
 // SAFETY: 1. `WgpuStorage` makes its buffers with STORAGE, COPY_SRC, COPY_DST and INDIRECT, and maps none of them; the device is the one
@@ -40,8 +77,8 @@ unsafe impl BufferSource for CubeMemory {
 
     fn allocate(&self, bytes: usize, device: DeviceId) -> transship::Result<OwnedBuffer> {
         let handle = self.client.empty(bytes);
-        let place =
-            place(&self.client, &handle).map_err(|error| explain_allocation(&error, bytes, device))?;
+        let place = self.server.place(&handle);
+        let place = place.map_err(|error| explain_allocation(&error, bytes, device))?;
         let (buffer, offset) = (place.buffer.clone(), place.offset as usize);
         Ok(OwnedBuffer { buffer, offset, owner: Box::new(Chunk { handle, place }) })
     }
@@ -59,20 +96,6 @@ pub(crate) fn part_of(tensor: &Tensor) -> Result<Option<Part>> {
     }))
 }
 
-/// As [`Runtime::lend`](crate::runtime::Runtime::lend).
-pub(crate) fn lend(
-    cube: CubeTensor,
-    elements: usize,
-    dtype: DType,
-    (device, client): (&transship::Device, &Client),
-) -> Result<Tensor> {
-    let place = place(client, &cube.handle)?;
-    let (buffer, offset) = (place.buffer.clone(), place.offset as usize);
-    let owner = Box::new((cube, place));
-    let owned = OwnedBuffer { buffer, offset, owner };
-    Ok(transship::wgpu::lend_buffer(device, owned, &[elements], dtype)?)
-}
-
 /// A run of bytes that cubecl has allocated: the owner of memory that transship copies into.
 struct Chunk {
     handle: Handle,
@@ -87,12 +110,36 @@ struct Place {
     _keeps: Box<dyn Any + Send + Sync>,
 }
 
-/// Where a handle lies, with all work submitted that this thread has given to cubecl, and the thread that has made the memory.
-///
-/// In cubecl 0.11.3 `get_resource` submits what both have recorded by itself, but does not promise it; `flush` does, for this thread.
-fn place(client: &Client, handle: &Handle) -> Result<Place, ServerError> {
-    let kept = client.get_resource::<WgpuServer<AutoCompiler>>(handle.clone())?;
-    client.flush()?;
+/// cubecl's server of the device.
+#[derive(Clone)]
+struct CubeServer(DeviceHandle<WgpuServer<AutoCompiler>>);
+
+impl CubeServer {
+    fn place(&self, handle: &Handle) -> Result<Place, ServerError> {
+        self.places(iter::once(handle))?.pop().unwrap_or(Err(ServerError::TornDown))
+    }
+
+    /// Where each of `handles` lies, or why it lies nowhere; with all work submitted that this thread has given to cubecl, and the threads that
+    /// have made the memory. One question to the server's thread.
+    ///
+    /// In cubecl 0.11.3 `get_resource` submits what both have recorded by itself, but does not promise it; `flush` does, for this thread.
+    fn places<'a>(
+        &self,
+        handles: impl Iterator<Item = &'a Handle> + Send,
+    ) -> Result<Vec<Result<Place, ServerError>>, ServerError> {
+        let id = StreamId::current();
+        let ask = |server: &mut WgpuServer<AutoCompiler>| {
+            let places = handles.map(|handle| place(server, handle, id)).collect();
+            server.flush(id)?;
+            Ok(places)
+        };
+        // A panic there, which its hook has printed.
+        self.0.submit_blocking(ask).unwrap_or(Err(ServerError::TornDown))
+    }
+}
+
+fn place(server: &mut WgpuServer<AutoCompiler>, handle: &Handle, id: StreamId) -> Result<Place, ServerError> {
+    let kept = server.get_resource(handle.clone().binding(), id)?;
     let (buffer, offset) = (kept.resource().buffer.clone(), kept.resource().offset);
     Ok(Place { buffer, offset, _keeps: Box::new(kept) })
 }

@@ -11,7 +11,9 @@ use crate::device::{Order, Target, failed};
 use crate::element::{in_candle, of_candle};
 use crate::error::{CopyError, Error, Result};
 use crate::found::{Found, Places};
+use crate::gather::{Gathered, gather};
 use crate::landing::{Arriving, Landing};
+use crate::plan::Spot;
 use crate::source;
 use crate::tree::{TensorTree, path_to};
 
@@ -103,7 +105,11 @@ fn import<K: fmt::Display>(names: &[K], sources: Vec<transship::Tensor>, device:
     }
     let target = Target::new(device)?;
     let stream = target.stream.clone();
-    Running::new(sources, target, stream)
+    let arriving =
+        |tensor: &transship::Tensor| Arriving { dtype: tensor.dtype(), shape: tensor.shape().to_vec() };
+    let landing = Landing::new(sources.iter().map(arriving).collect(), &target)?;
+    let spots = landing.spots.clone();
+    Running::new(sources, &spots, (landing, target), stream)
 }
 
 /// A copy in progress, which gives the structure back with its tensors on the device asked for.
@@ -201,16 +207,14 @@ struct Running {
 }
 
 impl Running {
-    /// Allocates and starts, on `stream` if there is one.
+    /// Starts to copy `sources` to `spots`, on `stream` if there is one.
     fn new(
         sources: Vec<transship::Tensor>,
-        target: Target,
+        spots: &[Spot],
+        (landing, target): (Landing, Target),
         stream: Option<transship::Stream>,
     ) -> Result<Self> {
-        let arriving =
-            |tensor: &transship::Tensor| Arriving { dtype: tensor.dtype(), shape: tensor.shape().to_vec() };
-        let landing = Landing::new(sources.iter().map(arriving).collect(), &target)?;
-        let into = landing.lend(&target)?;
+        let into = landing.lend(&sources, spots, &target)?;
         let options = stream.iter().fold(CopyOptions::default(), CopyOptions::stream);
         let filling = transship::start_copy_into(sources, into, options).map_err(transship::Error::from)?;
         Ok(Self { filling: Some(filling), landing, target })
@@ -263,25 +267,36 @@ fn started<S: TensorTree>(
     }
     let target = target().map_err(none)?;
     let of = |(index, error): (usize, Error)| (error, tensors.get(index).cloned());
-    check(&tensors).map_err(of)?;
-    let sources = tensors.iter().map(readable).collect::<Result<Vec<_>>>().map_err(none)?;
-    let (lent, locks) = source::lend(source::lock_all(&sources)).map_err(of)?;
+    let arriving = tensors.iter().enumerate().map(arriving).collect::<Result<_, _>>().map_err(of)?;
+    let landing = Landing::new(arriving, &target).map_err(none)?;
+    let Gathered { runs, alone } = gather(&tensors, &landing.spots).map_err(of)?;
+    let (mut sources, mut spots): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
+    let not_gathered =
+        || alone.iter().filter_map(|number| Some((tensors.get(*number)?, landing.spots.get(*number)?)));
+    spots.extend(not_gathered().map(|(_, spot)| *spot));
+    let others =
+        not_gathered().map(|(tensor, _)| readable(tensor)).collect::<Result<Vec<_>>>().map_err(none)?;
+    let of_others = |(index, error): (usize, Error)| of((alone.get(index).copied().unwrap_or(index), error));
+    let (lent, locks) = source::lend(source::lock_all(&others)).map_err(of_others)?;
+    sources.extend(lent);
     // Only now: nobody writes any more, and candle's streams wait for those of others that have written.
-    let Order { stream, waits_here } = target.behind(&sources).map_err(none)?;
-    let mut running = Running::new(lent, target, stream).map_err(none)?;
+    let Order { stream, waits_here } = target.behind(&others).map_err(none)?;
+    let mut running = Running::new(sources, &spots, (landing, target), stream).map_err(none)?;
     // Whoever writes to a source waits for its lock, this thread too: nothing may be locked when it has the handle.
-    if waits_here { running.wait() } else { running.wait_until_read() }.map_err(none)?;
+    match (waits_here, others.is_empty()) {
+        (true, _) => running.wait().map_err(none)?,
+        (false, true) => {} // all was read above
+        (false, false) => running.wait_until_read().map_err(none)?,
+    }
     locks.unlock();
     let copying = Copying { running, places };
     Ok(Some(copying))
 }
 
-fn check(tensors: &[Tensor]) -> Result<(), (usize, Error)> {
-    let unknown = tensors.iter().position(|tensor| of_candle(tensor.dtype()).is_none());
-    unknown.map_or(Ok(()), |index| {
-        let dtype = tensors.get(index).map_or(candle_core::DType::U8, Tensor::dtype);
-        Err((index, Error::NotCopied { path: String::new(), dtype }))
-    })
+fn arriving((number, tensor): (usize, &Tensor)) -> Result<Arriving, (usize, Error)> {
+    let unknown = || (number, Error::NotCopied { path: String::new(), dtype: tensor.dtype() });
+    let dtype = of_candle(tensor.dtype()).ok_or_else(unknown)?;
+    Ok(Arriving { dtype, shape: tensor.dims().to_vec() })
 }
 
 /// What is strided on a device is made contiguous there, by candle's kernel. On the host it is gathered on the way.

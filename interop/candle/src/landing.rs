@@ -23,7 +23,9 @@ pub(crate) struct Arriving {
 /// The memory for the tensors of a copy, in the order in which they were asked for.
 pub(crate) struct Landing {
     chunks: Vec<SharedChunk>,
-    tensors: Vec<(Arriving, Spot)>,
+    tensors: Vec<Arriving>,
+    /// Where they are to lie.
+    pub(crate) spots: Vec<Spot>,
 }
 
 /// Memory of candle's: a `Vec`, or a slice of cudarc's.
@@ -49,24 +51,28 @@ impl Landing {
         let chunks = chunks.collect::<Result<_>>()?;
         #[cfg(feature = "cuda")]
         crate::cuda::settle_allocations(target)?;
-        Ok(Self { chunks, tensors: tensors.into_iter().zip(spots).collect() })
+        Ok(Self { chunks, tensors, spots })
     }
 
-    /// Tensors of transship over it, to copy into.
-    pub(crate) fn lend(&self, target: &Target) -> Result<Vec<transship::Tensor>> {
+    /// Tensors of transship over it, as each of `sources` is, which go to `spots`.
+    pub(crate) fn lend(
+        &self,
+        sources: &[transship::Tensor],
+        spots: &[Spot],
+        target: &Target,
+    ) -> Result<Vec<transship::Tensor>> {
         let mut chunks: Vec<Option<transship::Tensor>> = vec![None; self.chunks.len()];
-        let lend = |(tensor, spot): &(Arriving, Spot)| {
+        let lend = |(source, spot): (&transship::Tensor, &Spot)| {
             let empty = || Error::from(transship::Error::Taken);
             let chunk = chunks.get_mut(spot.chunk).ok_or_else(empty)?;
             if chunk.is_none() {
-                *chunk = Some(self.lend_chunk(spot.chunk, tensor.dtype, target)?);
+                *chunk = Some(self.lend_chunk(spot.chunk, source.dtype(), target)?);
             }
             let chunk = chunk.as_ref().ok_or_else(empty)?;
-            let elements = tensor.shape.iter().product();
-            let part = chunk.narrow(0, spot.first, elements)?;
-            if tensor.shape.len() == 1 { Ok(part) } else { Ok(part.reshape(&tensor.shape)?) }
+            let part = chunk.narrow(0, spot.first, source.numel())?;
+            if source.rank() == 1 { Ok(part) } else { Ok(part.reshape(source.shape())?) }
         };
-        self.tensors.iter().map(lend).collect()
+        sources.iter().zip(spots).map(lend).collect()
     }
 
     fn lend_chunk(&self, number: usize, dtype: DType, target: &Target) -> Result<transship::Tensor> {
@@ -93,7 +99,7 @@ impl Landing {
             let part = chunk.narrow(0, spot.first, elements)?;
             if tensor.shape.len() == 1 { Ok(part) } else { Ok(part.reshape(tensor.shape)?) }
         };
-        self.tensors.into_iter().map(view).collect()
+        self.tensors.into_iter().zip(self.spots).map(view).collect()
     }
 }
 

@@ -8,6 +8,7 @@ mod device;
 mod element;
 mod error;
 mod found;
+mod gather;
 mod landing;
 mod plan;
 mod source;

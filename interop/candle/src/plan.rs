@@ -36,23 +36,28 @@ const LIKED_ALIGNMENT: usize = 256;
 pub(crate) fn place(wanted: &[Wanted], largest_packed: usize) -> (Vec<Chunk>, Vec<Spot>) {
     let mut spots = vec![Spot::default(); wanted.len()];
     let mut chunks = Vec::new();
-    for dtype in DType::ALL.iter().copied() {
-        let of_type = || wanted.iter().enumerate().filter(move |(_, tensor)| tensor.dtype == dtype);
-        let is_small = |tensor: &Wanted| tensor.elements.saturating_mul(dtype.size()) <= largest_packed;
-        let mut packed: Vec<_> = of_type().filter(|(_, tensor)| is_small(tensor)).collect();
-        packed.sort_by_key(|(_, tensor)| Reverse(alignment_of(tensor)));
+    // The small ones of each type.
+    let mut packed: Vec<(DType, Vec<(usize, &Wanted)>)> = Vec::new();
+    for (index, tensor) in wanted.iter().enumerate() {
+        let Wanted { dtype, elements } = *tensor;
+        if elements.saturating_mul(dtype.size()) > largest_packed {
+            set(&mut spots, index, Spot { chunk: chunks.len(), first: 0 });
+            chunks.push(Chunk { dtype, elements });
+            continue;
+        }
+        match packed.iter_mut().find(|(of_these, _)| *of_these == dtype) {
+            Some((_, tensors)) => tensors.push((index, tensor)),
+            None => packed.push((dtype, vec![(index, tensor)])),
+        }
+    }
+    for (dtype, mut tensors) in packed {
+        tensors.sort_by_key(|(_, tensor)| Reverse(alignment_of(tensor)));
         let mut end = 0;
-        for (index, tensor) in &packed {
-            set(&mut spots, *index, Spot { chunk: chunks.len(), first: end });
+        for (index, tensor) in tensors {
+            set(&mut spots, index, Spot { chunk: chunks.len(), first: end });
             end += tensor.elements;
         }
-        if !packed.is_empty() {
-            chunks.push(Chunk { dtype, elements: end });
-        }
-        for (index, tensor) in of_type().filter(|(_, tensor)| !is_small(tensor)) {
-            set(&mut spots, index, Spot { chunk: chunks.len(), first: 0 });
-            chunks.push(Chunk { dtype, elements: tensor.elements });
-        }
+        chunks.push(Chunk { dtype, elements: end });
     }
     (chunks, spots)
 }
@@ -83,17 +88,17 @@ mod tests {
             of(&[(DType::F32, 3), (DType::U8, 5), (DType::F32, 64), (DType::F32, 0), (DType::F32, 2)]);
         let (chunks, spots) = place(&wanted, 256);
         let chunk = |dtype, elements| Chunk { dtype, elements };
-        assert_eq!(chunks, [chunk(DType::U8, 5), chunk(DType::F32, 69)]);
+        assert_eq!(chunks, [chunk(DType::F32, 69), chunk(DType::U8, 5)]);
         let firsts: Vec<_> = spots.iter().map(|spot| (spot.chunk, spot.first)).collect();
         // 256 bytes first, then 8, then 12, which are a multiple of 4 only.
-        assert_eq!(firsts, [(1, 66), (0, 0), (1, 0), (1, 64), (1, 64)]);
+        assert_eq!(firsts, [(0, 66), (1, 0), (0, 0), (0, 64), (0, 64)]);
     }
 
     #[test]
     fn large_tensors_have_their_own() {
         let (chunks, spots) = place(&of(&[(DType::F32, 65), (DType::F32, 64), (DType::F32, 66)]), 256);
-        assert_eq!(chunks.iter().map(|chunk| chunk.elements).collect::<Vec<_>>(), [64, 65, 66]);
-        assert_eq!(spots.iter().map(|spot| spot.chunk).collect::<Vec<_>>(), [1, 0, 2]);
+        assert_eq!(chunks.iter().map(|chunk| chunk.elements).collect::<Vec<_>>(), [65, 66, 64]);
+        assert_eq!(spots.iter().map(|spot| spot.chunk).collect::<Vec<_>>(), [0, 2, 1]);
     }
 
     /// Deliberate bug: tensors lie in the order of the structure.

@@ -13,17 +13,17 @@ use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::StreamId;
 use transship::backend::Ticket;
 use transship::cuda::CudaBuffer;
-use transship::{CopyOptions, DType, Layout, MemoryKind, RawMemory, Stream, Tensor};
+use transship::{CopyOptions, Device, MemoryKind, RawMemory, SharedOwner, Stream, Tensor};
 
 use crate::cuda::memory::{Chunk, CubeMemory};
 use crate::cuda::server::{CubeServer, RawStream};
 use crate::cuda::shown::Shown;
 use crate::error::{Error, Result};
-use crate::part::{Part, span};
+use crate::loan::{Loan, Refused};
+use crate::part::Part;
 
 pub(crate) struct Cuda {
     server: CubeServer,
@@ -37,7 +37,7 @@ pub(crate) struct Cuda {
 }
 
 impl Cuda {
-    pub(crate) fn new(client: &Client, device: &transship::Device) -> Result<Self> {
+    pub(crate) fn new(client: &Client, device: &Device) -> Result<Self> {
         let server = CubeServer::new(client);
         let filled = wrap(server.stream(server.filled)?, device)?;
         let shown = Arc::<Shown>::default();
@@ -67,33 +67,35 @@ impl Cuda {
         Ok(Some(Part { handle, place, start: place - chunk.address, bytes }))
     }
 
-    /// As [`Runtime::lend`](crate::runtime::Runtime::lend): behind what this thread has given to cubecl, and behind all that the stream
-    /// was given that the memory was made on.
-    pub(crate) fn lend(
-        &self,
-        cube: CubeTensor,
-        elements: usize,
-        dtype: DType,
-        device: &transship::Device,
-    ) -> Result<Tensor> {
-        let place = self.server.place(&cube.handle, StreamId::current())?;
-        let stream = self.stream(place.stream, device)?.backend_stream().clone();
-        if place.made_on != place.stream {
+    /// As [`Runtime::lend`](crate::runtime::Runtime::lend): behind what this thread has given to cubecl, and behind all that the streams
+    /// were given that the memory was made on.
+    pub(crate) fn lend(&self, loans: Vec<Loan>, device: &Device) -> Result<Vec<Tensor>, Refused> {
+        let handles = loans.iter().map(|loan| &loan.cube.handle);
+        let (raw, places) = self.server.places(handles, StreamId::current())?;
+        let (mut pieces, mut kept) = (Vec::with_capacity(loans.len()), Vec::with_capacity(loans.len()));
+        let mut made_on: Vec<RawStream> = Vec::new();
+        for (Loan { number, cube, layout }, place) in loans.into_iter().zip(places) {
+            let place = place.map_err(|error| Refused::at(number, error))?;
+            if place.made_on != raw && !made_on.contains(&place.made_on) {
+                made_on.push(place.made_on);
+            }
+            pieces.push((RawMemory::new(place.address, layout.span(), MemoryKind::Device), layout));
+            kept.push((cube, place.keeps));
+        }
+        let stream = self.stream(raw, device)?.backend_stream().clone();
+        for raw in made_on {
             // cubecl makes a stream wait once for memory of another one, and not again for what is done there in place.
-            let made_on = self.stream(place.made_on, device)?.backend_stream().clone();
+            let made_on = self.stream(raw, device)?.backend_stream().clone();
             stream.wait_for(&*made_on, made_on.record()?)?;
         }
         let position = stream.record()?;
-        let layout = Layout::contiguous(dtype, &[elements])?;
-        let memory = RawMemory::new(place.address, layout.nbytes(), MemoryKind::Device);
-        // SAFETY: the handle keeps the memory, and the place keeps it where it is. burn writes to memory in place only where one handle is
-        // all there is, and the owner has one.
-        let buffer = unsafe { device.backend().wrap(memory, Box::new((cube, place.keeps))) }?;
-        // SAFETY: the buffer is of the device, and memory of a device has no host pointer.
-        Ok(unsafe { Tensor::from_buffer(device, buffer, Some(Ticket { stream, position }), layout) }?)
+        let owner = SharedOwner::new(kept, device).filled_at(Ticket { stream, position });
+        // SAFETY: the handles keep the memory, and the places keep it where it is. burn writes to memory in place only where one handle is all
+        // there is, and the owner has one.
+        Ok(unsafe { owner.tensors(pieces) }?)
     }
 
-    fn stream(&self, raw: RawStream, device: &transship::Device) -> Result<Stream> {
+    fn stream(&self, raw: RawStream, device: &Device) -> Result<Stream> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, stream)) = known.iter().find(|(other, _)| *other == raw) {
             return Ok(stream.clone());
@@ -104,7 +106,12 @@ impl Cuda {
     }
 }
 
-fn wrap(raw: RawStream, device: &transship::Device) -> Result<Stream> {
+fn wrap(raw: RawStream, device: &Device) -> Result<Stream> {
     // SAFETY: cubecl destroys none of its streams (`Stream` of cubecl-cuda has no `Drop`).
     unsafe { transship::cuda::stream_from_raw(device, raw.handle()) }.map_err(Error::from)
+}
+
+/// From the first element to behind the last one, in elements; there is one.
+fn span(shape: &[usize], strides: &[usize]) -> usize {
+    shape.iter().zip(strides).map(|(count, stride)| (count - 1) * stride).sum::<usize>() + 1
 }

@@ -29,8 +29,6 @@ pub(crate) struct RawStream(usize);
 /// Where a handle lies.
 pub(crate) struct Place {
     pub(crate) address: u64,
-    /// Behind its allocation.
-    pub(crate) stream: RawStream,
     /// That of the thread that has made it, which may have worked on it in place since.
     pub(crate) made_on: RawStream,
     /// Keeps it there.
@@ -80,9 +78,17 @@ impl CubeServer {
         Ok((new, keeps))
     }
 
-    /// Where a handle lies, with the stream `id` behind the one that it was made on.
-    pub(crate) fn place(&self, handle: &Handle, id: StreamId) -> Result<Place, ServerError> {
-        self.run(|server| place(server, handle, id))
+    /// Where each of `handles` lies, or why it lies nowhere; with the stream `id`, which comes behind those that they were made on. One question
+    /// to the server's thread.
+    pub(crate) fn places<'a>(
+        &self,
+        handles: impl Iterator<Item = &'a Handle> + Send,
+        id: StreamId,
+    ) -> Result<(RawStream, Vec<Result<Place, ServerError>>), ServerError> {
+        self.run(|server| {
+            let places = handles.map(|handle| place(server, handle, id)).collect();
+            Ok((raw_stream(server, id)?, places))
+        })
     }
 
     /// Runs `task` on the server's thread, and waits for it.
@@ -112,6 +118,5 @@ fn place(server: &mut Server, handle: &Handle, id: StreamId) -> Result<Place, Se
     // Makes the stream wait, and fails where the work that was to write the memory has.
     let resource = server.get_resource(binding, id)?;
     let address = resource.resource().ptr;
-    let (stream, made_on) = (raw_stream(server, id)?, raw_stream(server, handle.stream)?);
-    Ok(Place { address, stream, made_on, keeps })
+    Ok(Place { address, made_on: raw_stream(server, handle.stream)?, keeps })
 }

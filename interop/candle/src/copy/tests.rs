@@ -84,6 +84,22 @@ fn packed_tensors_are_views_of_one_allocation_for_each_type() {
     assert_eq!(short.layout().start_offset(), 64);
 }
 
+/// Those that are gathered beside those that are not, in one chunk: large ones, strided ones, and views of a part.
+///
+/// Deliberate bugs: what is gathered begins where its storage does; runs go on behind what was not gathered.
+#[test]
+fn small_tensors_lie_between_others() {
+    let base = floats(100.0, &[8, 8]);
+    let sizes = [3, 64, 5000, 0, 7, 4096, 1, 3000, 64];
+    let mut tree: Vec<_> = (0..).zip(sizes).map(|(number, size)| floats(number as f32, &[size])).collect();
+    tree.insert(2, base.narrow(0, 3, 2).unwrap());
+    tree.insert(5, base.t().unwrap());
+    let expected: Vec<_> = tree.iter().map(values).collect();
+    let copies = copied(tree);
+    assert_eq!(copies.iter().map(values).collect::<Vec<_>>(), expected);
+    assert!(copies.iter().all(|copy| storage(copy) == storage(&copies[0])));
+}
+
 #[test]
 fn every_type_that_both_have_is_copied_bit_for_bit() {
     let all = [
@@ -264,10 +280,13 @@ fn structures_that_show_theirs_in_another_order_are_an_error() {
 /// Deliberate bug: the layout is not compared with the storage.
 #[test]
 fn a_shape_that_its_storage_does_not_have_is_an_error() {
-    let storage = Storage::Cpu(candle_core::CpuStorage::F32(vec![0.0; 3]));
-    let mut tree = Tensor::from_storage(storage, 4, candle_core::op::BackpropOp::none(), false);
-    let (error, _) = started(&mut tree, cpu, |_| false).err().unwrap();
-    assert_eq!(error.to_string(), "elements 0..4 lies outside of 0..3; ask for a part of it");
+    for elements in [4, 1 << 20] {
+        let storage = Storage::Cpu(candle_core::CpuStorage::F32(vec![0.0; 3]));
+        let mut tree = Tensor::from_storage(storage, elements, candle_core::op::BackpropOp::none(), false);
+        let (error, _) = started(&mut tree, cpu, |_| false).err().unwrap();
+        let expected = format!("elements 0..{elements} lies outside of 0..3; ask for a part of it");
+        assert_eq!(error.to_string(), expected);
+    }
 }
 
 #[test]
