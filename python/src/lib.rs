@@ -11,7 +11,7 @@
 //! | `start`, `transfer` | from leaves to copies of the library |
 //! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
 //! | `into`, `destinations` | copies into memory of the program |
-//! | `gather`, `on_source` | many small leaves of the host, or of a device, become one tensor |
+//! | `gather`, `on_source` | the leaves of a chunk become one tensor, on the host or on the device that they are on |
 //! | `progress`, `handle` | copies that run |
 //! | `slots` | memory that worker processes of loaders fill |
 //! | `released` | objects that were let go of without the GIL |

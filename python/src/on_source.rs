@@ -34,9 +34,9 @@ impl OnSource {
         }
     }
 
-    /// Whether the leaf was.
-    pub fn has(&self, piece: &Piece) -> bool {
-        self.tensors.iter().any(|(number, _)| *number == piece.to.memory)
+    /// What the leaf is a part of, if it was.
+    pub fn of(&self, piece: &Piece) -> Option<&Tensor> {
+        self.tensors.iter().find(|(number, _)| *number == piece.to.memory).map(|(_, tensor)| tensor)
     }
 }
 

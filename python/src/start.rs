@@ -206,7 +206,6 @@ impl Planned {
         }
         let group = Group { from, pieces, sources: Held::new(sources), memory, stream, behind };
         let launched = py.detach(|| group.start(request.target, request.how));
-        // What was gathered is not used any more.
         released::drain(py);
         let Launched { running, before, results } = launched.map_err(|error| errors::of(py, &error))?;
         if request.own_memory {

@@ -7,7 +7,7 @@ use transship::{
     SharedOwner, Stream, Tensor, start_copy_into,
 };
 
-use crate::gather::Blocks;
+use crate::gather;
 use crate::leaf::Leaf;
 use crate::on_source::OnSource;
 use crate::pieces::Piece;
@@ -81,33 +81,30 @@ impl Group {
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
         }
-        let gathers = self.from == Place::Host && how.pinned_staging;
-        let blocks = if gathers { Blocks::of(&self.pieces, &self.memory, &device) } else { Blocks::none() };
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
-        let is_gathered: Vec<bool> =
-            self.pieces.iter().map(|piece| on_source.has(piece) || blocks.add(piece)).collect();
-        let (mut sources, mut targets) = (Vec::new(), Vec::new());
-        let mut of_memory = vec![0; memory.len()];
-        for (number, block) in blocks.into_tensors().chain(on_source.tensors) {
-            of_memory[number] = sources.len();
-            sources.push(block);
-            targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
-        }
-        let pieces = || self.pieces.iter().zip(&is_gathered);
-        let mut next = sources.len();
-        let results = pieces().map(|(piece, is_gathered)| match is_gathered {
-            true => (of_memory[piece.to.memory], piece.to.offset),
-            false => {
-                next += 1;
-                (next - 1, 0)
-            }
-        });
-        let results = results.collect();
-        let single = || pieces().filter(|(_, gathered)| !**gathered).map(|(piece, _)| piece);
-        sources.extend(lend(&owner, single())?);
-        for piece in single() {
-            targets.push(piece.target(memory.get(piece.to.memory).ok_or(Error::Taken)?)?);
+        let groups = || self.pieces.chunk_by(|one, next| one.to.memory == next.to.memory);
+        let is_gathered = |pieces: &&[Piece]| {
+            let shares = self.from == Place::Host && pieces.len() > 1;
+            shares || pieces.first().is_some_and(|piece| on_source.of(piece).is_some())
+        };
+        let single = || groups().filter(|pieces| !is_gathered(pieces)).flatten();
+        let mut sources = lend(&owner, single())?;
+        let whole = |piece: &Piece| memory.get(piece.to.memory).ok_or(Error::Taken);
+        let mut targets = single().map(|piece| piece.target(whole(piece)?)).collect::<Result<Vec<_>>>()?;
+        let (mut results, mut next) = (Vec::with_capacity(self.pieces.len()), 0);
+        for pieces in groups() {
+            let Some(first) = pieces.first().filter(|_| is_gathered(&pieces)) else {
+                results.extend((next..).zip(pieces).map(|(number, _)| (number, 0)));
+                next += pieces.len();
+                continue;
+            };
+            results.extend(pieces.iter().map(|piece| (sources.len(), piece.to.offset)));
+            targets.push(whole(first)?.clone());
+            sources.push(match on_source.of(first) {
+                Some(tensor) => tensor.clone(),
+                None => gather::gathered(&owner, pieces)?,
+            });
         }
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
