@@ -81,31 +81,34 @@ impl Group {
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
         }
-        let memory =
-            self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
         let groups = || self.pieces.chunk_by(|one, next| one.to.memory == next.to.memory);
         let is_gathered = |pieces: &&[Piece]| {
             let shares = self.from == Place::Host && pieces.len() > 1;
             shares || pieces.first().is_some_and(|piece| on_source.of(piece).is_some())
         };
-        let single = || groups().filter(|pieces| !is_gathered(pieces)).flatten();
-        let mut sources = lend(&owner, single())?;
-        let whole = |piece: &Piece| memory.get(piece.to.memory).ok_or(Error::Taken);
-        let mut targets = single().map(|piece| piece.target(whole(piece)?)).collect::<Result<Vec<_>>>()?;
-        let (mut results, mut next) = (Vec::with_capacity(self.pieces.len()), 0);
+        let mut sources = lend(&owner, groups().filter(|pieces| !is_gathered(pieces)).flatten())?;
+        let (mut targets, mut wholes) = (Vec::with_capacity(sources.len()), Vec::new());
+        let mut results = Vec::with_capacity(self.pieces.len());
+        let memory =
+            self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
         for pieces in groups() {
-            let Some(first) = pieces.first().filter(|_| is_gathered(&pieces)) else {
-                results.extend((next..).zip(pieces).map(|(number, _)| (number, 0)));
-                next += pieces.len();
+            let Some(first) = pieces.first() else { continue };
+            let to = memory.get(first.to.memory).ok_or(Error::Taken)?;
+            if !is_gathered(&pieces) {
+                results.extend((targets.len()..).zip(pieces).map(|(number, _)| (number, 0)));
+                for piece in pieces {
+                    targets.push(piece.target(to)?);
+                }
                 continue;
-            };
+            }
             results.extend(pieces.iter().map(|piece| (sources.len(), piece.to.offset)));
-            targets.push(whole(first)?.clone());
+            wholes.push(to.clone());
             sources.push(match on_source.of(first) {
                 Some(tensor) => tensor.clone(),
                 None => gather::gathered(&owner, pieces)?,
             });
         }
+        targets.append(&mut wholes);
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
         let mut options = CopyOptions::default().pinned_staging(how.pinned_staging).background(background);
