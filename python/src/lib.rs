@@ -6,6 +6,7 @@
 //! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
 //! | `leaf`, `dtype`, `place` | what is known of a leaf |
+//! | `misaligned` | leaves that are copied before anything else looks at them |
 //! | `plan` | which leaves share a chunk |
 //! | `pieces` | which leaves are copied as one |
 //! | `start`, `transfer` | from leaves to copies of the library |
@@ -27,6 +28,7 @@ mod gather;
 mod handle;
 mod into;
 mod leaf;
+mod misaligned;
 mod on_source;
 mod ours;
 mod pieces;
