@@ -140,7 +140,7 @@ pub enum Error {
     },
     /// The memory may change while it is read.
     #[error(
-        "the memory of the tensor is shared with another process, which may write to it at any time; copy it first, without a cast \
+        "the memory of the tensor is shared with others, which may write to it at any time, or lies in pieces; copy it first, without a cast \
          (start_copy, which copies it to the host as well)"
     )]
     SharedMemory,

@@ -13,8 +13,8 @@ use late_backend::LateConfig;
 use support::{Kernel, bytes_of, eventually, late, no_violations, on, with};
 use transship_core::backend::StreamPriority;
 use transship_core::{
-    BackgroundWork, CopyOptions, DType, Device, Error, MemoryKind, Stop, Stream, Tensor, TensorTree, Visitor,
-    runtime_stats, start_copy,
+    BackgroundWork, CopyOptions, Device, Error, Stop, Stream, Tensor, TensorTree, Visitor, runtime_stats,
+    start_copy,
 };
 
 const REQUESTS: usize = 2000;
@@ -242,21 +242,5 @@ fn a_stream_that_went_is_waited_for_as_long_as_it_works() {
     eventually("the stream goes, and what was handed to it does not", || late.streams_held() == before);
     assert_eq!(bytes_of(&kept), [8; 48]);
     eventually("the memory goes", || held(&device) < whole);
-    no_violations(&late);
-}
-
-/// What others read of it is what was written there.
-#[test]
-fn pinned_memory_to_fill_is_copied_as_it_was_filled() {
-    let (late, device) = late();
-    let bytes: Vec<u8> = (0..5000).map(|index| index as u8).collect();
-    // SAFETY: every byte is written below, before anything reads it.
-    let mut pinned = unsafe { Tensor::pinned_to_fill(&[5000], DType::U8, &device) }.unwrap();
-    assert_eq!(pinned.memory_kind().unwrap(), MemoryKind::Pinned);
-    pinned.as_mut_slice::<u8>().unwrap().copy_from_slice(&bytes);
-    let there = start_copy(pinned, &device, CopyOptions::default()).unwrap().wait().unwrap();
-    assert_eq!(bytes_of(&there), bytes);
-    drop(there);
-    eventually("the block comes back", || device.result_usage().in_use == 0);
     no_violations(&late);
 }

@@ -46,7 +46,9 @@ pub enum IpcError {
         limit: Duration,
     },
     /// An importer has as many trees and windows as it may have at a time.
-    #[error("the importer has {limit} trees and windows; wait until it lets go of a tree (Offer::wait_released), or drop a window")]
+    #[error(
+        "the importer has {limit} trees and windows; wait until it lets go of a tree (Offer::wait_released), or drop a window"
+    )]
     TooManyTrees {
         /// How many it may have.
         limit: usize,

@@ -129,8 +129,8 @@ def finish(device):
         torch.cuda.synchronize(device)
 
 
-def idle_share(events):
-    """The share of the time from the first kernel to the last one in which none ran; ``None`` without a GPU."""
+def of_kernels(events):
+    """The milliseconds of a step in which a kernel ran, and the share of the time from the first one to the last one in which none did; ``None`` without a GPU."""
     kernels = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") == "kernel")
     if not kernels:
         return None
@@ -138,7 +138,7 @@ def idle_share(events):
     for start, stop in kernels:
         busy += max(0.0, stop - max(start, end))
         end = max(end, stop)
-    return 1 - busy / (end - kernels[0][0])
+    return busy / 1e3 / PROFILED, 1 - busy / (end - kernels[0][0])
 
 
 def main():
@@ -157,9 +157,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.trace or pathlib.Path(folder, "trace.json")
         tracing.export_chrome_trace(str(file))
-        idle = idle_share(json.loads(file.read_text())["traceEvents"])
+        kernels = of_kernels(json.loads(file.read_text())["traceEvents"])
     name = "transship" if arguments.transship else ".to()"
-    said = "" if idle is None else f", no kernel ran for {idle:.1%} of the time"
+    said = "" if kernels is None else f"; kernels ran for {kernels[0]:.2f} ms of it, and none for {kernels[1]:.1%} of the time"
     print(f"{name}: {took * 1e3:.2f} ms a step, of that {waited * 1e3:.2f} ms until the next batch was there{said}")
 
 

@@ -81,6 +81,10 @@ impl<'py> Rules<'py> for Destinations<'py> {
             }
             _ => return Ok(kind.open(object)?.map_or(Found::Same, Found::Container)),
         };
+        if !found.leaf.is_aligned() {
+            let text = "a tensor whose address is no multiple of the size of its elements is not copied into";
+            return Err(PyValueError::new_err(text));
+        }
         self.found.push(found);
         Ok(Found::Leaf)
     }

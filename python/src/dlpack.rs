@@ -21,15 +21,17 @@ const IS_COPIED: u64 = 2;
 
 /// Describes an object that has `__dlpack__`. What comes with it keeps its memory. What lies on a device is in order of that device's default stream.
 pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
-    if let Some(read) = read_capsule(ask(object)?)? {
-        return Ok(read);
-    }
-    // Arrays of numpy may go backwards.
-    let numpy = object.py().import("sys")?.getattr("modules")?.get_item("numpy");
-    if let Ok(numpy) = numpy
+    let read = read_capsule(ask(object)?)?;
+    let is_as_it_is = |(_, leaf): &(_, Leaf)| leaf.is_aligned();
+    // Arrays of numpy may go backwards, and lie at any address.
+    if !read.as_ref().is_some_and(is_as_it_is)
+        && let Ok(numpy) = object.py().import("sys")?.getattr("modules")?.get_item("numpy")
         && object.is_instance(&numpy.getattr("ndarray")?)?
-        && let Some(read) = read_capsule(ask(&numpy.call_method1("ascontiguousarray", (object,))?)?)?
+        && let Some(copied) = read_capsule(ask(&numpy.call_method1("array", (object,))?)?)?
     {
+        return Ok(copied);
+    }
+    if let Some(read) = read {
         return Ok(read);
     }
     let text = "a tensor of an element type that is not known here, on a device that is not, or with negative strides";

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::leaf::{Leaf, Order};
+use crate::misaligned;
 use crate::place::Place;
 use crate::start::{self, Slot};
 use crate::torch::Torch;
@@ -86,8 +87,12 @@ pub fn slot<'py>(
     if Some(leaf.place) == target && !always {
         return Ok(Slot::There(tensor.unbind()));
     }
-    if leaf.order == Order::Strided && is_for_pytorch_to_gather(&leaf, target) {
-        let tensor = tensor.call_method0("detach")?.call_method0("contiguous")?;
+    let is_misaligned = leaf.place == Place::Host && !leaf.is_aligned();
+    if is_misaligned || leaf.order == Order::Strided && is_for_pytorch_to_gather(&leaf, target) {
+        let tensor = match is_misaligned {
+            true => misaligned::aligned(tensor.py(), torch, &leaf)?,
+            false => tensor.call_method0("detach")?.call_method0("contiguous")?,
+        };
         let leaf =
             torch.read(&tensor)?.ok_or_else(|| PyTypeError::new_err("a tensor without plain memory"))?;
         return Ok(Slot::Leaf(tensor.unbind(), leaf));
@@ -95,7 +100,7 @@ pub fn slot<'py>(
     Ok(Slot::Leaf(tensor.unbind(), leaf))
 }
 
-/// Whether PyTorch puts the elements in order first: those that lie across the boundaries of their size, that have more dimensions than
+/// Whether PyTorch puts the elements in order first: those of a device that lie across the boundaries of their size, that have more dimensions than
 /// kernels have, or that go to another device: the library gathers into memory of the host, and of the device that they are on.
 fn is_for_pytorch_to_gather(leaf: &Leaf, target: Option<Place>) -> bool {
     let size = leaf.type_of_elements().bytes() as u64;

@@ -73,6 +73,11 @@ impl Leaf {
         Some(Self { address, place, element, numbers, bytes, order })
     }
 
+    /// Whether the first element lies where the processor wants such elements.
+    pub fn is_aligned(&self) -> bool {
+        self.bytes == 0 || self.address.is_multiple_of(self.type_of_elements().bytes().min(8) as u64)
+    }
+
     pub fn shape(&self) -> &[i64] {
         &self.numbers[..self.numbers.len() / 2]
     }

@@ -6,12 +6,13 @@
 //! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
 //! | `leaf`, `dtype`, `place` | what is known of a leaf |
+//! | `misaligned` | leaves that are copied before anything else looks at them |
 //! | `plan` | which leaves share a chunk |
 //! | `pieces` | which leaves are copied as one |
 //! | `start`, `transfer` | from leaves to copies of the library |
 //! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
 //! | `into`, `destinations` | copies into memory of the program |
-//! | `gather`, `on_source` | many small leaves of the host, or of a device, become one tensor |
+//! | `gather`, `on_source` | the leaves of a chunk become one tensor, on the host or on the device that they are on |
 //! | `progress`, `handle` | copies that run |
 //! | `slots` | memory that worker processes of loaders fill |
 //! | `released` | objects that were let go of without the GIL |
@@ -27,6 +28,7 @@ mod gather;
 mod handle;
 mod into;
 mod leaf;
+mod misaligned;
 mod on_source;
 mod ours;
 mod pieces;

@@ -1,11 +1,14 @@
-//! Many small leaves of a device, gathered there before they go to another one: a copy between devices for each of them takes ten times as long.
+//! Many small leaves of a device, gathered there before they go to another one whose kernels do not read them (PyTorch's expandable segments, its memory of
+//! `cudaMallocAsync`): a copy between devices for each of them takes ten times as long.
 
 use transship::{
-    BackgroundWork, CopyOptions, DType, MemoryKind, RawMemory, Result, SharedOwner, Stream, Tensor,
+    BackgroundWork, CopyOptions, DType, Layout, MemoryKind, RawMemory, Result, SharedOwner, Stream, Tensor,
     start_copy_into,
 };
 
 use crate::pieces::Piece;
+use crate::place::Place;
+use crate::plan::Size;
 use crate::transfer::{Beside, Memory, Running, lend};
 
 /// Leaves that were gathered.
@@ -15,6 +18,19 @@ pub struct OnSource {
     pub copy: Option<Running>,
     /// What was gathered for a chunk, to be copied into it behind that, and the number of the chunk.
     pub tensors: Vec<(usize, Tensor)>,
+}
+
+/// Whether leaves on `from` that lie as this one are gathered there before they go to `to`.
+pub fn gathers(leaf: &Size, from: Place, to: Place) -> bool {
+    let is_read = || -> Result<bool> {
+        let memory = RawMemory::new(leaf.address, leaf.bytes, MemoryKind::Device);
+        let owner = SharedOwner::new((), &from.device()?);
+        // SAFETY: the leaf is alive, and nothing reads it through this tensor.
+        let tensor = unsafe { owner.tensor(memory, Layout::contiguous(DType::U8, &[leaf.bytes])?) }?;
+        tensor.is_read_by_kernels_of(&to.device()?)
+    };
+    // Where it cannot be asked, the copy says why.
+    is_read().is_ok_and(|is_read| !is_read)
 }
 
 impl OnSource {
@@ -34,9 +50,9 @@ impl OnSource {
         }
     }
 
-    /// Whether the leaf was.
-    pub fn has(&self, piece: &Piece) -> bool {
-        self.tensors.iter().any(|(number, _)| *number == piece.to.memory)
+    /// What the leaf is a part of, if it was.
+    pub fn of(&self, piece: &Piece) -> Option<&Tensor> {
+        self.tensors.iter().find(|(number, _)| *number == piece.to.memory).map(|(_, tensor)| tensor)
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Size {
 pub struct Plan {
     pub places: Vec<Option<(u32, usize)>>,
     pub chunks: Vec<usize>,
-    /// The leaves in the order in which they are copied.
+    /// The leaves in the order in which they are copied: those of a chunk by their offsets, then the others.
     pub order: Vec<usize>,
 }
 
@@ -52,14 +52,17 @@ pub fn pack(leaves: &[Size], packing: Packing) -> Plan {
         return plan;
     }
     let mut chunk = None;
+    plan.order.clear();
     let is_there = leaves.iter().fold(0, |sizes, leaf| sizes | leaf.element);
     for bucket in [16, 8, 4, 2, 1].into_iter().filter(|bucket| is_there & bucket != 0) {
         for (number, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.element == bucket) {
             if is_packable(leaf) {
                 plan.places[number] = Some(plan.place(leaf, packing, &mut chunk));
+                plan.order.push(number);
             }
         }
     }
+    plan.order.extend((0..leaves.len()).filter(|number| plan.places[*number].is_none()));
     plan
 }
 

@@ -11,6 +11,7 @@ use transship::{MemoryKind, Stream};
 
 use crate::errors;
 use crate::leaf::{Leaf, Order};
+use crate::on_source;
 use crate::pieces::{Piece, To};
 use crate::place::Place;
 use crate::plan::{self, LARGEST_PACKED, Packing, Size};
@@ -34,8 +35,8 @@ impl Request {
         self.target == Place::Host && from != Place::Host && self.how.pinned_staging
     }
 
-    /// Whether leaves from there are gathered where they are: copies between devices are few then.
-    fn gathers_on(self, from: Place) -> bool {
+    /// Whether leaves from there go from one device to another.
+    fn goes_between(self, from: Place) -> bool {
         from != Place::Host && self.target != Place::Host && from != self.target
     }
 }
@@ -147,6 +148,8 @@ impl Planned {
             Place::Host => plan::pack(&sizes, request.packing),
             _ => plan::pack_by_address(&sizes, request.packing),
         };
+        let first = plan.order.first().filter(|_| !plan.chunks.is_empty() && request.goes_between(from));
+        let gathers = first.is_some_and(|first| on_source::gathers(&sizes[*first], from, request.target));
         let mut planned = Self {
             places: Vec::with_capacity(leaves.len()),
             memory: Vec::new(),
@@ -158,9 +161,7 @@ impl Planned {
             let allocate = |place| torch.map(|torch| torch.allocate(py, bytes, place, pinned)).transpose();
             let mut memory = Allocated::new(torch.zip(allocate(request.target)?), bytes)?;
             // Without room there the leaves go one by one.
-            if request.gathers_on(from)
-                && let Ok(beside) = allocate(from)
-            {
+            if gathers && let Ok(beside) = allocate(from) {
                 memory.beside = Allocated::new(torch.zip(beside), bytes)?.object;
             }
             planned.memory.push(memory);
@@ -206,7 +207,6 @@ impl Planned {
         }
         let group = Group { from, pieces, sources: Held::new(sources), memory, stream, behind };
         let launched = py.detach(|| group.start(request.target, request.how));
-        // What was gathered is not used any more.
         released::drain(py);
         let Launched { running, before, results } = launched.map_err(|error| errors::of(py, &error))?;
         if request.own_memory {

@@ -7,7 +7,7 @@ use transship::{
     SharedOwner, Stream, Tensor, start_copy_into,
 };
 
-use crate::gather::Blocks;
+use crate::gather;
 use crate::leaf::Leaf;
 use crate::on_source::OnSource;
 use crate::pieces::Piece;
@@ -81,34 +81,34 @@ impl Group {
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
         }
-        let gathers = self.from == Place::Host && how.pinned_staging;
-        let blocks = if gathers { Blocks::of(&self.pieces, &self.memory, &device) } else { Blocks::none() };
+        let groups = || self.pieces.chunk_by(|one, next| one.to.memory == next.to.memory);
+        let is_gathered = |pieces: &&[Piece]| {
+            let shares = self.from == Place::Host && pieces.len() > 1;
+            shares || pieces.first().is_some_and(|piece| on_source.of(piece).is_some())
+        };
+        let mut sources = lend(&owner, groups().filter(|pieces| !is_gathered(pieces)).flatten())?;
+        let (mut targets, mut wholes) = (Vec::with_capacity(sources.len()), Vec::new());
+        let mut results = Vec::with_capacity(self.pieces.len());
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
-        let is_gathered: Vec<bool> =
-            self.pieces.iter().map(|piece| on_source.has(piece) || blocks.add(piece)).collect();
-        let (mut sources, mut targets) = (Vec::new(), Vec::new());
-        let mut of_memory = vec![0; memory.len()];
-        for (number, block) in blocks.into_tensors().chain(on_source.tensors) {
-            of_memory[number] = sources.len();
-            sources.push(block);
-            targets.push(memory.get(number).ok_or(Error::Taken)?.clone());
-        }
-        let pieces = || self.pieces.iter().zip(&is_gathered);
-        let mut next = sources.len();
-        let results = pieces().map(|(piece, is_gathered)| match is_gathered {
-            true => (of_memory[piece.to.memory], piece.to.offset),
-            false => {
-                next += 1;
-                (next - 1, 0)
+        for pieces in groups() {
+            let Some(first) = pieces.first() else { continue };
+            let to = memory.get(first.to.memory).ok_or(Error::Taken)?;
+            if !is_gathered(&pieces) {
+                results.extend((targets.len()..).zip(pieces).map(|(number, _)| (number, 0)));
+                for piece in pieces {
+                    targets.push(piece.target(to)?);
+                }
+                continue;
             }
-        });
-        let results = results.collect();
-        let single = || pieces().filter(|(_, gathered)| !**gathered).map(|(piece, _)| piece);
-        sources.extend(lend(&owner, single())?);
-        for piece in single() {
-            targets.push(piece.target(memory.get(piece.to.memory).ok_or(Error::Taken)?)?);
+            results.extend(pieces.iter().map(|piece| (sources.len(), piece.to.offset)));
+            wholes.push(to.clone());
+            sources.push(match on_source.of(first) {
+                Some(tensor) => tensor.clone(),
+                None => gather::gathered(&owner, pieces)?,
+            });
         }
+        targets.append(&mut wholes);
         drop((owner, memory));
         let background = if how.background { BackgroundWork::Auto } else { BackgroundWork::Never };
         let mut options = CopyOptions::default().pinned_staging(how.pinned_staging).background(background);

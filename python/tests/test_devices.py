@@ -118,6 +118,15 @@ def test_ways_to_copy(pinned, background):
     assert_arrays(transship.start_copy(up, "cpu", like="numpy", **options).get(), arrays)
 
 
+# Deliberate bug: `start` in `transfer.rs` gives `Busy` back.
+def test_a_full_line_is_waited_for_and_is_no_error():
+    """Without the background the caller's thread carries copies out, until no pinned memory is left for them."""
+    arrays = [np.full(1 << 20, number, np.uint8) for number in range(60)]
+    handles = [transship.start_copy([array] * 3, DEVICES[0], like="dlpack", background=False) for array in arrays for _ in range(4)]
+    for number, handle in enumerate(handles):
+        assert all(result.tobytes() == arrays[number // 4].tobytes() for result in down(handle.get()))
+
+
 def test_awaiting():
     async def main():
         handles = [transship.start_copy([np.full(n, 2.0)] * 2, DEVICES[0], like="dlpack") for n in (1, 1000, 1 << 20)]

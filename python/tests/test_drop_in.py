@@ -139,15 +139,6 @@ def test_many_small_tensors(count, largest):
         assert_same(result, tensor)
 
 
-def test_small_inputs_that_were_gathered_are_let_go_of_at_once():
-    tensors = [torch.ones(3) for _ in range(20)]
-    gone = weakref.ref(tensors[0])
-    handle = copy_all(tensors)
-    del tensors
-    assert gone() is None
-    assert handle.get()[19].tolist() == [1, 1, 1]
-
-
 # Deliberate bug: `place` in `plan.rs` compares with `packing.max_chunk * 2`.
 @pytest.mark.parametrize(("largest", "chunks"), [(-1, 6), (0, 6), (100, 6), (256, 3), (1 << 20, 1)])
 def test_chunks_have_a_largest_size(largest, chunks):

@@ -386,7 +386,8 @@ def test_cancelled_copies_say_so():
 def test_progress_and_report():
     handle = transship.start_copy([torch.ones(5), torch.ones(6)], "cpu", copy=True)
     arrived, total = handle.progress()
-    assert 0 <= arrived <= total == 44
+    # Two leaves of 20 and 24 bytes, and what is between them.
+    assert 0 <= arrived <= total == 56
     assert "CopyReport" in handle.report()[0]
 
 

@@ -82,20 +82,6 @@ impl Tensor {
         Self::pinned(Layout::contiguous(dtype, shape)?, device, clear)
     }
 
-    /// As [`empty_pinned`](Self::empty_pinned), for memory that is about to be written: on devices its bytes are those of whoever had the block before,
-    /// and nothing is spent on zeros.
-    ///
-    /// # Safety
-    ///
-    /// All elements are written before anything but a copy reads them.
-    ///
-    /// # Errors
-    ///
-    /// As [`empty_pinned`](Self::empty_pinned).
-    pub unsafe fn pinned_to_fill(shape: &[usize], dtype: DType, device: &Device) -> Result<Self> {
-        Self::pinned(Layout::contiguous(dtype, shape)?, device, |_, _| {})
-    }
-
     /// A tensor over memory that somebody else allocated, without a copy. `owner` is dropped when nothing uses the memory
     /// any more; it should hold no [`Device`], which would wait for its own end.
     ///

@@ -20,7 +20,7 @@ pub struct Layout {
     pub(crate) dtype: DType,
     pub(crate) shape: SmallVec<[usize; 4]>,
     /// `None`: contiguous. Else as long as `shape`.
-    strides: Option<Box<[usize]>>,
+    pub(crate) strides: Option<Box<[usize]>>,
     /// Kept instead of the number of elements: every copy asks for it.
     pub(crate) bytes: usize,
 }

@@ -4,6 +4,7 @@ pub(crate) mod allocate;
 pub(crate) mod bulk_arc;
 pub(crate) mod for_backends;
 pub(crate) mod from_host;
+pub(crate) mod gather_list;
 pub(crate) mod host_access;
 pub(crate) mod into_vec;
 pub(crate) mod layout;

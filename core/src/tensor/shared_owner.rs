@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use crate::alignment::Alignment;
 use crate::backend::host::foreign_memory::{ForeignMemory, host_range};
-use crate::backend::{RawMemory, Ticket};
+use crate::backend::{Buffer, RawMemory, Ticket};
 use crate::device::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::tensor::allocate;
+use crate::tensor::gather_list::GatherList;
 use crate::tensor::layout::Layout;
 use crate::tensor::lent_together::{Together, lent_across, lent_together};
 use crate::tensor::memory::Owner;
@@ -175,12 +177,36 @@ impl SharedOwner {
     ///
     /// As [`tensor_over_shared`](Self::tensor_over_shared).
     pub unsafe fn shared_memory(&self, memory: RawMemory) -> Result<SharedMemory> {
-        if !self.device.is_host() {
-            let what = "take memory that others write; take that of the host";
-            return Err(Error::Unsupported { device: self.device.id(), what });
-        }
+        self.check_host("take memory that others write; take that of the host")?;
         // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
         Ok(SharedMemory(unsafe { self.lend(memory, Lent::ToCopy) }?))
+    }
+
+    /// A tensor of bytes out of many pieces of memory of the host, each with its offset there, in rising order: copies put them side by side, and it costs
+    /// less than a tensor for each. What lies between two pieces is left out: a copy leaves any bytes there. Only copies read it: all that would read it
+    /// in place, and casts, are [`Error::SharedMemory`].
+    ///
+    /// # Safety
+    ///
+    /// As [`tensor_over_shared`](Self::tensor_over_shared), for each piece; their kind does not matter. Others may write them.
+    ///
+    /// # Errors
+    ///
+    /// As [`tensor_over_shared`](Self::tensor_over_shared); [`Error::InvalidMemory`] for a piece that begins before the end of the one before it.
+    pub unsafe fn gathered(&self, pieces: impl IntoIterator<Item = (RawMemory, usize)>) -> Result<Tensor> {
+        self.check_host("gather pieces of its memory into one tensor; take tensors")?;
+        // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
+        let list = unsafe { GatherList::new(pieces, self.owner.clone()) }?;
+        let layout = Layout::contiguous(DType::U8, &[list.bytes()])?;
+        let buffer: Box<dyn Buffer> = Box::new(list);
+        Tensor::from_storage(Storage::lent_to(Lent::ToCopy, buffer, None, self.filled.clone()), 0, layout)
+    }
+
+    fn check_host(&self, what: &'static str) -> Result<()> {
+        match self.device.is_host() {
+            true => Ok(()),
+            false => Err(Error::Unsupported { device: self.device.id(), what }),
+        }
     }
 
     /// A tensor over each piece, in their order.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::alignment::Alignment;
 use crate::backend::MemoryKind;
+use crate::device::device::Device;
 use crate::device_id::DeviceId;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -196,6 +197,21 @@ impl Tensor {
             (Ok(own), Ok(other)) => own.identity() == other.identity(),
             _ => false,
         }
+    }
+
+    /// Whether kernels of `device` read its memory, which lies on another device: many small tensors of such memory are copied there by one launch, and
+    /// each of any other by the driver. Memory that the program has lent is asked for at the driver, at the latest. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Taken`] while a copy has taken the tensor.
+    pub fn is_read_by_kernels_of(&self, device: &Device) -> Result<bool> {
+        let (storage, reader) = (self.storage()?, device.backend());
+        Ok(storage.device().is_some_and(|source| {
+            reader.limits().gathers()
+                && reader.reaches(&**source.backend())
+                && (!storage.is_lent() || source.same_as(device) || reader.kernels_reach(storage.buffer()))
+        }))
     }
 
     /// The size of the whole storage that the tensor keeps alive; 0 while a copy has taken it.

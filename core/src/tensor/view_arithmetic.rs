@@ -44,6 +44,14 @@ impl Layout {
             });
         }
         let mut shape = self.shape.clone();
+        if dim == 0 && step == 1 && self.is_contiguous() {
+            // Rows of it lie side by side as well.
+            let row = self.bytes.checked_div(limit).unwrap_or(0);
+            shape[0] = range.len();
+            let bytes = row * range.len();
+            let layout = Self { dtype: self.dtype, shape, strides: None, bytes };
+            return Ok((layout, if bytes == 0 { 0 } else { row * range.start }));
+        }
         let mut strides = self.strides().0;
         let first = strides[dim];
         shape[dim] = range.len().div_ceil(step);

@@ -14,6 +14,7 @@ use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
 use crate::staging::pool::StagingPool;
+use crate::tensor::gather_list::GatherList;
 use crate::tensor::non_temporal::HostCopy;
 use crate::tensor::strided_copy::{gather, scatter};
 use crate::transfer::block_layout::{BlockLayout, Place};
@@ -213,7 +214,10 @@ unsafe fn read(
     writer: &HostCopy,
     scratch: &mut Option<CastScratch>,
 ) -> Result<()> {
-    let Some(first) = leaf.host_pointer() else { return Err(Error::NotReady) };
+    let Some(first) = leaf.host_pointer() else {
+        // SAFETY: passed on.
+        return unsafe { read_listed(leaf, piece, to, writer) };
+    };
     match &leaf.special {
         // SAFETY: the piece lies within the leaf (`OpenChunk::piece`), and the leaf within its storage (`Scan::recognizes`,
         // `Scan::look_at`), which the job holds. No copy writes there any more (`order_behind_predecessors`). The caller promises
@@ -223,6 +227,29 @@ unsafe fn read(
             // SAFETY: as for `writer.copy`.
             unsafe { read_special(special, narrow, first, piece, to, writer, scratch) }
         }
+    }
+    Ok(())
+}
+
+/// As [`read`], for a leaf that lies nowhere as a whole.
+///
+/// # Safety
+///
+/// As [`read`].
+#[inline(never)]
+unsafe fn read_listed(leaf: &Leaf, piece: &Piece, to: NonNull<u8>, writer: &HostCopy) -> Result<()> {
+    let list = GatherList::of(leaf.storage.buffer()).ok_or(Error::NotReady)?;
+    let Some(Special { elements, .. }) = leaf.special.as_deref() else {
+        // SAFETY: the caller's promise. No copy writes what was lent to be copied.
+        unsafe { list.copy(leaf.offset + piece.leaf_offset, to.as_ptr(), piece.bytes, writer) };
+        return Ok(());
+    };
+    // It is not cast (`Scan::look_at`).
+    let mut done = 0;
+    for (offset, bytes) in elements.runs.places(piece.leaf_offset..piece.leaf_offset + piece.bytes) {
+        // SAFETY: as above; the runs of the piece have as many bytes together.
+        unsafe { list.copy(leaf.offset + offset, to.as_ptr().add(done), bytes, writer) };
+        done += bytes;
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ class Handle:
         return self._h.cancel()
 
     def progress(self) -> tuple[int, int] | None:
-        """Bytes that have arrived, and of all; ``None`` once the copy is over, and while a thread waits for it."""
+        """Bytes that have arrived, and of all, with what lies between packed leaves; ``None`` once the copy is over, and while a thread waits for it."""
         return self._h.progress()
 
     def report(self) -> list[str] | None:

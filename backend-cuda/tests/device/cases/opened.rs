@@ -84,12 +84,14 @@ fn content(number: usize) -> Vec<u8> {
     (0..BYTES).map(|index| ((index + number * 7) % 251) as u8).collect()
 }
 
-/// Copies tensors of [`content`] to another device, and compares.
+/// Copies tensors of [`content`] to another device, and compares. Kernels read them if it was said that they do. Mutant: it is said of all.
 fn copy(tensors: Vec<Tensor>, to: &Device) -> Result<CopyReport, Box<dyn std::error::Error>> {
+    let is_read = tensors.first().map(|tensor| tensor.is_read_by_kernels_of(to)).transpose()?;
     let (there, report) = start_copy(tensors, to, CopyOptions::default())?.wait_with_report()?;
     for (number, tensor) in there.into_iter().enumerate() {
         assert_eq!(bytes(down(tensor)), [content(number)], "{number}");
     }
+    assert_eq!(is_read, Some(report.gathered >= TENSORS as u64), "{report}");
     Ok(report)
 }
 
