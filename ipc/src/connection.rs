@@ -47,8 +47,8 @@ impl Connection {
         Ok(Offer::new(&self.ledger, self.ledger.lend(packed)?))
     }
 
-    /// Memory of `device` for a tree that looks like `tree`, which the importer writes again and again: a window, in the word of MPI. No byte of `tree` is copied. What
-    /// shares memory in `tree` shares it in the window, and must in what is written there.
+    /// Memory of `device` for a tree that looks like `tree`, which the importer writes again and again: a window, in the word of MPI. No byte of `tree` is copied. Tensors
+    /// over the same piece of memory share it in the window, and must in what is written there. Windows are written until this is dropped.
     ///
     /// ```
     /// use std::{thread, time::Duration};

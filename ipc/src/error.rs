@@ -47,15 +47,15 @@ pub enum IpcError {
     },
     /// An importer has as many trees and windows as it may have at a time.
     #[error(
-        "the importer has {limit} trees and windows; wait until it lets go of a tree (Offer::wait_released), or drop a window"
+        "the importer has {limit} trees and windows; wait until it lets go of a tree (Offer::wait_released), or drop a window, which has gone once it has listened"
     )]
     TooManyTrees {
         /// How many it may have.
         limit: usize,
     },
-    /// The importer has given a window back: it could not map it, or has broken with it.
+    /// The importer has given a window back: it takes no more turns, or could not map it.
     #[error(
-        "the importer has given the window back, which it could not map; open one on the device that it is connected with"
+        "the importer has given the window back: it takes no more, or could not map it; a window on a device must be on that which the importer is connected with"
     )]
     WindowClosed,
     /// The tensors of a tree lie on several devices.

@@ -19,7 +19,7 @@ use crate::listener::connect_to;
 use crate::loan::Loan;
 use crate::mapped_piece::MappedPieces;
 use crate::pools::{Imported as Pools, uuid as uuid_of};
-use crate::socket::hear_all_now;
+use crate::socket::{Sent, hear_all_now, no_room_for_descriptors};
 use crate::turn::{PeerWindow, Turn};
 use crate::turns::Turns;
 use crate::wire::{MOST_SLOTS, Message};
@@ -130,14 +130,22 @@ impl Importer {
         self.pieces.close();
         let _ = shutdown(&*self.socket, Shutdown::Read);
         while let Ok(Some((message, _))) = hear_all_now(&self.socket) {
-            if let Message::Offer { ticket, .. }
+            self.give_back(message);
+        }
+    }
+
+    /// What cannot be taken. Gives the error of a descriptor that was lost.
+    fn give_back(&self, message: Message) -> IpcError {
+        match message {
+            Message::Offer { ticket, .. }
             | Message::OfferInPool { ticket, .. }
             | Message::Window { ticket, .. }
-            | Message::WindowInPool { ticket, .. } = message
-            {
-                drop(Loan::new(&self.socket, ticket));
-            }
+            | Message::WindowInPool { ticket, .. } => drop(Loan::new(&self.socket, ticket)),
+            // No tree in a pool that has gone can be taken.
+            Message::Pool { .. } => return IpcError::PeerGone,
+            _ => {}
         }
+        no_room_for_descriptors()
     }
 
     /// Takes in the next message, `None` if there is none yet.
@@ -147,7 +155,9 @@ impl Importer {
         }
         let heard = match hear_all_now(&self.socket) {
             Ok(None) => return Ok(None),
-            Ok(Some((message, memory))) => self.take_in(message, memory),
+            Ok(Some((message, Sent::Descriptor(memory)))) => self.take_in(message, Some(memory)),
+            Ok(Some((message, Sent::Nothing))) => self.take_in(message, None),
+            Ok(Some((message, Sent::Lost))) => Err(self.give_back(message)),
             Err(error) => Err(error),
         };
         if matches!(heard, Ok(Heard::Over) | Err(IpcError::PeerGone | IpcError::Protocol { .. })) {

@@ -135,7 +135,13 @@ impl Ledger {
         let (mut trees, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         if let Some(lent) = trees.lent.get_mut(&ticket) {
             if waited.timed_out() {
-                return Err(IpcError::NotInTime { what: "the importer did not write the window", limit });
+                let what = match lent.turn {
+                    Some(Turn::Taken) => {
+                        "what was in the window before is still used here, so it was not written"
+                    }
+                    _ => "the importer did not write the window",
+                };
+                return Err(IpcError::NotInTime { what, limit });
             }
             lent.turn = Some(Turn::Taken);
             return Ok(());

@@ -75,6 +75,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Windows
+//!
+//! [`Connection::open_window`] is memory of this process that the other one writes, again and again: weights that a trainer sends to where they are used, by one copy.
+//!
 //! # Ends
 //!
 //! The connection is the lease of a ring. Where a loader exits, dies or breaks the rules, its numbers are given to others, each batch comes once and in order,

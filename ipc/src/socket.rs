@@ -8,8 +8,8 @@ use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recv, recvmsg, send, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
 };
 use rustix::process::geteuid;
 
@@ -73,28 +73,44 @@ fn hear_with(socket: impl AsFd, flags: RecvFlags) -> Result<Option<Message>, Ipc
     }
 }
 
+/// What came with a message.
+pub(crate) enum Sent {
+    Nothing,
+    Descriptor(OwnedFd),
+    /// A descriptor that this process had no room for.
+    Lost,
+}
+
 /// The next message and the one descriptor that comes with it, waiting for them.
 pub(crate) fn hear_with_descriptor(socket: impl AsFd) -> Result<(Message, OwnedFd), IpcError> {
     match receive(socket, RecvFlags::empty())? {
-        Some((message, Some(descriptor))) => Ok((message, descriptor)),
-        Some(_) => Err(broken("the ring comes with no descriptor")),
+        Some((message, Sent::Descriptor(descriptor))) => Ok((message, descriptor)),
+        Some((_, Sent::Nothing)) => Err(broken("the ring comes with no descriptor")),
+        Some((_, Sent::Lost)) => Err(no_room_for_descriptors()),
         None => Err(IpcError::PeerGone),
     }
 }
 
-/// The next message, with a descriptor if one comes with it; `None` if there is none yet.
-pub(crate) fn hear_all_now(socket: impl AsFd) -> Result<Option<(Message, Option<OwnedFd>)>, IpcError> {
+/// The next message, with what came with it; `None` if there is none yet.
+pub(crate) fn hear_all_now(socket: impl AsFd) -> Result<Option<(Message, Sent)>, IpcError> {
     receive(socket, RecvFlags::DONTWAIT)
 }
 
-fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Option<(Message, Option<OwnedFd>)>, IpcError> {
+/// The process has as many descriptors as it may have.
+pub(crate) fn no_room_for_descriptors() -> IpcError {
+    IpcError::System { what: "receiving shared memory", error: Errno::MFILE.into() }
+}
+
+fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Option<(Message, Sent)>, IpcError> {
     let (mut bytes, mut space) = ([0; BYTES], [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))]);
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
-    let length = loop {
+    let (length, is_cut) = loop {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         match recvmsg(&socket, &mut parts, &mut control, flags) {
-            Ok(received) if received.bytes > 0 => break received.bytes,
+            Ok(received) if received.bytes > 0 => {
+                break (received.bytes, received.flags.contains(ReturnFlags::CTRUNC));
+            }
             // A reset is said once, before what is still in the queue.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(Errno::AGAIN) => return Ok(None),
@@ -108,9 +124,13 @@ fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Option<(Message, Optio
         }
     }
     let message = Message::from_bytes(&bytes, length)?;
-    let descriptor = descriptors.pop();
+    let sent = match descriptors.pop() {
+        Some(descriptor) => Sent::Descriptor(descriptor),
+        None if is_cut => Sent::Lost,
+        None => Sent::Nothing,
+    };
     match descriptors.is_empty() {
-        true => Ok(Some((message, descriptor))),
+        true => Ok(Some((message, sent))),
         false => Err(broken("a message comes with several descriptors")),
     }
 }

@@ -60,7 +60,7 @@ impl Turn {
         unsafe { copy_tensors(tensors, &owner, self.window.memory) }
     }
 
-    /// Hands the window over to the other process, as it is.
+    /// Hands the window over to the other process, with what is in it: what was put there, or what was there before. `Ok` does not say that anybody reads it.
     ///
     /// # Errors
     ///

@@ -55,13 +55,12 @@ impl Window {
     }
 
     /// What the importer has written, waiting for it for at most `limit`: tensors over the window. The importer writes there again once they and what this returns are dropped,
-    /// and no copy and no stream uses them any more.
+    /// and no copy and no stream uses them any more. A copy that is done keeps them as long as its handle was not waited for.
     ///
     /// # Errors
     ///
     /// [`IpcError::NotInTime`], also if the tensors of the time before are still used; [`IpcError::PeerGone`], in the middle of a write as well, but not for what
-    /// was finished before;
-    /// [`IpcError::WindowClosed`]; [`IpcError::Tensors`].
+    /// was finished before; [`IpcError::WindowClosed`]; [`IpcError::Tensors`].
     pub fn written_within(&self, limit: Duration) -> Result<Imported, IpcError> {
         let Shared { ledger, ticket, manifest, packed } = &*self.shared;
         ledger.take_written(*ticket, limit)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::net::{SendFlags, send};
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, Resource, Rlimit, WaitOptions, getrlimit, setrlimit, waitpid};
 use transship_core::{CopyOptions, Device, Error, Tensor, start_copy};
 use transship_ipc::{Connection, Exporter, Importer, IpcError, Window};
 
@@ -35,6 +35,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("memory_of_a_window_is_not_used_again", memory_of_a_window_is_not_used_again),
         case("writers_that_are_killed_leave_what_they_wrote", || killed_writers(&Device::host(), spawn)),
         case("a_writer_outlives_the_process_of_its_window", a_writer_outlives_its_window),
+        case("a_writer_without_descriptors_goes_on", a_writer_without_descriptors_goes_on),
         case("who_breaks_the_rules_of_windows_is_sent_away", importers_that_break_the_rules),
         case("a_writer_believes_no_exporter", a_writer_believes_no_exporter),
         cuda_case("cuda_windows_are_written_by_another_process", |device| {
@@ -335,6 +336,26 @@ fn a_writer_outlives_its_window() {
     assert!(importer.next_turn_within(LONG).unwrap().is_none());
     drop(importer);
     let _ = turn.finish();
+}
+
+/// Deliberate bug: who has no descriptors left takes the other process for one that breaks the rules.
+fn a_writer_without_descriptors_goes_on() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    let lost = connection.open_window(&like(0), devices()[0]).unwrap();
+    let offer = connection.export(&batch(1)).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
+    let errors = [importer.next_turn_within(LONG).err(), importer.next_within(LONG).err()];
+    setrlimit(Resource::Nofile, before).unwrap();
+    for error in errors {
+        assert!(matches!(error, Some(IpcError::System { .. })), "{error:?}");
+    }
+    offer.wait_released(LONG).unwrap();
+    assert!(matches!(lost.written_within(LONG), Err(IpcError::WindowClosed)));
+    let window = connection.open_window(&like(2), devices()[0]).unwrap();
+    write(&mut importer, &batch(2));
+    compare(read(&window, 2).unwrap(), 2);
 }
 
 /// Says that what it has not got is written.
