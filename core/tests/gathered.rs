@@ -37,9 +37,13 @@ fn gathered(pieces: &Arc<Vec<(usize, Vec<u8>)>>) -> Result<Tensor> {
     unsafe { owner.gathered(pieces.iter().map(|(offset, bytes)| (memory(bytes), *offset))) }
 }
 
+/// Deliberate bug: what lies between pieces is not written.
 fn assert_copied(copy: &[u8], pieces: &[(usize, Vec<u8>)]) {
+    let mut end = 0;
     for (offset, bytes) in pieces {
+        assert!(copy[end..*offset].iter().all(|byte| *byte == 0), "in front of {offset}");
         assert!(copy[*offset..][..bytes.len()] == bytes[..], "at {offset}");
+        end = offset + bytes.len();
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::tensor::memory::Owner;
 use crate::tensor::non_temporal::HostCopy;
 
-/// Memory that lies nowhere as a whole: the host has no pointer to it. What is between two pieces is no memory, and is left out.
+/// Memory that lies nowhere as a whole: the host has no pointer to it. What is between two pieces is no memory, and reads as zeros.
 pub(crate) struct GatherList {
     pieces: Vec<Piece>,
     bytes: usize,
@@ -54,7 +54,7 @@ impl GatherList {
         (buffer as &dyn Any).downcast_ref()
     }
 
-    /// Copies `bytes` bytes from `skip` on.
+    /// Copies `bytes` bytes from `skip` on: a copy may lie in memory that nobody has written before, so all of it is.
     ///
     /// # Safety
     ///
@@ -62,14 +62,20 @@ impl GatherList {
     pub(crate) unsafe fn copy(&self, skip: usize, to: *mut u8, bytes: usize, writer: &HostCopy) {
         let end = skip.saturating_add(bytes);
         let first = self.pieces.partition_point(|piece| piece.to + piece.bytes <= skip);
+        let mut done = skip;
         for piece in self.pieces.iter().skip(first).take_while(|piece| piece.to < end) {
             let (begin, until) = (piece.to.max(skip), (piece.to + piece.bytes).min(end));
-            // SAFETY: `begin` and `until` lie within the piece, which is valid for reads (`new`), and within what the caller has promised.
+            // SAFETY: `begin` and `until` lie within the piece, which is valid for reads (`new`), and within what the caller has promised; `done` does not lie behind
+            // `begin`, since pieces are in order.
             unsafe {
+                to.add(done - skip).write_bytes(0, begin - done);
                 let from = piece.from.as_ptr().add(begin - piece.to);
                 writer.copy(from, to.add(begin - skip), until - begin);
             }
+            done = until;
         }
+        // SAFETY: within what the caller has promised.
+        unsafe { to.add(done - skip).write_bytes(0, end - done) };
     }
 }
 

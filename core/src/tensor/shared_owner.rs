@@ -183,7 +183,7 @@ impl SharedOwner {
     }
 
     /// A tensor of bytes out of many pieces of memory of the host, each with its offset there, in rising order: copies put them side by side, and it costs
-    /// less than a tensor for each. What lies between two pieces is left out: a copy leaves any bytes there. Only copies read it: all that would read it
+    /// less than a tensor for each. What lies between two pieces is left out: a copy has zeros there. Only copies read it: all that would read it
     /// in place, and casts, are [`Error::SharedMemory`].
     ///
     /// # Safety
