@@ -58,6 +58,11 @@ pub enum IpcError {
         "the importer has given the window back: it takes no more, or could not map it; a window on a device must be on that which the importer is connected with"
     )]
     WindowClosed,
+    /// A copy into a window has failed, and may have written a part of it.
+    #[error(
+        "the last copy into the window has failed, and may have written a part of it: put the tree again, in the turn that comes next"
+    )]
+    HalfWritten,
     /// The tensors of a tree lie on several devices.
     #[error(
         "the tensor at {path} lies on {other}, and one before it on {own}; hand over what lies on one device"

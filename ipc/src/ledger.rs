@@ -158,9 +158,12 @@ impl Ledger {
         if self.process != getpid() {
             return;
         }
-        let mut trees = self.trees();
-        if let Some(lent) = trees.lent.get_mut(&ticket) {
-            lent.turn = Some(Turn::Importer);
+        let is_lent = match self.trees().lent.get_mut(&ticket) {
+            Some(lent) => lent.turn.replace(Turn::Importer).is_some(),
+            None => false,
+        };
+        // Before it is told, the importer may say nothing of it.
+        if is_lent {
             let _ = tell(&self.socket, Message::Again { ticket });
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustix::param::page_size;
 use transship_core::backend::{PeerMemory, SharedPool};
 use transship_core::{
-    Alignment, CopyOptions, Device, DeviceId, Error, Layout, Manifest, MemoryKind, RawMemory, Result,
-    SharedOwner, Tensor, TensorTree, start_copy_into,
+    Alignment, CopyError, CopyOptions, Device, DeviceId, Error, Layout, Manifest, MemoryKind, RawMemory,
+    Result, SharedOwner, Tensor, TensorTree, start_copy_into,
 };
 
 use crate::error::IpcError;
@@ -116,30 +116,37 @@ impl Packing {
         let (owner, memory) = (packed.owner(&self.device), packed.memory()?);
         // SAFETY: the memory is there until `owner` is dropped: mapped, and made of zeros, or of a device (`PeerMemory`). Nothing else of this process uses it. No other process has it,
         // or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`).
-        unsafe { copy_tensors(self.tensors, &owner, memory) }
+        let places = unsafe { places_of(&self.tensors, &owner, memory)? };
+        copy_to(self.tensors, places)?;
+        Ok(())
     }
 }
 
-/// Copies tensors into a chunk, each to its offset there. Waits until that is done.
+/// The places of tensors in a chunk, each at its offset there.
 ///
 /// # Safety
 ///
 /// As [`SharedOwner::parts_mut`], for `memory`.
-pub(crate) unsafe fn copy_tensors(
-    tensors: Vec<(usize, Tensor)>,
+pub(crate) unsafe fn places_of(
+    tensors: &[(usize, Tensor)],
     owner: &SharedOwner,
     memory: RawMemory,
-) -> Result<()> {
-    let count = tensors.len();
-    let (mut sources, mut parts) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for (offset, tensor) in tensors {
-        parts.push((offset, Layout::contiguous(tensor.dtype(), tensor.shape())?));
-        sources.push(tensor);
-    }
+) -> Result<Vec<Tensor>> {
+    let place = |(offset, tensor): &(usize, Tensor)| {
+        Ok((*offset, Layout::contiguous(tensor.dtype(), tensor.shape())?))
+    };
+    let places = tensors.iter().map(place).collect::<Result<Vec<_>>>()?;
     // SAFETY: the caller's promise.
-    let into = unsafe { owner.parts_mut(memory, parts)? };
-    start_copy_into(sources, into, CopyOptions::default())?.wait()?;
-    Ok(())
+    unsafe { owner.parts_mut(memory, places) }
+}
+
+/// Copies tensors to their places. Waits until that is done.
+pub(crate) fn copy_to(
+    tensors: Vec<(usize, Tensor)>,
+    places: Vec<Tensor>,
+) -> std::result::Result<Vec<Tensor>, CopyError<Vec<Tensor>>> {
+    let sources = tensors.into_iter().map(|(_, tensor)| tensor).collect();
+    start_copy_into(sources, places, CopyOptions::default())?.wait()
 }
 
 /// How many bytes the only chunk of a manifest has, and the manifest itself.

@@ -2,14 +2,16 @@
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transship_core::{Device, Manifest, RawMemory, Result, SharedOwner, TensorTree};
+use transship_core::{
+    CopyError, Device, Error, Manifest, RawMemory, Result, SharedOwner, Tensor, TensorTree,
+};
 
 use crate::arrived::Arrived;
 use crate::error::IpcError;
-use crate::packed::{ALIGNMENT, copy_tensors};
+use crate::packed::{ALIGNMENT, copy_to, places_of};
 use crate::socket::tell;
 use crate::turns::Turns;
 use crate::wire::Message;
@@ -33,6 +35,18 @@ pub(crate) struct PeerWindow {
     device: Device,
     /// Whether the other process uses it.
     is_theirs: AtomicBool,
+    places: Mutex<Places>,
+}
+
+/// The places of tensors in a window. They stay from one copy to the next, which so comes behind one that has failed.
+enum Places {
+    Unmade,
+    /// Nothing was copied there, or all of it.
+    Whole(Vec<Tensor>),
+    /// A copy has failed.
+    Half(Vec<Tensor>),
+    /// A copy has them, or has not given them back.
+    Taken,
 }
 
 impl Turn {
@@ -50,22 +64,34 @@ impl Turn {
     /// # Errors
     ///
     /// [`ManifestMismatch`](transship_core::Error::ManifestMismatch) unless `tree` has the paths, types and shapes of the window, and shares memory where it does; as
-    /// [`start_copy_into`](transship_core::start_copy_into). The window can be written once more then.
+    /// [`start_copy_into`](transship_core::start_copy_into). A copy that has begun and failed may have written a part: the window cannot be handed over then before
+    /// another one has succeeded.
     pub fn put<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<()> {
         let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
         self.window.manifest.check_same(&manifest)?;
-        let owner = SharedOwner::new(Arc::clone(&self.window.owner), &self.window.device);
-        // SAFETY: the memory is there until `owner` is dropped, and each tensor of the manifest lies in it (`Arrived`). Nothing else of this process uses it: there is one turn at a time
-        // (`Turns`), which is borrowed. The other process does not use it before it is told; one that does reads bytes of its own window.
-        unsafe { copy_tensors(tensors, &owner, self.window.memory) }
+        let places = match self.window.change_places(Places::Taken) {
+            Places::Whole(places) | Places::Half(places) => places,
+            Places::Unmade => self.window.make_places(&tensors)?,
+            Places::Taken => return Err(Error::Taken),
+        };
+        let copied = copy_to(tensors, places).map_err(CopyError::into_error_and_destination);
+        let (places, outcome) = match copied {
+            Ok(places) => (Places::Whole(places), Ok(())),
+            Err((error, places)) => (places.map_or(Places::Taken, Places::Half), Err(error)),
+        };
+        self.window.change_places(places);
+        outcome
     }
 
     /// Hands the window over to the other process, with what is in it: what was put there, or what was there before. `Ok` does not say that anybody reads it.
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`].
+    /// [`IpcError::PeerGone`]; [`IpcError::HalfWritten`] if the last copy there has failed: the window is the next turn once more.
     pub fn finish(mut self) -> std::result::Result<(), IpcError> {
+        if matches!(*self.window.places(), Places::Half(_) | Places::Taken) {
+            return Err(IpcError::HalfWritten);
+        }
         self.is_over = true;
         self.window.is_theirs.store(true, Ordering::Release);
         tell(&self.window.socket, Message::Written { ticket: self.window.ticket })
@@ -85,7 +111,28 @@ impl PeerWindow {
     pub(crate) fn new(socket: &Arc<OwnedFd>, ticket: u64, arrived: Arrived) -> Self {
         let Arrived { manifest, memory, owner, device } = arrived;
         let (socket, is_theirs) = (Arc::clone(socket), AtomicBool::new(false));
-        Self { ticket, socket, manifest, memory, owner: Arc::from(owner), device, is_theirs }
+        let (owner, places) = (Arc::from(owner), Mutex::new(Places::Unmade));
+        Self { ticket, socket, manifest, memory, owner, device, is_theirs, places }
+    }
+
+    fn make_places(&self, tensors: &[(usize, Tensor)]) -> Result<Vec<Tensor>> {
+        let owner = SharedOwner::new(Arc::clone(&self.owner), &self.device);
+        // SAFETY: the memory is there until `owner` is dropped, and each tensor of the manifest lies in it (`Arrived`). Nothing else of this process uses it: there is one turn at a time
+        // (`Turns`), and these are made once. The other process does not use it before it is told; one that does reads bytes of its own window.
+        let made = unsafe { places_of(tensors, &owner, self.memory) };
+        if made.is_err() {
+            self.change_places(Places::Unmade);
+        }
+        made
+    }
+
+    /// Gives those before.
+    fn change_places(&self, places: Places) -> Places {
+        std::mem::replace(&mut *self.places(), places)
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The other process has given it back. `false` if it had not got it.

@@ -87,6 +87,12 @@ impl<S> CopyError<S> {
         let Failed { value, into, .. } = *self.0;
         (value.map(|value| value.0), into.map(|into| into.0))
     }
+
+    /// What went wrong, and the second structure of [`into_both`](Self::into_both): to fill it by another copy.
+    pub fn into_error_and_destination(self) -> (Error, Option<S>) {
+        let Failed { error, into, .. } = *self.0;
+        (error, into.map(|into| into.0))
+    }
 }
 
 impl<S> From<CopyError<S>> for Error {

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use late_backend::{Call, LateConfig, LateHandle};
 use libtest_mimic::Trial;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, getrlimit, setrlimit, waitpid};
@@ -25,6 +26,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         }),
         case("a_window_is_not_written_while_it_is_read", || not_written_while_it_is_read(&Device::host())),
         case("what_does_not_fit_a_window_is_refused", what_does_not_fit_is_refused),
+        case("what_was_copied_in_part_is_not_handed_over", what_was_copied_in_part_is_not_handed_over),
         case("a_turn_that_is_dropped_comes_again", a_turn_that_is_dropped_comes_again),
         case("a_forked_child_gives_no_window_again", a_forked_child_gives_no_window_again),
         case("windows_and_trees_take_turns", windows_and_trees_take_turns),
@@ -34,7 +36,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         }),
         case("memory_of_a_window_is_not_used_again", memory_of_a_window_is_not_used_again),
         case("writers_that_are_killed_leave_what_they_wrote", || killed_writers(&Device::host(), spawn)),
-        case("a_writer_outlives_the_process_of_its_window", a_writer_outlives_its_window),
+        case("a_writer_outlives_its_window", a_writer_outlives_its_window),
         case("a_writer_without_descriptors_goes_on", a_writer_without_descriptors_goes_on),
         case("who_breaks_the_rules_of_windows_is_sent_away", importers_that_break_the_rules),
         case("a_writer_believes_no_exporter", a_writer_believes_no_exporter),
@@ -161,6 +163,32 @@ fn a_forked_child_gives_no_window_again() {
     compare(tree, 0);
     write(&mut importer, &batch(9));
     compare(read(&window, 9).unwrap(), 9);
+}
+
+/// catches: 656-half-a-version-is-handed-over
+fn what_was_copied_in_part_is_not_handed_over() {
+    let late = LateHandle::new(LateConfig::new("fails")).unwrap();
+    let device = Device::from_backend(late.backend(0)).unwrap();
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    let window = connection.open_window(&like(0), devices()[0]).unwrap();
+    for after in [0, 1] {
+        let there = on(0, &device);
+        late.fail_next(Call::Submit, after);
+        let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
+        let failed = turn.put(&there).is_err();
+        late.fail_no_more();
+        assert!(failed || after > 0);
+        if failed {
+            assert!(matches!(turn.finish(), Err(IpcError::HalfWritten)));
+            turn = importer.next_turn_within(LONG).unwrap().unwrap();
+            assert!(matches!(window.written_within(SHORT), Err(IpcError::NotInTime { .. })));
+            turn.put(&batch(1)).unwrap_err();
+            turn.put(&batch(0)).unwrap();
+        }
+        turn.finish().unwrap();
+        compare(read(&window, 0).unwrap(), 0);
+    }
 }
 
 /// catches: 647-turns-are-lost
@@ -294,11 +322,12 @@ fn killed_writers(device: &Device, spawn: impl Fn(&std::path::Path, Role, Option
         let exporter = Exporter::bind(&path).unwrap();
         let phases = [Phase::Connected, Phase::There, Phase::Copied, Phase::Released];
         let dies = seed.is_multiple_of(2).then(|| (phases[seed as usize / 2 % 4], seed / 8 % TREES));
-        let mut process = spawn(&path, Role::Writer, dies);
+        let mut process = Some(spawn(&path, Role::Writer, dies));
         let mut connection = exporter.accept_within(LONG).unwrap();
         let opened = (0..TREES).map(|number| connection.open_window(&like(number), device));
         let windows: Vec<_> = opened.map_while(Result::ok).collect();
         let killing = dies.is_none().then(|| {
+            let mut process = process.take().unwrap();
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_micros(
                     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 0x1fff,
@@ -320,7 +349,9 @@ fn killed_writers(device: &Device, spawn: impl Fn(&std::path::Path, Role, Option
             killing.join().unwrap();
         }
         (0..).zip(trees).for_each(|(number, tree)| compare(tree, number));
-        eventually("nothing is lent", || connection.lent() == 0 || dies.is_none());
+        // One that has come to its end waits for more.
+        drop(process);
+        eventually("nothing is lent", || connection.lent() == 0);
         drop((windows, connection, exporter));
         eventually("all is back", || device.id() != Device::host().id() || held() == before);
     }

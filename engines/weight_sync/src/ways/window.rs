@@ -41,13 +41,16 @@ impl super::Sender for Sender {
     fn send(&mut self, weights: &Weights) -> Vec<(usize, String)> {
         let limit = self.options.limit;
         thread::scope(|scope| {
-            let one = |(number, importer): &'_ mut (usize, Importer)| {
-                let done = write(importer, weights, limit);
-                done.err().map(|error| (*number, error.to_string()))
+            let one = |(number, importer): &'scope mut (usize, Importer)| {
+                (*number, scope.spawn(move || write(importer, weights, limit)))
             };
-            let sending: Vec<_> =
-                self.importers.iter_mut().map(|importer| scope.spawn(move || one(importer))).collect();
-            sending.into_iter().filter_map(|thread| thread.join().ok()?).collect()
+            let sending: Vec<_> = self.importers.iter_mut().map(one).collect();
+            let ended = sending.into_iter().map(|(number, thread)| (number, thread.join()));
+            let reason = |end: thread::Result<Result<()>>| match end {
+                Ok(written) => written.err().map(|error| error.to_string()),
+                Err(_) => Some("its thread has panicked".to_owned()),
+            };
+            ended.filter_map(|(number, end)| Some((number, reason(end)?))).collect()
         })
     }
 
