@@ -41,10 +41,10 @@ impl super::Sender for Sender {
     fn send(&mut self, weights: &Weights) -> Vec<(usize, String)> {
         let limit = self.options.limit;
         thread::scope(|scope| {
-            let one = |(number, importer): &'scope mut (usize, Importer)| {
-                (*number, scope.spawn(move || write(importer, weights, limit)))
-            };
-            let sending: Vec<_> = self.importers.iter_mut().map(one).collect();
+            let importers = self.importers.iter_mut();
+            let sending: Vec<_> = importers
+                .map(|(number, importer)| (*number, scope.spawn(move || write(importer, weights, limit))))
+                .collect();
             let ended = sending.into_iter().map(|(number, thread)| (number, thread.join()));
             let reason = |end: thread::Result<Result<()>>| match end {
                 Ok(written) => written.err().map(|error| error.to_string()),
