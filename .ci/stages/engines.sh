@@ -46,7 +46,7 @@ nixl_folder() {
     if [[ ! -e $folder/complete ]]; then
         rm -rf "$folder"
         ensure_python_venv
-        python3 -m venv "$scratch/nixl" && "$scratch/nixl/bin/python" -m pip install --quiet --no-deps --target "$folder" "$nixl" >&2 || return
+        python3 -m venv "$scratch/nixl" && "$scratch/nixl/bin/python" -m pip install --quiet --no-cache-dir --no-deps --target "$folder" "$nixl" >&2 || return
         touch "$folder/complete"
     fi
     dirname "$(find "$folder" -name libnixl_capi.so)"

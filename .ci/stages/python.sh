@@ -49,7 +49,7 @@ python_tools() {
     if [[ ! -e $folder/complete ]]; then
         rm -rf "$folder"
         python3 -m venv "$folder" >&2
-        "$folder/bin/python" -m pip install --quiet numpy pytest 'maturin>=1.14,<2' "$@" >&2 || return
+        "$folder/bin/python" -m pip install --quiet --no-cache-dir numpy pytest 'maturin>=1.14,<2' "$@" >&2 || return
         touch "$folder/complete"
     fi
     printf '%s\n' "$folder"
