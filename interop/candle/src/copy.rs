@@ -105,8 +105,7 @@ fn import<K: fmt::Display>(names: &[K], sources: Vec<transship::Tensor>, device:
     }
     let target = Target::new(device)?;
     let stream = target.stream.clone();
-    let arriving =
-        |tensor: &transship::Tensor| Arriving { dtype: tensor.dtype(), shape: tensor.shape().to_vec() };
+    let arriving = |tensor: &transship::Tensor| Arriving::new(tensor.dtype(), tensor.shape());
     let landing = Landing::new(sources.iter().map(arriving).collect(), &target)?;
     let spots = landing.spots.clone();
     Running::new(sources, &spots, (landing, target), stream)
@@ -269,7 +268,7 @@ fn started<S: TensorTree>(
     let of = |(index, error): (usize, Error)| (error, tensors.get(index).cloned());
     let arriving = tensors.iter().enumerate().map(arriving).collect::<Result<_, _>>().map_err(of)?;
     let landing = Landing::new(arriving, &target).map_err(none)?;
-    let Gathered { runs, alone } = gather(&tensors, &landing.spots).map_err(of)?;
+    let Gathered { runs, alone } = gather(&tensors, &landing).map_err(of)?;
     let (mut sources, mut spots): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
     let not_gathered =
         || alone.iter().filter_map(|number| Some((tensors.get(*number)?, landing.spots.get(*number)?)));
@@ -296,7 +295,7 @@ fn started<S: TensorTree>(
 fn arriving((number, tensor): (usize, &Tensor)) -> Result<Arriving, (usize, Error)> {
     let unknown = || (number, Error::NotCopied { path: String::new(), dtype: tensor.dtype() });
     let dtype = of_candle(tensor.dtype()).ok_or_else(unknown)?;
-    Ok(Arriving { dtype, shape: tensor.dims().to_vec() })
+    Ok(Arriving::new(dtype, tensor.dims()))
 }
 
 /// What is strided on a device is made contiguous there, by candle's kernel. On the host it is gathered on the way.

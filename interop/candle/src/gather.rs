@@ -7,6 +7,7 @@ use candle_core::{Storage, Tensor, WithDType};
 
 use crate::element::{of_candle, with_element};
 use crate::error::{Error, Result};
+use crate::landing::Landing;
 use crate::plan::Spot;
 
 /// Up to so many bytes.
@@ -20,9 +21,6 @@ pub(crate) struct Gathered {
     pub(crate) alone: Vec<usize>,
 }
 
-/// A tensor, its number, and where it is to lie.
-type Placed<'a> = (&'a Tensor, usize, Spot);
-
 /// Gathers those of `tensors` that are small, contiguous and on the CPU.
 ///
 /// Waits for who writes to one, and reads it while no other is locked.
@@ -30,17 +28,37 @@ type Placed<'a> = (&'a Tensor, usize, Spot);
 /// # Errors
 ///
 /// The number of a tensor, with what is wrong with it.
-pub(crate) fn gather(tensors: &[Tensor], spots: &[Spot]) -> Result<Gathered, (usize, Error)> {
-    let placed =
-        tensors.iter().zip(spots).enumerate().map(|(number, (tensor, spot))| (tensor, number, *spot));
-    let (mut small, alone): (Vec<Placed<'_>>, Vec<_>) = placed.partition(|(tensor, ..)| is_small(tensor));
-    // Those of no elements begin where others do.
-    small.sort_unstable_by_key(|(tensor, _, spot)| (spot.chunk, spot.first, tensor.elem_count()));
-    let neighbours = small.chunk_by(|(tensor, _, spot), (.., next)| {
-        spot.chunk == next.chunk && spot.first + tensor.elem_count() == next.first
-    });
-    let runs = neighbours.map(run).collect::<Result<_, _>>()?;
-    Ok(Gathered { runs, alone: alone.into_iter().map(|(_, number, _)| number).collect() })
+pub(crate) fn gather(tensors: &[Tensor], landing: &Landing) -> Result<Gathered, (usize, Error)> {
+    let mut gathered = Gathered { runs: Vec::new(), alone: Vec::new() };
+    let mut run: Vec<Placed<'_>> = Vec::new();
+    for number in &landing.order {
+        let (Some(tensor), Some(spot)) = (tensors.get(*number), landing.spots.get(*number)) else { continue };
+        let is_small = is_small(tensor);
+        if !is_small || run.last().is_some_and(|(.., last)| last.chunk != spot.chunk) {
+            gathered.add(&mut run)?;
+        }
+        match is_small {
+            true => run.push((tensor, *number, *spot)),
+            false => gathered.alone.push(*number),
+        }
+    }
+    gathered.add(&mut run)?;
+    gathered.alone.sort_unstable();
+    Ok(gathered)
+}
+
+/// A tensor, its number, and where it is to lie.
+type Placed<'a> = (&'a Tensor, usize, Spot);
+
+impl Gathered {
+    /// Leaves `neighbours` empty.
+    fn add(&mut self, neighbours: &mut Vec<Placed<'_>>) -> Result<(), (usize, Error)> {
+        if let [first, ..] = neighbours[..] {
+            self.runs.push((run(&first, neighbours)?, first.2));
+            neighbours.clear();
+        }
+        Ok(())
+    }
 }
 
 fn is_small(tensor: &Tensor) -> bool {
@@ -48,22 +66,22 @@ fn is_small(tensor: &Tensor) -> bool {
     bytes <= LARGEST_GATHERED && tensor.device().is_cpu() && tensor.is_contiguous()
 }
 
-fn run(neighbours: &[Placed<'_>]) -> Result<(transship::Tensor, Spot), (usize, Error)> {
-    let (dtype, number, spot) =
-        neighbours.first().map_or((candle_core::DType::U8, 0, Spot::default()), |(tensor, number, spot)| {
-            (tensor.dtype(), *number, *spot)
-        });
-    let of_first = |error: transship::Error| (number, Error::from(error));
-    let unknown = || (number, Error::NotCopied { path: String::new(), dtype });
+/// All elements of neighbours, of which `first` is the first one.
+fn run(
+    (first, number, _): &Placed<'_>,
+    neighbours: &[Placed<'_>],
+) -> Result<transship::Tensor, (usize, Error)> {
+    let of_first = |error: transship::Error| (*number, Error::from(error));
+    let unknown = || (*number, Error::NotCopied { path: String::new(), dtype: first.dtype() });
+    let dtype = of_candle(first.dtype()).ok_or_else(unknown)?;
     let elements = neighbours.iter().map(|(tensor, ..)| tensor.elem_count()).sum();
-    let dtype = of_candle(dtype).ok_or_else(unknown)?;
     let mut all =
         transship::Tensor::empty(&[elements], dtype, &transship::Device::host()).map_err(of_first)?;
     let mut rest = all.as_mut_bytes().map_err(of_first)?;
     for (tensor, number, _) in neighbours {
         rest = read(tensor, rest).map_err(|error| (*number, error))?;
     }
-    Ok((all, spot))
+    Ok(all)
 }
 
 /// Reads the elements of a contiguous tensor of the CPU to where `into` begins; what of `into` lies behind them.
@@ -96,7 +114,8 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
-    use crate::plan::{Wanted, place};
+    use crate::device::Target;
+    use crate::landing::Arriving;
 
     /// Deliberate bugs: tensors are gathered in the order of the structure; runs go on into the next chunk, where nothing lies in the first.
     #[test]
@@ -104,15 +123,32 @@ mod tests {
         let ones = |shape: usize, dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
         let sizes = [(0, DType::F64), (3, DType::F32), (5, DType::U8), (64, DType::F32), (2, DType::F32)];
         let tensors: Vec<_> = sizes.iter().map(|(shape, dtype)| ones(*shape, *dtype)).collect();
-        let wanted = |tensor: &Tensor| Wanted {
-            dtype: of_candle(tensor.dtype()).unwrap(),
-            elements: tensor.elem_count(),
-        };
-        let (chunks, spots) = place(&tensors.iter().map(wanted).collect::<Vec<_>>(), usize::MAX);
-        let gathered = gather(&tensors, &spots).map_err(|(_, error)| error).unwrap();
+        let arriving = |tensor: &Tensor| Arriving::new(of_candle(tensor.dtype()).unwrap(), tensor.dims());
+        let target = Target::new(&Device::Cpu).unwrap();
+        let landing = Landing::new(tensors.iter().map(arriving).collect(), &target).unwrap();
+        let gathered = gather(&tensors, &landing).map_err(|(_, error)| error).unwrap();
         let runs = gathered.runs.iter().map(|(run, spot)| (spot.chunk, spot.first, run.dtype(), run.numel()));
-        let whole = chunks.iter().enumerate().map(|(number, chunk)| (number, 0, chunk.dtype, chunk.elements));
-        assert_eq!(runs.collect::<Vec<_>>(), whole.collect::<Vec<_>>());
-        assert_eq!((chunks.len(), gathered.alone.len()), (3, 0));
+        let whole = [
+            (0, 0, transship::DType::F64, 0),
+            (1, 0, transship::DType::F32, 69),
+            (2, 0, transship::DType::U8, 5),
+        ];
+        assert_eq!(runs.collect::<Vec<_>>(), whole);
+        assert!(gathered.alone.is_empty());
+    }
+
+    /// Deliberate bug: a run goes on behind what is not gathered.
+    #[test]
+    fn a_run_ends_where_something_larger_lies() {
+        let sizes = [LARGEST_GATHERED, LARGEST_GATHERED * 2, LARGEST_GATHERED];
+        let tensors: Vec<_> =
+            sizes.iter().map(|size| Tensor::ones(*size, DType::U8, &Device::Cpu).unwrap()).collect();
+        let arriving = |tensor: &Tensor| Arriving::new(transship::DType::U8, tensor.dims());
+        let target = Target::new(&Device::Cpu).unwrap();
+        let landing = Landing::new(tensors.iter().map(arriving).collect(), &target).unwrap();
+        let gathered = gather(&tensors, &landing).map_err(|(_, error)| error).unwrap();
+        let runs: Vec<_> = gathered.runs.iter().map(|(run, spot)| (spot.first, run.numel())).collect();
+        assert_eq!(runs, [(0, LARGEST_GATHERED), (3 * LARGEST_GATHERED, LARGEST_GATHERED)]);
+        assert_eq!(gathered.alone, [1]);
     }
 }

@@ -4,20 +4,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::op::BackpropOp;
 use candle_core::{Device, Storage, Tensor, WithDType};
+use smallvec::SmallVec;
 use transship::{DType, MemoryKind, RawMemory};
 
 use crate::device::Target;
 use crate::element::{in_candle, with_element};
 use crate::error::{Error, Result};
-use crate::plan::{self, Chunk, Spot, Wanted};
+use crate::plan::{self, Chunk, Plan, Spot, Wanted};
 
 /// Up to so many bytes a tensor shares an allocation with others: as `CopyOptions::max_packed_bytes` has it by default.
 const LARGEST_PACKED: usize = 512 << 10;
 
 /// A tensor to arrive.
 pub(crate) struct Arriving {
-    pub(crate) dtype: DType,
-    pub(crate) shape: Vec<usize>,
+    wanted: Wanted,
+    shape: SmallVec<[usize; 4]>,
+}
+
+impl Arriving {
+    pub(crate) fn new(dtype: DType, shape: &[usize]) -> Self {
+        let wanted = Wanted { dtype, elements: shape.iter().product() };
+        Self { wanted, shape: SmallVec::from_slice(shape) }
+    }
 }
 
 /// The memory for the tensors of a copy, in the order in which they were asked for.
@@ -26,6 +34,8 @@ pub(crate) struct Landing {
     tensors: Vec<Arriving>,
     /// Where they are to lie.
     pub(crate) spots: Vec<Spot>,
+    /// Their numbers as they lie: chunk by chunk, each behind the one before it.
+    pub(crate) order: Vec<usize>,
 }
 
 /// Memory of candle's: a `Vec`, or a slice of cudarc's.
@@ -42,16 +52,14 @@ type SharedChunk = Arc<Mutex<Option<Box<dyn Memory>>>>;
 impl Landing {
     /// Allocates on the target, through candle.
     pub(crate) fn new(tensors: Vec<Arriving>, target: &Target) -> Result<Self> {
-        let wanted =
-            |tensor: &Arriving| Wanted { dtype: tensor.dtype, elements: tensor.shape.iter().product() };
-        let wanted: Vec<_> = tensors.iter().map(wanted).collect();
-        let (chunks, spots) = plan::place(&wanted, LARGEST_PACKED);
+        let wanted: Vec<_> = tensors.iter().map(|tensor| tensor.wanted).collect();
+        let Plan { chunks, spots, order } = plan::place(&wanted, LARGEST_PACKED);
         let share = |memory| Arc::new(Mutex::new(Some(memory)));
         let chunks = chunks.iter().map(|chunk| allocate(chunk, &target.candle).map(share));
         let chunks = chunks.collect::<Result<_>>()?;
         #[cfg(feature = "cuda")]
         crate::cuda::settle_allocations(target)?;
-        Ok(Self { chunks, tensors, spots })
+        Ok(Self { chunks, tensors, spots, order })
     }
 
     /// Tensors of transship over it, as each of `sources` is, which go to `spots`.
@@ -95,9 +103,8 @@ impl Landing {
         let chunks: Vec<_> = self.chunks.into_iter().map(into_tensor).collect::<Result<_>>()?;
         let view = |(tensor, spot): (Arriving, Spot)| {
             let chunk = chunks.get(spot.chunk).ok_or(transship::Error::Taken)?;
-            let elements = tensor.shape.iter().product();
-            let part = chunk.narrow(0, spot.first, elements)?;
-            if tensor.shape.len() == 1 { Ok(part) } else { Ok(part.reshape(tensor.shape)?) }
+            let part = chunk.narrow(0, spot.first, tensor.wanted.elements)?;
+            if tensor.shape.len() == 1 { Ok(part) } else { Ok(part.reshape(&tensor.shape[..])?) }
         };
         self.tensors.into_iter().zip(self.spots).map(view).collect()
     }
