@@ -66,6 +66,8 @@ pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
 pub use crate::manifest::leaf::ManifestLeaf;
 pub use crate::manifest::manifest::Manifest;
+pub use crate::manifest::repeated_packing::RepeatedPacking;
+pub use crate::manifest::repeated_put::{PreparedPut, RepeatedPut};
 pub use crate::prefetch::error::PrefetchError;
 pub use crate::prefetch::iterator::{Prefetch, Prefetched, PrefetchedToAll};
 pub use crate::prefetch::lent::Lent;
