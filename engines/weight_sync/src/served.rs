@@ -73,7 +73,12 @@ mod tests {
                 });
             }
             for _ in 0..2000 {
-                served.update(|held| Ok(held.clone_from(&full))).unwrap();
+                served
+                    .update(|held| {
+                        held.clone_from(&full);
+                        Ok(())
+                    })
+                    .unwrap();
                 served.retire(|held| *held = Weights::default());
             }
             is_over.store(true, Ordering::Relaxed);
