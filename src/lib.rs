@@ -33,11 +33,11 @@ pub use transship_core::{
     Layout, Lent, MAX_DEPTH, Manifest, ManifestLeaf, MemoryInfo, MemoryKind, Nested, OtherKey, Pairs,
     ParseDTypeError, ParseDeviceIdError, Paths, PciAddress, PendingCopy, Placement, Placements, PoolUsage,
     Prefetch, PrefetchError, PrefetchOptions, PrefetchStats, PrefetchStream, Prefetched, PrefetchedStream,
-    PrefetchedStreamToAll, PrefetchedToAll, ProgressStream, RawMemory, Refused, Registered, Result, Reused,
-    RuntimeStats, Scope, SharedMemory, SharedOwner, Step, Stop, Stream, StreamPriority, Strides, Tensor,
-    TensorItem, TensorPath, TensorTree, TimedWait, Timeline, Value, Visitor, backend, drivers, fill,
-    for_each_path, for_each_tensor, register_driver, runtime_stats, start_copy, start_copy_into,
-    start_copy_to_all,
+    PrefetchedStreamToAll, PrefetchedToAll, PreparedPut, ProgressStream, RawMemory, Refused, Registered,
+    RepeatedPacking, RepeatedPut, Result, Reused, RuntimeStats, Scope, SharedMemory, SharedOwner, Step, Stop,
+    Stream, StreamPriority, Strides, Tensor, TensorItem, TensorPath, TensorTree, TimedWait, Timeline, Value,
+    Visitor, backend, drivers, fill, for_each_path, for_each_tensor, register_driver, runtime_stats,
+    start_copy, start_copy_into, start_copy_to_all,
 };
 
 #[cfg(feature = "derive")]

@@ -66,6 +66,8 @@ pub use crate::job::options::{BackgroundWork, CopyOptions, CopyPolicy};
 pub use crate::job::report::CopyReport;
 pub use crate::manifest::leaf::ManifestLeaf;
 pub use crate::manifest::manifest::Manifest;
+pub use crate::manifest::repeated_packing::RepeatedPacking;
+pub use crate::manifest::repeated_put::{PreparedPut, RepeatedPut};
 pub use crate::prefetch::error::PrefetchError;
 pub use crate::prefetch::iterator::{Prefetch, Prefetched, PrefetchedToAll};
 pub use crate::prefetch::lent::Lent;
@@ -73,6 +75,9 @@ pub use crate::prefetch::options::PrefetchOptions;
 pub use crate::prefetch::reuse::Reused;
 pub use crate::prefetch::stats::PrefetchStats;
 pub use crate::prefetch::stream::{PrefetchStream, PrefetchedStream, PrefetchedStreamToAll};
+// For the crate of processes, whose connections are no child's.
+#[doc(hidden)]
+pub use crate::runtime::fork::Birthplace;
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 // For the crate of files, whose spans are entered as those of copies are.
 #[doc(hidden)]

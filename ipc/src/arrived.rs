@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use transship_core::backend::{ImportedPool, MemoryName};
-use transship_core::{Device, Manifest, MemoryKind, RawMemory};
+use transship_core::{Device, Manifest, MemoryKind, RawMemory, RepeatedPut};
 
 use crate::error::{IpcError, broken};
 use crate::loan::Loan;
@@ -19,7 +19,7 @@ const LARGEST_MANIFEST: usize = 64 << 20;
 
 /// A chunk that two processes have. Each tensor of its manifest lies in it.
 pub(crate) struct Arrived {
-    pub(crate) manifest: Manifest,
+    pub(crate) put: Arc<RepeatedPut>,
     /// Where the chunk lies, in this process, until `owner` is dropped. No reference ever points there.
     pub(crate) memory: RawMemory,
     /// What has it. Dropped, the exporter is told.
@@ -63,13 +63,13 @@ impl Arrived {
             return Err(broken("a manifest is larger than any"));
         }
         let mut piece = kept.pieces.take(memory, bytes)?;
-        let manifest = kept.last.read(&piece.mapping, chunk_bytes, manifest_bytes)?;
-        check_chunk(&manifest, chunk_bytes)?;
+        let put = kept.last.read(&piece.mapping, chunk_bytes, manifest_bytes)?;
+        check_chunk(put.manifest(), chunk_bytes)?;
         let kind = piece.lock_for(device)?;
         let start = piece.mapping.at(0, chunk_bytes).ok_or_else(|| broken("a tree lies nowhere"))?;
         let memory = RawMemory::new(start.as_ptr().expose_provenance() as u64, chunk_bytes, kind);
         let held = Held { piece: Some(piece), pieces: Arc::clone(kept.pieces), _loan: loan };
-        Ok(Self { manifest, memory, owner: Box::new(held), device: Device::host() })
+        Ok(Self { put, memory, owner: Box::new(held), device: Device::host() })
     }
 
     /// What lies in memory of `pool`, a pool of `device`: `memory` has the name of that, and a manifest behind it, of so many bytes.
@@ -81,7 +81,7 @@ impl Arrived {
         kept: Kept<'_>,
     ) -> Result<Self, IpcError> {
         let [chunk_bytes, manifest_bytes] = sizes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let (name, manifest) = name_and_manifest(memory, chunk_bytes, manifest_bytes, kept)?;
+        let (name, put) = name_and_manifest(memory, chunk_bytes, manifest_bytes, kept)?;
         let chunk = pool.import(&name, Box::new(loan))?;
         let address = chunk.address();
         let end = address.checked_add(chunk_bytes as u64);
@@ -91,7 +91,7 @@ impl Arrived {
             return Err(broken("a tree ends behind its memory"));
         }
         let memory = RawMemory::new(address, chunk_bytes, MemoryKind::Device);
-        Ok(Self { manifest, memory, owner: Box::new(chunk), device: device.clone() })
+        Ok(Self { put, memory, owner: Box::new(chunk), device: device.clone() })
     }
 }
 
@@ -101,7 +101,7 @@ fn name_and_manifest(
     chunk_bytes: usize,
     manifest_bytes: usize,
     Kept { pieces, last }: Kept<'_>,
-) -> Result<(MemoryName, Manifest), IpcError> {
+) -> Result<(MemoryName, Arc<RepeatedPut>), IpcError> {
     let bytes = bytes_of_both(size_of::<MemoryName>(), manifest_bytes);
     let bytes = bytes.filter(|_| manifest_bytes <= LARGEST_MANIFEST);
     let bytes = bytes.ok_or_else(|| broken("a manifest is larger than any"))?;
@@ -109,25 +109,25 @@ fn name_and_manifest(
     let mapping = &piece.mapping;
     let name = mapping.copy(0, size_of::<MemoryName>()).and_then(|name| name.try_into().ok());
     let name = name.ok_or_else(|| broken("a tree has no name"))?;
-    let manifest = last.read(mapping, size_of::<MemoryName>(), manifest_bytes)?;
-    check_chunk(&manifest, chunk_bytes)?;
+    let put = last.read(mapping, size_of::<MemoryName>(), manifest_bytes)?;
+    check_chunk(put.manifest(), chunk_bytes)?;
     pieces.put(piece);
-    Ok((name, manifest))
+    Ok((name, put))
 }
 
-/// The manifest of the tree before: mostly the next one has the same, and need not be checked.
+/// The manifest of the tree before: mostly the next one has the same, and need not be checked, nor what it is put into be sorted.
 #[derive(Default)]
-pub(crate) struct LastManifest(Option<Manifest>);
+pub(crate) struct LastManifest(Option<Arc<RepeatedPut>>);
 
 impl LastManifest {
     /// The manifest at `at`, which is copied before it is looked at.
-    fn read(&mut self, mapping: &Mapping, at: usize, bytes: usize) -> Result<Manifest, IpcError> {
+    fn read(&mut self, mapping: &Mapping, at: usize, bytes: usize) -> Result<Arc<RepeatedPut>, IpcError> {
         let copy = mapping.copy(at, bytes).ok_or_else(|| broken("a manifest does not lie in its memory"))?;
         match &self.0 {
-            Some(last) if last.to_bytes() == copy => Ok(last.clone()),
+            Some(last) if last.manifest().to_bytes() == copy => Ok(Arc::clone(last)),
             _ => {
                 let manifest = Manifest::from_bytes(copy).map_err(|_| broken("a manifest is none"))?;
-                Ok(self.0.insert(manifest).clone())
+                Ok(Arc::clone(self.0.insert(Arc::new(RepeatedPut::new(manifest)))))
             }
         }
     }

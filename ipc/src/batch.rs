@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use transship_core::{Device, Manifest, RawMemory, Result, SharedOwner, Tensor, TensorTree};
+use transship_core::{Device, Manifest, RawMemory, RepeatedPut, Result, SharedOwner, Tensor, TensorTree};
 
 use crate::error::{IpcError, broken};
 use crate::received::Received;
@@ -31,7 +31,7 @@ impl Batch {
         let owner = SharedOwner::new(Lease::new(ring, slot), &Device::host());
         // SAFETY: the chunk lies in the slot (`Peer::batch`), which is mapped, and locked for the driver of its kind, until the lease that `owner` has is dropped. It
         // was made of zeros. No reference points there (`Mapping`).
-        let received = unsafe { Received::new(manifest, &owner, start)? };
+        let received = unsafe { Received::new(Arc::new(RepeatedPut::new(manifest)), &owner, start)? };
         Ok(Self { number, ring: Arc::clone(ring), received })
     }
 

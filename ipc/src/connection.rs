@@ -14,7 +14,8 @@ use crate::window::Window;
 
 /// One importer, to which trees are handed over. Dropped, it tells the importer that there will be no more; what was handed over stays there.
 ///
-/// A thread of this process listens to the importer until that has gone, or has given everything back after this was dropped.
+/// A thread of this process listens to the importer until that has gone, or has given everything back after this was dropped. A process that is forked from this one may drop it, which
+/// changes nothing, and is refused all else ([`IpcError::Forked`]).
 pub struct Connection {
     ledger: Arc<Ledger>,
     pools: Shared,
@@ -34,13 +35,11 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`]; [`IpcError::TooManyTrees`] if the importer has 128; [`IpcError::SeveralDevices`]; [`IpcError::System`] if there is no memory;
+    /// [`IpcError::PeerGone`]; [`IpcError::Forked`]; [`IpcError::TooManyTrees`] if the importer has 128; [`IpcError::SeveralDevices`]; [`IpcError::System`] if there is no memory;
     /// [`IpcError::Tensors`] if `tree` does not show its tensors, one of them cannot be copied, or their device shares no memory
     /// ([`Unsupported`](transship_core::Error::Unsupported)) or has none left. Nothing is handed over then.
     pub fn export<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<Offer, IpcError> {
-        if self.ledger.has_gone() {
-            return Err(IpcError::PeerGone);
-        }
+        self.ledger.check_there()?;
         let packing = Packing::new(tree)?;
         let packed = self.memory_for(packing.manifest(), packing.device())?;
         packing.copy_into(&packed)?;
@@ -93,16 +92,14 @@ impl Connection {
         tree: &S,
         device: &Device,
     ) -> Result<Window, IpcError> {
-        if self.ledger.has_gone() {
-            return Err(IpcError::PeerGone);
-        }
+        self.ledger.check_there()?;
         let manifest = Manifest::packed(tree, ALIGNMENT)?;
         let packed = self.memory_for(&manifest, device)?;
         let ticket = self.ledger.open_window(&packed)?;
         Ok(Window::new(&self.ledger, ticket, (manifest, packed), device))
     }
 
-    /// How many trees and windows the importer has, or will find.
+    /// How many trees and windows the importer has, or will find. None, as a child that was forked from this process sees it.
     pub fn lent(&self) -> usize {
         self.ledger.lent()
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use transship_core::{DeviceId, DeviceUuid};
+use transship_core::{Birthplace, DeviceId, DeviceUuid};
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,12 @@ pub enum IpcError {
     /// The other process has gone, or has thrown this one out.
     #[error("the other process has gone or ended the connection; connect again when there is one")]
     PeerGone,
+    /// This process was forked from the one that has the connection. The parent uses it as before.
+    #[error(
+        "this process was forked from the one that has the connection, which is that of the parent: ask there, or connect anew, in a process that is started as a program \
+         of its own (spawn, forkserver, exec)"
+    )]
+    Forked,
     /// What was waited for did not happen in time. The next call waits again.
     #[error("{what} within {limit:?}")]
     NotInTime {
@@ -132,6 +138,11 @@ impl<T> Named<T> for rustix::io::Result<T> {
     fn named(self, what: &'static str) -> Result<T, IpcError> {
         self.map_err(|errno| IpcError::System { what, error: errno.into() })
     }
+}
+
+/// Fails in a process that was forked from the one that something was made in: what it would take or say is the parent's. No call of the system.
+pub(crate) fn check_here(born: Birthplace) -> Result<(), IpcError> {
+    if born.is_here() { Ok(()) } else { Err(IpcError::Forked) }
 }
 
 pub(crate) fn broken(what: &'static str) -> IpcError {

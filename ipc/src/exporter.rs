@@ -1,18 +1,21 @@
 //! Where importers connect.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use transship_core::Birthplace;
 
 use crate::connection::Connection;
-use crate::error::{IpcError, Named};
+use crate::error::{IpcError, Named, check_here};
 use crate::listener::Listener;
 
 /// Where the processes connect to which this one hands trees over.
 pub struct Exporter {
     listener: Listener,
+    born: Birthplace,
 }
 
 impl Exporter {
@@ -23,15 +26,16 @@ impl Exporter {
     ///
     /// [`IpcError::System`] if there can be no socket at `path`, such as one that is there already. Remove that one if its process was killed.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self, IpcError> {
-        Ok(Self { listener: Listener::new(path.as_ref())? })
+        Ok(Self { listener: Listener::new(path.as_ref())?, born: Birthplace::here() })
     }
 
     /// The next process that connects, waiting for it for at most `limit`. There may be many; each gets trees of its own.
     ///
     /// # Errors
     ///
-    /// [`IpcError::NotInTime`]; [`IpcError::System`].
+    /// [`IpcError::NotInTime`]; [`IpcError::Forked`]: who connects is the parent's; [`IpcError::System`].
     pub fn accept_within(&self, limit: Duration) -> Result<Connection, IpcError> {
+        check_here(self.born)?;
         let until = Instant::now().checked_add(limit);
         loop {
             if let Some(socket) = self.listener.accept()? {
@@ -47,6 +51,14 @@ impl Exporter {
                 Err(errno) => return Err(errno).named("waiting for importers"),
             }
         }
+    }
+}
+
+/// For loops that wait for several things at a time: readable while [`accept_within`](Exporter::accept_within) has somebody to look at. Who is of another user is sent away:
+/// a call may still say [`IpcError::NotInTime`].
+impl AsFd for Exporter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 

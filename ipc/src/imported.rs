@@ -16,11 +16,11 @@ pub struct Imported {
 impl Imported {
     /// Of an exporter.
     pub(crate) fn new(arrived: Arrived) -> Result<Self> {
-        let Arrived { manifest, memory, owner, device } = arrived;
+        let Arrived { put, memory, owner, device } = arrived;
         let owner = SharedOwner::new(owner, &device);
         // SAFETY: the memory is there until `owner` is dropped, and each tensor of the manifest lies in it (`Arrived`). Memory of the host is page-locked for the driver of its kind,
         // and was made of zeros. The exporter does not write to that of a device meanwhile; one that does changes bytes where no reference points.
-        Ok(Self { received: unsafe { Received::new(manifest, &owner, memory)? } })
+        Ok(Self { received: unsafe { Received::new(put, &owner, memory)? } })
     }
 
     /// Of the importer of a window.

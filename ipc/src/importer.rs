@@ -1,7 +1,7 @@
 //! The end of a process that trees are handed to.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
-use transship_core::Device;
+use transship_core::{Birthplace, Device};
 
 use crate::arrived::{Arrived, Kept, LastManifest};
-use crate::error::{IpcError, Named, broken};
+use crate::error::{IpcError, Named, broken, check_here};
 use crate::imported::Imported;
 use crate::listener::connect_to;
 use crate::loan::Loan;
@@ -26,7 +26,8 @@ use crate::wire::{MOST_SLOTS, Message};
 
 /// A process that trees are handed to. As an iterator it waits for each as long as it takes; [`next_within`](Self::next_within) does not.
 ///
-/// Dropped, it takes no more. What it has given stays valid. A process that is forked from this one has none of it, and may drop it, which changes nothing.
+/// Dropped, it takes no more. What it has given stays valid. A process that is forked from this one has none of it: it may drop it, which changes nothing, and is refused all
+/// else ([`IpcError::Forked`]).
 pub struct Importer {
     socket: Arc<OwnedFd>,
     device: Device,
@@ -38,6 +39,17 @@ pub struct Importer {
     trees: VecDeque<Imported>,
     has_ended: bool,
     process: Pid,
+    born: Birthplace,
+}
+
+/// What an importer can have of its exporter.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Arrival {
+    /// A tree that was handed over.
+    Tree(Imported),
+    /// A window to write.
+    Turn(Turn),
 }
 
 /// What an exporter has said.
@@ -60,14 +72,15 @@ impl Importer {
         let (device, pools) = (device.clone(), Pools::default());
         let (pieces, last, process) = (MappedPieces::new(), LastManifest::default(), getpid());
         let (turns, trees, has_ended) = (Arc::default(), VecDeque::new(), false);
-        Ok(Self { socket, device, pools, pieces, last, turns, trees, has_ended, process })
+        let born = Birthplace::here();
+        Ok(Self { socket, device, pools, pieces, last, turns, trees, has_ended, process, born })
     }
 
     /// The next tree, `None` once the exporter has said that there will be no more, and after the connection has ended. Waits for at most `limit`.
     ///
     /// # Errors
     ///
-    /// [`IpcError::NotInTime`]. [`IpcError::PeerGone`] and [`IpcError::Protocol`], once: the connection has ended. [`IpcError::OtherDevice`], and [`IpcError::System`] and
+    /// [`IpcError::NotInTime`]. [`IpcError::Forked`]. [`IpcError::PeerGone`] and [`IpcError::Protocol`], once: the connection has ended. [`IpcError::OtherDevice`], and [`IpcError::System`] and
     /// [`IpcError::Tensors`] where it cannot be mapped or page-locked here, in the place of a tree: it is given back, and those behind it come.
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Imported>, IpcError> {
         self.next_before(Instant::now().checked_add(limit), limit)
@@ -80,15 +93,12 @@ impl Importer {
     ///
     /// As [`next_within`](Self::next_within), in the place of a window, which is given back then.
     pub fn next_turn_within(&mut self, limit: Duration) -> Result<Option<Turn>, IpcError> {
+        check_here(self.born)?;
         let until = Instant::now().checked_add(limit);
         loop {
             // First of all: a window in line may have been closed.
-            while let Some(heard) = self.hear_now()? {
-                match heard {
-                    Heard::Tree(tree) => self.keep(tree)?,
-                    Heard::Other => {}
-                    Heard::Over => return Ok(None),
-                }
+            if self.hear_all()? {
+                return Ok(None);
             }
             if let Some(turn) = self.turns.take() {
                 return Ok(Some(turn));
@@ -97,7 +107,44 @@ impl Importer {
         }
     }
 
+    /// The next tree, or the next window to write, whichever there is: trees first. `None` once the exporter has said that there will be no more, and after the connection has ended.
+    /// Waits for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_within`](Self::next_within) and [`next_turn_within`](Self::next_turn_within).
+    pub fn next_arrival_within(&mut self, limit: Duration) -> Result<Option<Arrival>, IpcError> {
+        check_here(self.born)?;
+        let until = Instant::now().checked_add(limit);
+        loop {
+            let is_over = self.hear_all()?;
+            if let Some(tree) = self.trees.pop_front() {
+                return Ok(Some(Arrival::Tree(tree)));
+            }
+            if is_over {
+                return Ok(None);
+            }
+            if let Some(turn) = self.turns.take() {
+                return Ok(Some(Arrival::Turn(turn)));
+            }
+            self.wait(until, limit, "no tree was handed over, and no window is to be written")?;
+        }
+    }
+
+    /// Takes in all that the exporter has said. Whether that was its last word.
+    fn hear_all(&mut self) -> Result<bool, IpcError> {
+        while let Some(heard) = self.hear_now()? {
+            match heard {
+                Heard::Tree(tree) => self.keep(tree)?,
+                Heard::Other => {}
+                Heard::Over => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
     fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
+        check_here(self.born)?;
         if let Some(tree) = self.trees.pop_front() {
             return Ok(Some(tree));
         }
@@ -232,7 +279,23 @@ impl Iterator for Importer {
     type Item = Result<Imported, IpcError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_before(None, Duration::MAX).transpose()
+        let next = self.next_before(None, Duration::MAX);
+        match next {
+            // Once: a loop that goes on behind errors ends.
+            Err(IpcError::Forked) if std::mem::replace(&mut self.has_ended, true) => None,
+            next => next.transpose(),
+        }
+    }
+}
+
+/// For loops that wait for several things at a time: readable where the exporter has said something that this has not heard, and once it has gone. Where a call says
+/// [`IpcError::NotInTime`], all was heard; wait for the descriptor from there on, and call again. A turn that is dropped before it is finished is there at once, and so is what a call has
+/// heard that asked for something else: who takes both trees and turns takes them by [`next_arrival_within`](Importer::next_arrival_within). Nothing is to be read there.
+///
+/// A duplicate of the descriptor keeps the connection: the exporter does not learn that this process has gone before it is closed.
+impl AsFd for Importer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

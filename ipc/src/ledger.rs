@@ -10,11 +10,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
-use transship_core::DeviceUuid;
 use transship_core::backend::PeerMemory;
+use transship_core::{Birthplace, DeviceUuid};
 
 use crate::bell::Bell;
-use crate::error::{IpcError, Named, broken};
+use crate::error::{IpcError, Named, broken, check_here};
 use crate::packed::{OnDevice, Packed};
 use crate::pools::words;
 use crate::shared_piece::{FreePieces, MOST_KEPT, SharedPiece};
@@ -27,6 +27,7 @@ pub(crate) struct Ledger {
     socket: OwnedFd,
     bell: Bell,
     process: Pid,
+    born: Birthplace,
     trees: Mutex<Trees>,
     changed: Condvar,
 }
@@ -51,6 +52,14 @@ struct Lent {
     _chunk: Option<Arc<dyn PeerMemory>>,
     /// What is kept for the trees to come.
     piece: Option<Arc<SharedPiece>>,
+    /// Of a window that somebody waits for by a descriptor: it rings while [`take_written`](Ledger::take_written) would not wait.
+    bell: Option<Arc<Bell>>,
+}
+
+impl Lent {
+    fn ring(&self) {
+        self.bell.iter().for_each(|bell| bell.ring());
+    }
 }
 
 /// Who uses a window.
@@ -71,6 +80,7 @@ impl Ledger {
             socket,
             bell: Bell::new()?,
             process: getpid(),
+            born: Birthplace::here(),
             trees: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -82,6 +92,11 @@ impl Ledger {
                 Err(IpcError::System { what: "starting a thread that listens to an importer", error })
             }
         }
+    }
+
+    /// Fails in a child of the process that this was opened in: another thread of that may have had the lock.
+    pub(crate) fn check_here(&self) -> Result<(), IpcError> {
+        check_here(self.born)
     }
 
     /// Tells the importer of a pool that trees will lie in.
@@ -96,8 +111,7 @@ impl Ledger {
 
     /// Memory for a tree, of so many bytes: what a tree has lain in that is back, or new memory.
     pub(crate) fn piece(&self, bytes: usize) -> Result<Arc<SharedPiece>, IpcError> {
-        // What a forked process would use again, its parent uses too.
-        let kept = if getpid() == self.process { self.trees().free.take(bytes) } else { Err(Vec::new()) };
+        let kept = self.trees().free.take(bytes);
         kept.or_else(|others| {
             drop(others);
             Ok(Arc::new(SharedPiece::new(bytes)?))
@@ -129,6 +143,7 @@ impl Ledger {
 
     /// Waits until the importer has written a window, for at most `limit`. It is this process's then, until [`give_again`](Self::give_again).
     pub(crate) fn take_written(&self, ticket: u64, limit: Duration) -> Result<(), IpcError> {
+        self.check_here()?;
         let is_written =
             |trees: &mut Trees| trees.lent.get(&ticket).is_none_or(|lent| lent.turn == Some(Turn::Written));
         let waited = self.changed.wait_timeout_while(self.trees(), limit, |trees| !is_written(trees));
@@ -144,12 +159,24 @@ impl Ledger {
                 return Err(IpcError::NotInTime { what, limit });
             }
             lent.turn = Some(Turn::Taken);
+            lent.bell.iter().for_each(|bell| bell.silence());
             return Ok(());
         }
         match (trees.finished.remove(&ticket), trees.has_gone) {
             (true, _) => Ok(()),
             (false, true) => Err(IpcError::PeerGone),
             (false, false) => Err(IpcError::WindowClosed),
+        }
+    }
+
+    /// Has `bell` ring while [`take_written`](Self::take_written) would not wait. It is the only one of the window.
+    pub(crate) fn ring_when_written(&self, ticket: u64, bell: &Arc<Bell>) {
+        let mut trees = self.trees();
+        let Some(lent) = trees.lent.get_mut(&ticket) else { return bell.ring() };
+        lent.bell = Some(Arc::clone(bell));
+        // Under the lock: who takes it silences the bell.
+        if lent.turn == Some(Turn::Written) {
+            bell.ring();
         }
     }
 
@@ -195,16 +222,20 @@ impl Ledger {
         }
     }
 
+    /// In a child of its process nothing is known of it.
     pub(crate) fn is_lent(&self, ticket: u64) -> bool {
-        self.trees().lent.contains_key(&ticket)
+        self.born.is_here() && self.trees().lent.contains_key(&ticket)
     }
 
+    /// None in a child of its process.
     pub(crate) fn lent(&self) -> usize {
-        self.trees().lent.len()
+        if self.born.is_here() { self.trees().lent.len() } else { 0 }
     }
 
-    pub(crate) fn has_gone(&self) -> bool {
-        self.trees().has_gone
+    /// Fails if it has gone, and in a child of its process.
+    pub(crate) fn check_there(&self) -> Result<(), IpcError> {
+        self.check_here()?;
+        if self.trees().has_gone { Err(IpcError::PeerGone) } else { Ok(()) }
     }
 
     /// Whether this tree has come back when at most so much time has passed.
@@ -247,7 +278,7 @@ impl Ledger {
         let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.piece.is_some()).count();
         // Tensors of this process may be over a window when it comes back.
         let piece_to_keep = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
-        trees.lent.insert(ticket, Lent { turn, _chunk: chunk, piece: piece_to_keep });
+        trees.lent.insert(ticket, Lent { turn, _chunk: chunk, piece: piece_to_keep, bell: None });
         Ok(ticket)
     }
 
@@ -263,6 +294,7 @@ impl Ledger {
         trees.finished.extend(written);
         let memory = (std::mem::take(&mut trees.lent), std::mem::take(&mut trees.free));
         drop(trees);
+        memory.0.values().for_each(Lent::ring);
         drop(memory);
         self.changed.notify_all();
     }
@@ -278,6 +310,7 @@ impl Ledger {
             trees.free.put(piece);
         }
         drop(trees);
+        lent.ring();
         // Memory is freed without the lock.
         drop(lent);
         true
@@ -286,8 +319,11 @@ impl Ledger {
     /// `false` if it is not the importer's to write.
     fn note_written(&self, ticket: u64) -> bool {
         let mut trees = self.trees();
-        let turn = trees.lent.get_mut(&ticket).and_then(|lent| lent.turn.as_mut());
-        turn.filter(|turn| **turn == Turn::Importer).map(|turn| *turn = Turn::Written).is_some()
+        let lent = trees.lent.get_mut(&ticket);
+        let Some(lent) = lent.filter(|lent| lent.turn == Some(Turn::Importer)) else { return false };
+        lent.turn = Some(Turn::Written);
+        lent.ring();
+        true
     }
 
     fn is_wanted(&self) -> bool {

@@ -186,7 +186,7 @@ pub use filler::{ClaimedSlot, SlotFiller};
 #[cfg(target_os = "linux")]
 pub use imported::Imported;
 #[cfg(target_os = "linux")]
-pub use importer::Importer;
+pub use importer::{Arrival, Importer};
 #[cfg(target_os = "linux")]
 pub use in_place::InPlace;
 #[cfg(target_os = "linux")]

@@ -17,17 +17,19 @@ impl Offer {
         Self { ledger: Arc::clone(ledger), ticket }
     }
 
-    /// Whether the importer has let go of its last tensor of the tree, and no copy of it reads one any more; or has gone.
+    /// Whether the importer has let go of its last tensor of the tree, and no copy of it reads one any more; or has gone. Never, as a child that was forked from this
+    /// process sees it.
     pub fn is_released(&self) -> bool {
-        !self.ledger.is_lent(self.ticket)
+        self.ledger.check_here().is_ok() && !self.ledger.is_lent(self.ticket)
     }
 
     /// Waits for that, for at most `limit`.
     ///
     /// # Errors
     ///
-    /// [`IpcError::NotInTime`].
+    /// [`IpcError::NotInTime`]; [`IpcError::Forked`].
     pub fn wait_released(&self, limit: Duration) -> Result<(), IpcError> {
+        self.ledger.check_here()?;
         match self.ledger.wait(self.ticket, limit) {
             true => Ok(()),
             false => Err(IpcError::NotInTime { what: "the importer did not let go of the tree", limit }),

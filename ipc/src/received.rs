@@ -1,13 +1,15 @@
 //! Tensors that another process has written.
 
+use std::sync::Arc;
+
 use transship_core::{
-    Error, Layout, Manifest, ManifestLeaf, MemoryKind, RawMemory, Result, SharedMemory, SharedOwner, Tensor,
-    TensorTree,
+    Error, Layout, Manifest, ManifestLeaf, MemoryKind, PreparedPut, RawMemory, RepeatedPut, Result,
+    SharedMemory, SharedOwner, Tensor, TensorTree,
 };
 
 /// The tensors of a manifest.
 pub(crate) struct Received {
-    manifest: Manifest,
+    put: Arc<RepeatedPut>,
     tensors: Tensors,
 }
 
@@ -19,45 +21,49 @@ enum Tensors {
 }
 
 impl Received {
-    /// Over `memory`, which the only chunk of `manifest` begins with, until `owner` is dropped.
+    /// Over `memory`, which the only chunk of the manifest of `put` begins with, until `owner` is dropped.
     ///
     /// # Safety
     ///
-    /// Memory of the host: as [`SharedOwner::shared_memory`]. Memory of a device: as [`SharedOwner::tensors`], where each tensor of `manifest` lies.
-    pub(crate) unsafe fn new(manifest: Manifest, owner: &SharedOwner, memory: RawMemory) -> Result<Self> {
+    /// Memory of the host: as [`SharedOwner::shared_memory`]. Memory of a device: as [`SharedOwner::tensors`], where each tensor of the manifest lies.
+    pub(crate) unsafe fn new(put: Arc<RepeatedPut>, owner: &SharedOwner, memory: RawMemory) -> Result<Self> {
         let tensors = match memory.kind {
             // SAFETY: passed on.
-            MemoryKind::Device => Tensors::There(unsafe { owner.tensors(places(&manifest, memory)?)? }),
+            MemoryKind::Device => Tensors::There(unsafe { owner.tensors(places(put.manifest(), memory)?)? }),
             // SAFETY: passed on.
             _ => Tensors::Shared(unsafe { owner.shared_memory(memory)? }),
         };
-        Ok(Self { manifest, tensors })
+        Ok(Self { put, tensors })
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
-        &self.manifest
+        self.put.manifest()
+    }
+
+    /// All but the last step of [`put_into`](Self::put_into).
+    pub(crate) fn prepare<'t, S: TensorTree + ?Sized>(&self, tree: &'t mut S) -> Result<PreparedPut<'t, S>> {
+        self.put.prepare(tree, |leaf| self.tensor(leaf))
     }
 
     pub(crate) fn put_into<S: TensorTree + ?Sized>(&self, tree: &mut S) -> Result<()> {
-        let mut number = 0..;
-        self.manifest.put_tensors(tree, |leaf| self.tensor(number.next(), leaf))
+        self.put.put_tensors(tree, |leaf| self.tensor(leaf))
     }
 
     pub(crate) fn tensors(&self) -> Result<Vec<(String, Tensor)>> {
-        let (mut number, mut tensors) = (0.., Vec::with_capacity(self.manifest.len()));
-        self.manifest.for_each_leaf(|leaf| {
-            tensors.push((leaf.path().to_owned(), self.tensor(number.next(), leaf)?));
+        let mut tensors = Vec::with_capacity(self.manifest().len());
+        self.manifest().for_each_leaf(|leaf| {
+            tensors.push((leaf.path().to_owned(), self.tensor(leaf)?));
             Ok(())
         })?;
         Ok(tensors)
     }
 
-    /// The tensor of this number, which `leaf` describes.
-    fn tensor(&self, number: Option<usize>, leaf: &ManifestLeaf<'_>) -> Result<Tensor> {
+    /// The tensor that `leaf` describes.
+    fn tensor(&self, leaf: &ManifestLeaf<'_>) -> Result<Tensor> {
         match &self.tensors {
             Tensors::There(tensors) => {
-                let tensor = number.and_then(|number| tensors.get(number)).cloned();
-                tensor.ok_or(Error::TreeChanged { first: self.manifest.len(), second: tensors.len() })
+                let tensor = tensors.get(leaf.number()).cloned();
+                tensor.ok_or(Error::TreeChanged { first: self.manifest().len(), second: tensors.len() })
             }
             Tensors::Shared(memory) => memory.tensor(leaf.offset(), leaf.layout().clone()),
         }

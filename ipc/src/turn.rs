@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transship_core::{
-    CopyError, Device, Error, Manifest, RawMemory, Result, SharedOwner, Tensor, TensorTree,
+    Birthplace, CopyError, Device, Error, Manifest, RawMemory, RepeatedPacking, Result, SharedOwner, Tensor,
+    TensorTree,
 };
 
 use crate::arrived::Arrived;
-use crate::error::IpcError;
+use crate::error::{IpcError, check_here};
 use crate::packed::{ALIGNMENT, copy_to, places_of};
 use crate::socket::tell;
 use crate::turns::Turns;
@@ -18,7 +19,8 @@ use crate::wire::Message;
 
 /// A window of another process ([`Connection::open_window`](crate::Connection::open_window)) that is this one's to write until [`finish`](Self::finish).
 ///
-/// Dropped before, it is given once more by [`Importer::next_turn_within`](crate::Importer::next_turn_within), with what was written so far.
+/// Dropped before, it is given once more by [`Importer::next_turn_within`](crate::Importer::next_turn_within), with what was written so far. A process that is forked from this one
+/// may drop it, which changes nothing, and is refused all else ([`IpcError::Forked`]).
 pub struct Turn {
     window: Arc<PeerWindow>,
     turns: Arc<Turns>,
@@ -29,10 +31,11 @@ pub struct Turn {
 pub(crate) struct PeerWindow {
     pub(crate) ticket: u64,
     socket: Arc<OwnedFd>,
-    manifest: Manifest,
+    packing: RepeatedPacking,
     memory: RawMemory,
     owner: Arc<dyn Any + Send + Sync>,
     device: Device,
+    born: Birthplace,
     /// Whether the other process uses it.
     is_theirs: AtomicBool,
     places: Mutex<Places>,
@@ -56,7 +59,7 @@ impl Turn {
 
     /// Which tensors the window has.
     pub fn manifest(&self) -> &Manifest {
-        &self.window.manifest
+        self.window.packing.manifest()
     }
 
     /// Copies `tree` there, from wherever its tensors lie. Waits until that is done, behind all work that they wait for. `tree` is not used any more then.
@@ -64,11 +67,13 @@ impl Turn {
     /// # Errors
     ///
     /// [`ManifestMismatch`](transship_core::Error::ManifestMismatch) unless `tree` has the paths, types and shapes of the window, and shares memory where it does; as
-    /// [`start_copy_into`](transship_core::start_copy_into). A copy that has begun and failed may have written a part: the window cannot be handed over then before
+    /// [`start_copy_into`](transship_core::start_copy_into); [`Forked`](transship_core::Error::Forked) in a child of the process that has the turn. A copy that has begun and failed may have written a part: the window cannot be handed over then before
     /// another one has succeeded.
     pub fn put<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<()> {
-        let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
-        self.window.manifest.check_same(&manifest)?;
+        if !self.window.born.is_here() {
+            return Err(Error::Forked);
+        }
+        let tensors = self.window.packing.tensors(tree)?;
         let places = match self.window.change_places(Places::Taken) {
             Places::Whole(places) | Places::Half(places) => places,
             Places::Unmade => self.window.make_places(&tensors)?,
@@ -87,8 +92,9 @@ impl Turn {
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`]; [`IpcError::HalfWritten`] if the last copy there has failed: the window is the next turn once more.
+    /// [`IpcError::PeerGone`]; [`IpcError::Forked`]; [`IpcError::HalfWritten`] if the last copy there has failed: the window is the next turn once more.
     pub fn finish(mut self) -> std::result::Result<(), IpcError> {
+        check_here(self.window.born)?;
         if matches!(*self.window.places(), Places::Half(_) | Places::Taken) {
             return Err(IpcError::HalfWritten);
         }
@@ -100,7 +106,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if !self.is_over {
+        // In a child, the parent has the turn, and another thread may have had the lock.
+        if !self.is_over && self.window.born.is_here() {
             self.turns.put_back(&self.window);
         }
     }
@@ -109,10 +116,12 @@ impl Drop for Turn {
 impl PeerWindow {
     /// It is this process's first.
     pub(crate) fn new(socket: &Arc<OwnedFd>, ticket: u64, arrived: Arrived) -> Self {
-        let Arrived { manifest, memory, owner, device } = arrived;
+        let Arrived { put, memory, owner, device } = arrived;
+        let packing = RepeatedPacking::new(put.manifest().clone(), ALIGNMENT);
         let (socket, is_theirs) = (Arc::clone(socket), AtomicBool::new(false));
         let (owner, places) = (Arc::from(owner), Mutex::new(Places::Unmade));
-        Self { ticket, socket, manifest, memory, owner, device, is_theirs, places }
+        let born = Birthplace::here();
+        Self { ticket, socket, packing, memory, owner, device, born, is_theirs, places }
     }
 
     fn make_places(&self, tensors: &[(usize, Tensor)]) -> Result<Vec<Tensor>> {

@@ -54,7 +54,7 @@ pub(crate) fn compare_places(
 }
 
 fn known<'a>(leaf: &'a ManifestLeaf<'_>) -> (&'a str, &'a Layout) {
-    (leaf.path, &leaf.layout)
+    (leaf.path, &*leaf.layout)
 }
 
 fn tensor(layout: &Layout) -> String {

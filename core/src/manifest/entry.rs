@@ -1,6 +1,8 @@
 //! The tensors of a structure, in the order of their paths: that of maps differs from process to process.
 
 use crate::error::Result;
+use crate::manifest::known_tree::KnownTree;
+use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
 use crate::tree::paths::for_each_printed_path;
 use crate::tree::tensor_tree::TensorTree;
@@ -52,10 +54,15 @@ impl<T> Entries<T> {
         self.kept.iter()
     }
 
-    /// What was kept, by path.
-    pub(crate) fn into_by_path(self) -> impl Iterator<Item = T> {
-        let mut kept: Vec<Option<T>> = self.kept.into_iter().map(Some).collect();
-        self.order.into_iter().filter_map(move |key| kept.get_mut(key.number)?.take())
+    /// What the structure is known by, and what was kept, in the order in which they are shown.
+    pub(crate) fn into_known_and_shown(self, layout: impl FnMut(&T) -> Layout) -> (KnownTree, Vec<T>) {
+        let Self { paths, ends, kept, .. } = self;
+        (KnownTree::new(paths, ends, kept.iter().map(layout)), kept)
+    }
+
+    /// What was kept, in the order in which they are shown.
+    pub(crate) fn into_shown(self) -> Vec<T> {
+        self.kept
     }
 
     fn path(&self, number: usize) -> &str {

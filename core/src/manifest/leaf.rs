@@ -1,12 +1,15 @@
 //! One tensor of a manifest.
 
+use std::borrow::Cow;
+
 use crate::tensor::layout::Layout;
 
 /// One tensor of a [`Manifest`](crate::Manifest).
 #[derive(Debug)]
 pub struct ManifestLeaf<'a> {
     pub(crate) path: &'a str,
-    pub(crate) layout: Layout,
+    pub(crate) layout: Cow<'a, Layout>,
+    pub(crate) number: usize,
     pub(crate) place: Option<LeafPlace>,
 }
 
@@ -21,6 +24,11 @@ impl ManifestLeaf<'_> {
     /// Where it is in its structure, as [`TensorPath`](crate::TensorPath) prints it: `.layers["attn.q"][3]`.
     pub fn path(&self) -> &str {
         self.path
+    }
+
+    /// Which one of its manifest it is, counted from 0, in the order of the paths.
+    pub fn number(&self) -> usize {
+        self.number
     }
 
     /// Its type, shape and strides.

@@ -7,10 +7,13 @@
 pub(crate) mod difference;
 pub(crate) mod entry;
 pub(crate) mod format;
+pub(crate) mod known_tree;
 pub(crate) mod leaf;
 pub(crate) mod manifest;
 pub(crate) mod packed;
 pub(crate) mod put_tensors;
 pub(crate) mod reader;
+pub(crate) mod repeated_packing;
+pub(crate) mod repeated_put;
 pub(crate) mod resident;
 pub(crate) mod writer;

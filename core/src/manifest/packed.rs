@@ -6,7 +6,7 @@ use crate::alignment::Alignment;
 use crate::backend::Limits;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::manifest::entry::entries;
+use crate::manifest::entry::{Entries, entries};
 use crate::manifest::leaf::LeafPlace;
 use crate::manifest::manifest::Manifest;
 use crate::manifest::writer::Writer;
@@ -50,35 +50,56 @@ impl Manifest {
         tree: &S,
         alignment: Alignment,
     ) -> Result<(Self, Vec<(usize, Tensor)>)> {
-        let entries = entries(tree, shared)?;
-        let leaves = entries.by_path().map(|(.., shared)| leaf_of(shared)).collect::<Result<Vec<Leaf>>>()?;
-        let plan = Plan::new(&leaves, &options(alignment), &Limits::new(alignment, LARGEST));
-        let plan = plan.map_err(|error| error.on(DeviceId::HOST))?;
-        if plan.chunks().len() > 1 {
-            return Err(too_large());
-        }
-        let mut writer = Writer::default();
-        for (index, (_, path, shared)) in entries.by_path().enumerate() {
-            writer.leaf(path, &contiguous(shared.tensor.layout()), place(plan.routes(), index));
-        }
-        let manifest = writer.finish(plan.chunks().iter().map(|chunk| chunk.bytes).collect())?;
-        let mut tensors = Vec::with_capacity(leaves.len());
-        for (route, Shared { tensor, .. }) in plan.routes().iter().zip(entries.into_by_path()) {
-            if let Route::Packed { offset, .. } | Route::Alone { offset, .. } = *route {
-                tensors.push((offset, tensor));
-            }
-        }
-        Ok((manifest, tensors))
+        let (manifest, places, entries) = pack(tree, alignment)?;
+        Ok((manifest, tensors_at(&places, entries.into_shown())))
     }
 }
 
-/// A tensor, which shares its memory now, and whether it did before.
-struct Shared {
-    tensor: Tensor,
-    is_shared: bool,
+/// The manifest, the places in its chunk by their offsets, and what the structure has shown.
+pub(crate) fn pack<S: TensorTree + ?Sized>(
+    tree: &S,
+    alignment: Alignment,
+) -> Result<(Manifest, Vec<PackedPlace>, Entries<Shared>)> {
+    let entries = entries(tree, shared)?;
+    let leaves = entries.by_path().map(|(.., shared)| leaf_of(shared)).collect::<Result<Vec<Leaf>>>()?;
+    let plan = Plan::new(&leaves, &options(alignment), &Limits::new(alignment, LARGEST));
+    let plan = plan.map_err(|error| error.on(DeviceId::HOST))?;
+    if plan.chunks().len() > 1 {
+        return Err(too_large());
+    }
+    let (mut writer, mut places) = (Writer::default(), Vec::with_capacity(leaves.len()));
+    for (index, (shown, path, shared)) in entries.by_path().enumerate() {
+        writer.leaf(path, &contiguous(shared.tensor.layout()), place(plan.routes(), index));
+        if let Some(Route::Packed { offset, .. } | Route::Alone { offset, .. }) = plan.routes().get(index) {
+            places.push(PackedPlace { shown, offset: *offset });
+        }
+    }
+    let manifest = writer.finish(plan.chunks().iter().map(|chunk| chunk.bytes).collect())?;
+    Ok((manifest, places, entries))
 }
 
-fn shared(tensor: &Tensor) -> Result<Shared> {
+/// Where a tensor is copied to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PackedPlace {
+    /// Which one it is in the order in which the structure shows them.
+    pub(crate) shown: usize,
+    pub(crate) offset: usize,
+}
+
+/// The tensor of each place, with its offset, out of all that were shown.
+pub(crate) fn tensors_at(places: &[PackedPlace], shown: Vec<Shared>) -> Vec<(usize, Tensor)> {
+    let mut shown: Vec<Option<Shared>> = shown.into_iter().map(Some).collect();
+    let tensor = |place: &PackedPlace| Some((place.offset, shown.get_mut(place.shown)?.take()?.tensor));
+    places.iter().filter_map(tensor).collect()
+}
+
+/// A tensor, which shares its memory now, and whether it did before.
+pub(crate) struct Shared {
+    pub(crate) tensor: Tensor,
+    pub(crate) is_shared: bool,
+}
+
+pub(crate) fn shared(tensor: &Tensor) -> Result<Shared> {
     let storage = tensor.storage()?;
     let is_shared = tensor.is_contiguous() && storage.is_shared();
     Ok(Shared { tensor: tensor.clone(), is_shared })

@@ -37,33 +37,36 @@ impl Manifest {
     ) -> Result<()> {
         // A tensor is known by where it is in memory: it is in the same place when it is visited.
         let entries = entries(tree, |tensor| Ok((address(tensor), tensor.layout().clone())))?;
-        let made = self.make_all(&entries, &mut make)?;
+        let made = make_all(self, &entries, |_, leaf| make(leaf))?;
         put(tree, made)
     }
+}
 
-    /// In the order in which the structure shows them.
-    fn make_all(
-        &self,
-        entries: &Entries<(usize, Layout)>,
-        make: &mut impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
-    ) -> Result<Vec<(usize, Option<Tensor>)>> {
-        let mut made: Vec<_> = entries.shown().map(|(address, _)| (*address, None)).collect();
-        let (mut leaves, mut entries) = (self.leaves(), entries.by_path());
-        loop {
-            let (entry, leaf) = (entries.next(), leaves.next()?);
-            let own = entry.map(|(_, path, (_, layout))| (path, layout));
-            check(own, leaf.as_ref().map(|leaf| (leaf.path, &leaf.layout)))?;
-            let (Some((number, ..)), Some(leaf)) = (entry, leaf) else { return Ok(made) };
-            let tensor = make(&leaf)?;
-            check(Some((leaf.path, tensor.layout())), Some((leaf.path, &leaf.layout)))?;
-            if let Some((_, made)) = made.get_mut(number) {
-                *made = Some(tensor);
-            }
+/// In the order in which the structure shows them. `make` is told which of them each is.
+pub(crate) fn make_all(
+    manifest: &Manifest,
+    entries: &Entries<(usize, Layout)>,
+    mut make: impl FnMut(usize, &ManifestLeaf<'_>) -> Result<Tensor>,
+) -> Result<Vec<(usize, Option<Tensor>)>> {
+    let mut made: Vec<_> = entries.shown().map(|(address, _)| (*address, None)).collect();
+    let (mut leaves, mut entries) = (manifest.leaves(), entries.by_path());
+    loop {
+        let (entry, leaf) = (entries.next(), leaves.next()?);
+        let own = entry.map(|(_, path, (_, layout))| (path, layout));
+        check(own, leaf.as_ref().map(|leaf| (leaf.path, &*leaf.layout)))?;
+        let (Some((number, ..)), Some(leaf)) = (entry, leaf) else { return Ok(made) };
+        let tensor = make(number, &leaf)?;
+        check(Some((leaf.path, tensor.layout())), Some((leaf.path, &leaf.layout)))?;
+        if let Some((_, made)) = made.get_mut(number) {
+            *made = Some(tensor);
         }
     }
 }
 
-fn put<S: TensorTree + ?Sized>(tree: &mut S, mut made: Vec<(usize, Option<Tensor>)>) -> Result<()> {
+pub(crate) fn put<S: TensorTree + ?Sized>(
+    tree: &mut S,
+    mut made: Vec<(usize, Option<Tensor>)>,
+) -> Result<()> {
     let (first, mut second) = (made.len(), 0_usize);
     let mut numbers: Option<FxHashMap<usize, usize>> = None;
     for_each_tensor(tree, |place| {
@@ -84,6 +87,6 @@ fn put<S: TensorTree + ?Sized>(tree: &mut S, mut made: Vec<(usize, Option<Tensor
     if second == first { Ok(()) } else { Err(Error::TreeChanged { first, second }) }
 }
 
-fn address(tensor: &Tensor) -> usize {
+pub(crate) fn address(tensor: &Tensor) -> usize {
     std::ptr::from_ref(tensor).addr()
 }

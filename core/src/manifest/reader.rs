@@ -1,6 +1,8 @@
 //! Reading a manifest that a stranger may have written: it never asks for more memory than a few machine words for each of its
 //! bytes, which is what a chunk and a dimension have that are written in one byte.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
@@ -86,12 +88,13 @@ fn fits(leaf: &ManifestLeaf<'_>, chunks: &[usize]) -> bool {
 pub(crate) struct Leaves<'a> {
     input: Input<'a>,
     left: usize,
+    number: usize,
     path: String,
 }
 
 impl<'a> Leaves<'a> {
     fn new(input: Input<'a>, count: usize) -> Self {
-        Self { input, left: count, path: String::new() }
+        Self { input, left: count, number: 0, path: String::new() }
     }
 
     /// Those of bytes that were [read](read), which begin at `start`.
@@ -109,7 +112,9 @@ impl<'a> Leaves<'a> {
             None => None,
             Some(chunk) => Some(LeafPlace { chunk, offset: self.input.number()? }),
         };
-        Ok(Some(ManifestLeaf { path: &self.path, layout, place }))
+        let number = self.number;
+        self.number = number.saturating_add(1);
+        Ok(Some(ManifestLeaf { path: &self.path, layout: Cow::Owned(layout), number, place }))
     }
 
     /// The path of the next tensor. It is not before the last one, and shares all that it can with that: equal manifests have equal bytes.

@@ -4,16 +4,20 @@
 //! state the locks were in.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::{Error, Result};
 
+/// There is something that children must not use, whoever has made it.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
+/// How many forks lie between this process and the first one that has asked.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// From now on [`is_child`] knows children of this process. Called before there is anything that they could not use.
 pub(crate) fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(register);
+    IS_WATCHED.store(true, Ordering::Relaxed);
+    register_once();
 }
 
 /// Whether this process was forked from one that has opened devices, or has had threads of ours.
@@ -28,13 +32,41 @@ pub(crate) fn check() -> Result<()> {
     if is_child() { Err(Error::Forked) } else { Ok(()) }
 }
 
+/// The process that something was made in, for what its children must not use. Asking it is no call of the system.
+///
+/// Children are known that come by the `fork` of the C library, which is that of Python and of nearly all there is, on Unix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Birthplace(u32);
+
+impl Birthplace {
+    /// This process.
+    pub fn here() -> Self {
+        register_once();
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether this process is that one, and no child of it.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self.0 == FORKS.load(Ordering::Relaxed)
+    }
+}
+
+fn register_once() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(register);
+}
+
 /// Miri has no such function, and an execution of the model is no process. Elsewhere nothing forks.
 #[cfg(all(unix, not(any(miri, shuttle))))]
 fn register() {
     unsafe extern "C" fn in_child() {
-        IS_CHILD.store(true, Ordering::Relaxed);
+        FORKS.fetch_add(1, Ordering::Relaxed);
+        if IS_WATCHED.load(Ordering::Relaxed) {
+            IS_CHILD.store(true, Ordering::Relaxed);
+        }
     }
-    // SAFETY: `in_child` is a function of this program that writes one atomic. Where it cannot be registered, children are not
+    // SAFETY: `in_child` is a function of this program that reads and writes atomics alone. Where it cannot be registered, children are not
     // recognised.
     let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }

@@ -50,7 +50,11 @@ fn update(receiver: &mut dyn Receiver, served: &Served, serving: &Serving) -> Re
     let updated = receiver.arrive().and_then(|()| served.update(|held| receiver.receive(held)));
     let meanwhile = (serving.requests() - before).to_string();
     match updated {
-        Ok(()) => say(&mut stdout(), &["updated", &meanwhile, &begun.elapsed().as_micros().to_string()]),
+        Ok(()) => {
+            say(&mut stdout(), &["updated", &meanwhile, &begun.elapsed().as_micros().to_string()])?;
+            served.retire(|held| receiver.retire(held));
+            Ok(())
+        }
         Err(error) => say(&mut stdout(), &["missed", &error.to_string()]),
     }
 }

@@ -10,7 +10,8 @@ const MARK: &str = "@ ";
 /// Says `words`, in this order.
 pub(crate) fn say(to: &mut impl Write, words: &[&str]) -> Result<()> {
     let line: Vec<String> = words.iter().map(|word| word.replace(['\n', '\t'], " ")).collect();
-    writeln!(to, "{MARK}{}", line.join("\t"))?;
+    // In one piece: who hears it is woken once.
+    to.write_all(format!("{MARK}{}\n", line.join("\t")).as_bytes())?;
     Ok(to.flush()?)
 }
 

@@ -19,8 +19,15 @@ impl Served {
 
     /// The weights for one request: they stay what they are until it is dropped.
     pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, Weights>> {
-        let set = self.sets.get(self.current.load(Ordering::Acquire)).ok_or("no weights")?;
-        Ok(set.read().unwrap_or_else(PoisonError::into_inner))
+        loop {
+            let current = self.current.load(Ordering::Acquire);
+            let set = self.sets.get(current).ok_or("no weights")?;
+            let weights = set.read().unwrap_or_else(PoisonError::into_inner);
+            // Before it was locked, it may have been retired.
+            if self.current.load(Ordering::Acquire) == current {
+                return Ok(weights);
+            }
+        }
     }
 
     /// Has the set that is not in use filled, once the last request with it is over. Requests that begin from then on get that one, unless this fails.
@@ -32,5 +39,49 @@ impl Served {
         // Under the lock: a request that has waited for it, and the next one, get the same set.
         self.current.store(other, Ordering::Release);
         Ok(())
+    }
+
+    /// Shows the set that is not in use, once the last request with it is over. Where there is one set alone, it is in use.
+    pub(crate) fn retire(&self, retire: impl FnOnce(&mut Weights)) {
+        let other = (self.current.load(Ordering::Acquire) + 1) % self.sets.len().max(1);
+        if let Some(set) = self.sets.get(other).filter(|_| self.sets.len() > 1) {
+            retire(&mut set.write().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    /// Fails if a request gets a set that was retired between its look and its lock.
+    #[test]
+    fn no_request_sees_what_was_retired() {
+        let options = <crate::options::Options as clap::Parser>::try_parse_from(["weight_sync"]).unwrap();
+        let full = Weights::zeros(&options, &transship::Device::host()).unwrap();
+        let (served, is_over) = (Served::new(vec![full.clone(), full.clone()]), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        assert!(served.read().unwrap().nbytes() > 0);
+                    }
+                });
+            }
+            for _ in 0..2000 {
+                served
+                    .update(|held| {
+                        held.clone_from(&full);
+                        Ok(())
+                    })
+                    .unwrap();
+                served.retire(|held| *held = Weights::default());
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 }

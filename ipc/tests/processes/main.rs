@@ -18,6 +18,8 @@ mod exported;
 #[cfg(target_os = "linux")]
 mod feeds_that_go;
 #[cfg(target_os = "linux")]
+mod forks;
+#[cfg(target_os = "linux")]
 mod hostile_exporter;
 #[cfg(target_os = "linux")]
 mod hostile_feed;
@@ -39,6 +41,8 @@ mod support;
 mod tree_child;
 #[cfg(target_os = "linux")]
 mod tree_kills;
+#[cfg(target_os = "linux")]
+mod waiting;
 #[cfg(target_os = "linux")]
 mod windows;
 #[cfg(target_os = "linux")]
@@ -74,6 +78,8 @@ fn main() {
         on_devices::cases(),
         hostile_importer::cases(),
         windows::cases(),
+        waiting::cases(),
+        forks::cases(),
     ];
     libtest_mimic::run(&arguments, cases.into_iter().flatten().collect()).exit();
 }

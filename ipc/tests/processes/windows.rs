@@ -25,6 +25,17 @@ pub(crate) fn cases() -> Vec<Trial> {
             written_by_another_process(&Device::host(), spawn_writer)
         }),
         case("a_window_is_not_written_while_it_is_read", || not_written_while_it_is_read(&Device::host())),
+        case("what_was_not_taken_is_not_given_again", || {
+            what_was_not_taken_is_not_given_again(&Device::host())
+        }),
+        cuda_case("cuda_what_was_not_taken_is_not_given_again", what_was_not_taken_is_not_given_again),
+        case("what_is_prepared_is_put_once_it_is_written", || {
+            what_is_prepared_is_put_once_it_is_written(&Device::host())
+        }),
+        cuda_case(
+            "cuda_what_is_prepared_is_put_once_it_is_written",
+            what_is_prepared_is_put_once_it_is_written,
+        ),
         case("what_does_not_fit_a_window_is_refused", what_does_not_fit_is_refused),
         case("what_was_copied_in_part_is_not_handed_over", what_was_copied_in_part_is_not_handed_over),
         case("a_turn_that_is_dropped_comes_again", a_turn_that_is_dropped_comes_again),
@@ -61,13 +72,13 @@ fn spawn_writer(path: &std::path::Path) -> Process {
 }
 
 /// What the window has now, as a tree that looks like that of `number`.
-fn read(window: &Window, number: u64) -> Result<Tree, IpcError> {
+pub(crate) fn read(window: &Window, number: u64) -> Result<Tree, IpcError> {
     let mut tree = like(number);
     window.written_within(LONG)?.put_into(&mut tree)?;
     Ok(tree)
 }
 
-fn write(importer: &mut Importer, tree: &Tree) {
+pub(crate) fn write(importer: &mut Importer, tree: &Tree) {
     let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
     turn.put(tree).unwrap();
     turn.finish().unwrap();
@@ -124,6 +135,54 @@ fn not_written_while_it_is_read(device: &Device) {
         assert!(matches!(window.written_within(SHORT), Err(IpcError::NotInTime { .. })));
         // The only use is a copy that runs.
         compare(start_copy(tree, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap(), number);
+    }
+}
+
+/// catches: 680-what-nobody-has-taken-is-given-again
+fn what_was_not_taken_is_not_given_again(device: &Device) {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, device);
+    let [window, other] = [0, 1].map(|_| connection.open_window(&like(0), device).unwrap());
+    let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
+    // Two wait for one version, in vain, and then one of them has it.
+    let waiting = || window.written_within(SHORT).is_ok();
+    let seen =
+        std::thread::scope(|scope| [scope.spawn(waiting), scope.spawn(waiting)].map(|wait| wait.join()));
+    assert!(seen.iter().all(|seen| matches!(seen, Ok(false))));
+    turn.put(&batch(0)).unwrap();
+    turn.finish().unwrap();
+    let tree = read(&window, 0).unwrap();
+    assert!(matches!(window.written_within(SHORT), Err(IpcError::NotInTime { .. })));
+    // The other one goes, which was waited for in vain.
+    assert!(matches!(other.written_within(SHORT), Err(IpcError::NotInTime { .. })));
+    drop((window, other));
+    assert!(matches!(importer.next_turn_within(SHORT), Err(IpcError::NotInTime { .. })));
+    eventually("tensors are over one of them", || connection.lent() == 1);
+    compare(tree, 0);
+    assert!(matches!(importer.next_turn_within(SHORT), Err(IpcError::NotInTime { .. })));
+    eventually("nothing is lent", || connection.lent() == 0);
+}
+
+/// catches: 681-what-was-prepared-is-handed-out-too-early
+fn what_is_prepared_is_put_once_it_is_written(device: &Device) {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, device);
+    let window = connection.open_window(&like(0), device).unwrap();
+    let (mut tree, mut other) = (batch(0), like(1));
+    for number in [0, 9, 18] {
+        for _ in 0..2 {
+            let waited = window.put_written_within(&mut tree, SHORT);
+            assert!(matches!(waited, Err(IpcError::NotInTime { .. })), "{waited:?}");
+            let refused = window.put_written_within(&mut other, LONG);
+            assert!(matches!(refused, Err(IpcError::Tensors(Error::ManifestMismatch { .. }))), "{refused:?}");
+        }
+        // What there was is still there, on the host.
+        assert!(tree.values().all(|tensor| tensor.as_bytes().is_ok()));
+        write(&mut importer, &batch(number));
+        window.put_written_within(&mut tree, LONG).unwrap();
+        assert!(matches!(importer.next_turn_within(SHORT), Err(IpcError::NotInTime { .. })));
+        compare(tree, number);
+        tree = batch(0);
     }
 }
 

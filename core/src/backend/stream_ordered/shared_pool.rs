@@ -14,6 +14,7 @@ use crate::backend::stream_ordered::context::{Context, Current};
 use crate::backend::stream_ordered::imported_pools::OpenTo;
 use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::error::{Error, Result};
+use crate::runtime::fork;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::sync::{Mutex, statics};
 
@@ -155,6 +156,10 @@ unsafe impl<A: Api> PeerMemory for Memory<A> {
 
 impl<A: Api> Drop for Memory<A> {
     fn drop(&mut self) {
+        if fork::is_child() {
+            std::mem::forget((self.loan.take(), self.pool.clone()));
+            return;
+        }
         let stream = self.pool.stream.handle();
         // SAFETY: the device is current, the stream one of it; nobody uses the memory any more (`PeerMemory`).
         let free = |driver: Current<'_, A>| unsafe {
@@ -170,6 +175,15 @@ impl<A: Api> Drop for Memory<A> {
                 count_leak(self.bytes);
                 std::mem::forget(self.loan.take());
             }
+        }
+    }
+}
+
+impl<A: Api> Drop for PeerPool<A> {
+    fn drop(&mut self) {
+        // The driver, and the lock of what is imported, are those of the parent.
+        if fork::is_child() {
+            std::mem::forget(self.0.clone());
         }
     }
 }

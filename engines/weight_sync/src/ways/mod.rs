@@ -38,6 +38,8 @@ pub(crate) trait Receiver {
     }
     /// Gets the next weights into the memory of `held`.
     fn receive(&mut self, held: &mut Weights) -> Result<()>;
+    /// No request reads `held` any more, which the next weights come into: what the trainer waits for can go before it has them.
+    fn retire(&mut self, _held: &mut Weights) {}
 }
 
 pub(crate) fn sender(options: &Options) -> Result<Box<dyn Sender>> {

@@ -40,6 +40,10 @@ impl super::Sender for Sender {
     /// To all of them at once.
     fn send(&mut self, weights: &Weights) -> Vec<(usize, String)> {
         let limit = self.options.limit;
+        if let [(number, importer)] = &mut self.importers[..] {
+            let written = write(importer, weights, limit);
+            return written.err().map(|error| (*number, error.to_string())).into_iter().collect();
+        }
         thread::scope(|scope| {
             let importers = self.importers.iter_mut();
             let sending: Vec<_> = importers
@@ -134,14 +138,21 @@ impl super::Receiver for Receiver {
         self.updates += 1;
         let mut there = self.like.clone();
         if self.is_on_host {
-            window.written_within(self.limit)?.put_into(&mut there)?;
+            window.put_written_within(&mut there, self.limit)?;
             return Ok(there.copy_into(held)?);
         }
-        // What lies in the window from the time before goes, or it would not be written.
+        // What lies in the window from the time before goes, or it would not be written. With two sets it has gone already.
         *held = Weights::default();
-        window.written_within(self.limit)?.put_into(&mut there)?;
+        window.put_written_within(&mut there, self.limit)?;
         *held = there;
         Ok(())
+    }
+
+    /// The window of the version before is the trainer's, long before that comes with the next one.
+    fn retire(&mut self, held: &mut Weights) {
+        if !self.is_on_host {
+            *held = Weights::default();
+        }
     }
 }
 

@@ -1,0 +1,150 @@
+//! Tensors that a manifest names, put into structures that look alike, again and again.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::manifest::difference::check;
+use crate::manifest::entry::entries;
+use crate::manifest::known_tree::{KnownTree, looks_like};
+use crate::manifest::leaf::{LeafPlace, ManifestLeaf};
+use crate::manifest::manifest::Manifest;
+use crate::manifest::put_tensors::{address, make_all, put};
+use crate::runtime::sync::Mutex;
+use crate::tensor::tensor::Tensor;
+use crate::tree::tensor_tree::TensorTree;
+
+/// A manifest whose tensors are put into structures again and again, such as each version of a model. The first structure is sorted by its paths and compared with the manifest. One that
+/// shows the same paths, types and shapes in the same order is the same, and takes about a third of the time: it is compared, and not sorted.
+///
+/// ```
+/// use transship_core::{Alignment, Manifest, RepeatedPut, Tensor};
+///
+/// let like = vec![Tensor::from(vec![0_u8; 2]), Tensor::from(vec![0_u8; 3])];
+/// let put = RepeatedPut::new(Manifest::packed(&like, Alignment::ONE)?);
+/// for version in 1..4 {
+///     let (mut tree, chunk) = (like.clone(), Tensor::from(vec![version; 5]));
+///     put.put_tensors(&mut tree, |leaf| chunk.narrow(0, leaf.offset(), leaf.layout().nbytes()))?;
+///     assert_eq!(tree[1].as_slice::<u8>()?, [version; 3]);
+/// }
+/// # Ok::<(), transship_core::Error>(())
+/// ```
+pub struct RepeatedPut {
+    manifest: Manifest,
+    last: Mutex<Option<Arc<Known>>>,
+}
+
+/// A structure that has the tensors of the manifest.
+struct Known {
+    tree: KnownTree,
+    /// Of each tensor that it shows: which one of the manifest it is, and where that lies.
+    leaves: Vec<(usize, Option<LeafPlace>)>,
+}
+
+impl RepeatedPut {
+    /// No structure is known yet.
+    pub fn new(manifest: Manifest) -> Self {
+        Self { manifest, last: Mutex::new(None) }
+    }
+
+    /// What it was made of.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// As [`Manifest::put_tensors`]. `make` is asked in any order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Manifest::put_tensors`].
+    pub fn put_tensors<S: TensorTree + ?Sized>(
+        &self,
+        tree: &mut S,
+        make: impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
+    ) -> Result<()> {
+        self.prepare(tree, make)?.put()
+    }
+
+    /// The same but for the last step, for what is not there yet: `tree` is compared, and its tensors are made. It is as it was until they are [put](PreparedPut::put).
+    ///
+    /// # Errors
+    ///
+    /// As [`Manifest::put_tensors`].
+    pub fn prepare<'t, S: TensorTree + ?Sized>(
+        &self,
+        tree: &'t mut S,
+        mut make: impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
+    ) -> Result<PreparedPut<'t, S>> {
+        let last = self.last.lock().clone();
+        if let Some(known) = last
+            && let Some(addresses) = known.tree.same(tree, |tensor| Ok(address(tensor)))?
+        {
+            let made = known.make_all(addresses, &mut make)?;
+            return Ok(PreparedPut { tree, made });
+        }
+        let entries = entries(tree, |tensor| Ok((address(tensor), tensor.layout().clone())))?;
+        let mut leaves = vec![(0, None); entries.shown().count()];
+        let made = make_all(&self.manifest, &entries, |shown, leaf| {
+            if let Some(known) = leaves.get_mut(shown) {
+                *known = (leaf.number, leaf.place);
+            }
+            make(leaf)
+        })?;
+        let (known, _) = entries.into_known_and_shown(|(_, layout)| layout.clone());
+        let before = self.last.lock().replace(Arc::new(Known { tree: known, leaves }));
+        drop(before);
+        Ok(PreparedPut { tree, made })
+    }
+}
+
+/// Tensors for a structure, which has its own until they are put there: see [`RepeatedPut::prepare`].
+pub struct PreparedPut<'t, S: ?Sized> {
+    tree: &'t mut S,
+    /// With the addresses of those that they take the place of.
+    made: Vec<(usize, Option<Tensor>)>,
+}
+
+impl<S: TensorTree + ?Sized> PreparedPut<'_, S> {
+    /// Puts them there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TreeChanged`](crate::Error::TreeChanged) if the structure visits other tensors than it has shown: some are put there then.
+    pub fn put(self) -> Result<()> {
+        put(self.tree, self.made)
+    }
+}
+
+impl Known {
+    /// In the order in which the structure shows them.
+    fn make_all(
+        &self,
+        addresses: Vec<usize>,
+        make: &mut impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
+    ) -> Result<Vec<(usize, Option<Tensor>)>> {
+        let mut made = Vec::with_capacity(addresses.len());
+        let known = self.tree.tensors().zip(&self.leaves);
+        for (address, ((path, layout), (number, place))) in addresses.into_iter().zip(known) {
+            let leaf = ManifestLeaf { path, layout: Cow::Borrowed(layout), number: *number, place: *place };
+            let tensor = make(&leaf)?;
+            if !looks_like(tensor.layout(), layout) {
+                check(Some((path, tensor.layout())), Some((path, layout)))?;
+            }
+            made.push((address, Some(tensor)));
+        }
+        Ok(made)
+    }
+}
+
+impl fmt::Debug for RepeatedPut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RepeatedPut").field("manifest", &self.manifest).finish_non_exhaustive()
+    }
+}
+
+impl<S: ?Sized> fmt::Debug for PreparedPut<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedPut").field("tensors", &self.made.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,235 @@
+//! Structures that look alike, put and packed again and again: what is remembered of the last one is never taken for one that differs.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+
+use transship_core::{
+    Alignment, DType, Device, Error, Manifest, Paths, RepeatedPacking, RepeatedPut, Result, Step, Stop,
+    Tensor, TensorTree, Visitor,
+};
+
+const ALIGNMENT: Alignment = Alignment::ONE;
+
+fn zeros(dtype: DType, shape: &[usize]) -> Tensor {
+    Tensor::empty(shape, dtype, &Device::host()).unwrap()
+}
+
+/// Twelve tensors of as many bytes each as their number says, in another order than that of their paths.
+fn list() -> Vec<Tensor> {
+    (1..=12).map(|size| zeros(DType::U8, &[size])).collect()
+}
+
+fn put_of<S: TensorTree>(tree: &S) -> RepeatedPut {
+    RepeatedPut::new(Manifest::packed(tree, ALIGNMENT).unwrap())
+}
+
+/// Where the path of this tensor is among those of all twelve.
+fn rank(number: u8) -> usize {
+    let mut paths: Vec<String> = (0..12_u8).map(|number| format!("[{number}]")).collect();
+    paths.sort();
+    paths.iter().position(|path| *path == format!("[{number}]")).unwrap()
+}
+
+/// Puts `first` + its number into each tensor, and says how many were made.
+fn put<S: TensorTree>(put: &RepeatedPut, tree: &mut S, first: u8) -> (Result<()>, usize) {
+    let mut made = 0;
+    let result = put.put_tensors(tree, |leaf| {
+        made += 1;
+        let number: u8 = leaf.path().trim_matches(['[', ']']).parse().unwrap();
+        assert_eq!(leaf.number(), rank(number));
+        let value = first + number;
+        Tensor::from_vec(vec![value; leaf.layout().numel()], leaf.layout().shape())
+    });
+    (result, made)
+}
+
+#[track_caller]
+fn differs(result: (Result<()>, usize), expected: &str) {
+    match result {
+        (Err(Error::ManifestMismatch { path, .. }), _) => assert_eq!(path, expected),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tensors_are_put_in_their_places_each_time() {
+    let (mut tree, known) = (list(), put_of(&list()));
+    for first in [10, 20, 30] {
+        let (result, made) = put(&known, &mut tree, first);
+        result.unwrap();
+        assert_eq!(made, 12);
+        for (number, tensor) in tree.iter().enumerate() {
+            assert_eq!(tensor.as_slice::<u8>().unwrap(), vec![first + number as u8; number + 1]);
+        }
+    }
+}
+
+/// catches: 676-any-path-is-known, 677-any-shape-is-known, 678-fewer-tensors-are-known
+#[test]
+fn what_differs_from_the_last_one_is_an_error_as_it_is_the_first_time() {
+    for times in 0..3 {
+        let known = put_of(&list());
+        let like = || {
+            for _ in 0..times {
+                put(&known, &mut list(), 1).0.unwrap();
+            }
+        };
+        // Another shape, type and path; fewer and more.
+        like();
+        let mut other = list();
+        other[3] = zeros(DType::U8, &[2, 2]);
+        differs(put(&known, &mut other, 1), "[3]");
+        like();
+        let mut other = list();
+        other[7] = zeros(DType::I8, &[8]);
+        differs(put(&known, &mut other, 1), "[7]");
+        like();
+        differs(put(&known, &mut list()[..11].to_vec(), 1), "[11]");
+        like();
+        let mut other = list();
+        other.push(zeros(DType::U8, &[1]));
+        differs(put(&known, &mut other, 1), "[12]");
+        like();
+        let mut other: BTreeMap<u8, Tensor> = (0..).zip(list()).collect();
+        put(&known, &mut other, 1).0.unwrap();
+        let last = other.remove(&11).unwrap();
+        other.insert(12, last);
+        differs(put(&known, &mut other, 1), "[11]");
+        // And what is right is right behind all of these.
+        put(&known, &mut list(), 1).0.unwrap();
+    }
+}
+
+#[test]
+fn either_all_are_put_or_none_each_time() {
+    let known = put_of(&list());
+    for _ in 0..3 {
+        let mut tree = list();
+        let count = Cell::new(0);
+        let result = known.put_tensors(&mut tree, |leaf| {
+            count.set(count.get() + 1);
+            if count.get() == 12 { Err(Error::NotReady) } else { Ok(zeros(DType::U8, leaf.layout().shape())) }
+        });
+        assert!(matches!(result, Err(Error::NotReady)));
+        let wrong = known.put_tensors(&mut tree, |_| Ok(Tensor::scalar(1_u8)));
+        assert!(matches!(wrong, Err(Error::ManifestMismatch { path, .. }) if path == "[0]"));
+        assert!(tree.iter().all(|tensor| tensor.as_slice::<u8>().unwrap().iter().all(|byte| *byte == 0)));
+        put(&known, &mut tree, 1).0.unwrap();
+    }
+}
+
+/// A map shows its tensors in another order each time that it is made.
+#[test]
+fn maps_in_any_order_are_the_same_structure() {
+    let map = || -> HashMap<u8, Tensor> { (0..).zip(list()).collect() };
+    let (known, packing) =
+        (put_of(&map()), RepeatedPacking::new(Manifest::packed(&map(), ALIGNMENT).unwrap(), ALIGNMENT));
+    for first in 1..20 {
+        let mut tree = map();
+        put(&known, &mut tree, first).0.unwrap();
+        for (number, tensor) in &tree {
+            assert_eq!(tensor.as_slice::<u8>().unwrap(), vec![first + number; usize::from(*number) + 1]);
+        }
+        let expected = Manifest::packed_with_tensors(&tree, ALIGNMENT).unwrap().1;
+        same(&packing.tensors(&tree).unwrap(), &expected);
+    }
+}
+
+/// A structure that is put into while it is shown in another order than it is visited in.
+#[test]
+fn tensors_that_are_visited_in_another_order_get_to_their_places_each_time() {
+    struct Turned(Vec<Tensor>);
+    impl TensorTree for Turned {
+        fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+            self.0.iter_mut().rev().try_for_each(|tensor| tensor.visit(visitor))
+        }
+        fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+            self.0.iter().enumerate().try_for_each(|(number, tensor)| paths.part(Step::Index(number), tensor))
+        }
+    }
+    let (mut tree, known) = (Turned(list()), put_of(&list()));
+    for first in [1, 2, 3] {
+        put(&known, &mut tree, first).0.unwrap();
+        for (number, tensor) in tree.0.iter().enumerate() {
+            assert_eq!(tensor.as_slice::<u8>().unwrap(), vec![first + number as u8; number + 1]);
+        }
+    }
+}
+
+#[track_caller]
+fn same(one: &[(usize, Tensor)], other: &[(usize, Tensor)]) {
+    let places = |tensors: &[(usize, Tensor)]| -> Vec<_> {
+        tensors.iter().map(|(offset, tensor)| (*offset, tensor.as_bytes().unwrap().to_vec())).collect()
+    };
+    assert_eq!(places(one), places(other));
+}
+
+/// catches: 679-any-sharing-is-known
+#[test]
+fn what_is_packed_again_is_packed_as_it_is_the_first_time() {
+    let tensor = |value: u8| Tensor::from(vec![value; 5]);
+    let apart =
+        |value| vec![tensor(value), Tensor::from(Vec::<u8>::new()), tensor(value + 1), tensor(value + 2)];
+    let tied = |value| {
+        let first = tensor(value);
+        vec![first.clone(), Tensor::from(Vec::<u8>::new()), tensor(value + 1), first]
+    };
+    let crossed = |value| {
+        let first = tensor(value);
+        vec![first.clone(), Tensor::from(Vec::<u8>::new()), first, tensor(value + 1)]
+    };
+    let kinds: [&dyn Fn(u8) -> Vec<Tensor>; 3] = [&apart, &tied, &crossed];
+    for (number, kind) in kinds.iter().enumerate() {
+        let packing = RepeatedPacking::new(Manifest::packed(&kind(0), ALIGNMENT).unwrap(), ALIGNMENT);
+        for value in 1..4 {
+            let tree = kind(value);
+            let _held = tree.clone();
+            let expected = Manifest::packed_with_tensors(&tree, ALIGNMENT).unwrap().1;
+            same(&packing.tensors(&tree).unwrap(), &expected);
+            for other in kinds.iter().enumerate().filter(|(other, _)| *other != number).map(|(_, kind)| kind)
+            {
+                assert!(matches!(packing.tensors(&other(value)), Err(Error::ManifestMismatch { .. })));
+            }
+            assert!(packing.tensors(&kind(value)[..3].to_vec()).is_err());
+        }
+    }
+}
+
+#[test]
+fn parts_of_one_piece_of_memory_are_told_apart() {
+    let whole = Tensor::from((0..30_u8).collect::<Vec<_>>());
+    let parts = |starts: [usize; 3]| starts.map(|start| whole.narrow(0, start, 10).unwrap()).to_vec();
+    let packing = RepeatedPacking::new(Manifest::packed(&parts([0, 10, 20]), ALIGNMENT).unwrap(), ALIGNMENT);
+    for starts in [[0, 10, 20], [20, 0, 10], [0, 10, 20], [1, 2, 3]] {
+        let expected = Manifest::packed_with_tensors(&parts(starts), ALIGNMENT).unwrap().1;
+        same(&packing.tensors(&parts(starts)).unwrap(), &expected);
+    }
+    assert!(packing.tensors(&parts([0, 0, 10])).is_err());
+    // Strides make no other tensor of it.
+    let square = Tensor::from_vec((0..9_u8).collect::<Vec<_>>(), &[3, 3]).unwrap();
+    let packing =
+        RepeatedPacking::new(Manifest::packed(&vec![square.clone()], ALIGNMENT).unwrap(), ALIGNMENT);
+    for tree in [vec![square.clone()], vec![square.transpose(0, 1).unwrap()], vec![square]] {
+        let (manifest, tensors) = Manifest::packed_with_tensors(&tree, ALIGNMENT).unwrap();
+        packing.manifest().check_same(&manifest).unwrap();
+        let again = packing.tensors(&tree).unwrap();
+        assert_eq!(again[0].1.to_vec::<u8>().unwrap(), tensors[0].1.to_vec::<u8>().unwrap());
+    }
+}
+
+#[test]
+fn what_is_prepared_and_not_put_changes_nothing() {
+    let known = put_of(&list());
+    for first in [1, 2, 3] {
+        let mut tree = list();
+        let make = |leaf: &transship_core::ManifestLeaf<'_>| {
+            Tensor::from_vec(vec![first; leaf.layout().numel()], leaf.layout().shape())
+        };
+        drop(known.prepare(&mut tree, make).unwrap());
+        assert!(tree.iter().all(|tensor| tensor.as_slice::<u8>().unwrap().iter().all(|byte| *byte == 0)));
+        known.prepare(&mut tree, make).unwrap().put().unwrap();
+        assert!(tree.iter().all(|tensor| tensor.as_slice::<u8>().unwrap().iter().all(|byte| *byte == first)));
+    }
+}

@@ -1,0 +1,148 @@
+//! Children that are forked from who has a connection: they are refused what is the parent's, and may drop it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use transship_core::{Device, Error};
+use transship_ipc::{Exporter, Importer, IpcError};
+
+use crate::support::{LONG, batch, case, compare, cuda_case, eventually, folder, like};
+use crate::tree_child::{on, tree_of};
+use crate::windows::read;
+
+pub(crate) fn cases() -> Vec<Trial> {
+    vec![
+        case("a_forked_child_is_refused_what_its_parent_has", || refused(&Device::host())),
+        case("a_forked_child_connects_anew", a_forked_child_connects_anew),
+        cuda_case("cuda_a_forked_child_is_refused_what_its_parent_has", refused),
+    ]
+}
+
+/// Ends the process that was forked: with 0 if nothing in `work` has panicked.
+fn end_of_child(work: impl FnOnce()) -> ! {
+    let code = i32::from(catch_unwind(AssertUnwindSafe(work)).is_err());
+    // SAFETY: it ends the process, and runs nothing else of it.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits for a child, which is killed where it hangs, and fails unless it has ended well.
+fn join(child: i32) {
+    let (child, begin) = (Pid::from_raw(child).unwrap(), Instant::now());
+    loop {
+        if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).unwrap() {
+            return assert_eq!(status.exit_status(), Some(0), "{status:?}");
+        }
+        if begin.elapsed() > LONG {
+            kill_process(child, Signal::KILL).unwrap();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_refused<T>(result: Result<T, IpcError>) {
+    let error = result.err().expect("refused");
+    assert!(matches!(error, IpcError::Forked), "{error}");
+    assert!(error.to_string().contains("connect anew"), "{error}");
+}
+
+/// catches: 674-a-child-is-not-told-from-its-parent, 675-a-child-hands-a-window-over
+fn refused(device: &Device) {
+    let (_folder, path) = folder();
+    let exporter = Exporter::bind(&path).unwrap();
+    let mut importer = Importer::connect(&path, device).unwrap();
+    let mut connection = exporter.accept_within(LONG).unwrap();
+    let window = connection.open_window(&like(0), device).unwrap();
+    let other = connection.open_window(&like(0), device).unwrap();
+    let offer = connection.export(&on(5, device)).unwrap();
+    let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
+    let mut second = importer.next_turn_within(LONG).unwrap().unwrap();
+    second.put(&on(0, device)).unwrap();
+    second.finish().unwrap();
+    let held = read(&other, 0).unwrap();
+    for _ in 0..8 {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // So that there are locks to be found locked.
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert!(connection.lent() > 0 && !offer.is_released());
+                }
+            });
+            thread::sleep(Duration::from_micros(300));
+            // SAFETY: the child calls what needs no lock and no thread of its parent, as this crate promises, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                end_of_child(|| {
+                    is_refused(offer.wait_released(LONG));
+                    assert!(!offer.is_released() && connection.lent() == 0);
+                    is_refused(window.written_within(LONG));
+                    is_refused(window.descriptor());
+                    is_refused(exporter.accept_within(LONG));
+                    let _ = format!("{connection:?} {offer:?} {window:?}");
+                });
+            }
+            over.store(true, Ordering::Relaxed);
+            join(child);
+        });
+    }
+    // SAFETY: as above.
+    match unsafe { libc::fork() } {
+        0 => end_of_child(move || {
+            is_refused(connection.export(&batch(1)));
+            is_refused(connection.open_window(&like(1), &Device::host()));
+            is_refused(importer.next_within(LONG));
+            is_refused(importer.next_turn_within(LONG));
+            is_refused(importer.next_arrival_within(LONG));
+            is_refused(importer.next().unwrap());
+            assert!(importer.next().is_none());
+            assert!(matches!(turn.put(&batch(0)), Err(Error::Forked)));
+            is_refused(turn.finish());
+            drop((held, window, other, offer, importer, connection, exporter));
+        }),
+        child => join(child),
+    }
+    // The parent goes on with all of it.
+    assert!(matches!(other.written_within(Duration::ZERO), Err(IpcError::NotInTime { .. })));
+    compare(held, 0);
+    turn.put(&on(0, device)).unwrap();
+    turn.finish().unwrap();
+    compare(read(&window, 0).unwrap(), 0);
+    compare(tree_of(&importer.next_within(LONG).unwrap().unwrap(), 5), 5);
+    offer.wait_released(LONG).unwrap();
+    for _ in 0..2 {
+        let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
+        turn.put(&on(0, device)).unwrap();
+        turn.finish().unwrap();
+    }
+    [window, other].iter().for_each(|window| compare(read(window, 0).unwrap(), 0));
+    let again = Importer::connect(&path, device).unwrap();
+    exporter.accept_within(LONG).unwrap().export(&on(1, device)).unwrap();
+    drop(again);
+    drop(importer);
+    eventually("nothing is lent", || connection.lent() == 0);
+}
+
+fn a_forked_child_connects_anew() {
+    let (_folder, path) = folder();
+    let (exporter, host) = (Exporter::bind(&path).unwrap(), Device::host());
+    // SAFETY: as above.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        end_of_child(|| {
+            let mut importer = Importer::connect(&path, &host).unwrap();
+            let there = importer.next_within(LONG).unwrap().unwrap();
+            assert_eq!(there.manifest().len(), 4);
+            drop(there);
+            assert!(importer.next().is_none());
+        });
+    }
+    let mut connection = exporter.accept_within(LONG).unwrap();
+    let offer = connection.export(&batch(0)).unwrap();
+    offer.wait_released(LONG).unwrap();
+    drop(connection);
+    join(child);
+}

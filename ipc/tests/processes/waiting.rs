@@ -1,0 +1,176 @@
+//! Waiting for several things at a time, by descriptors.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use transship_core::Device;
+use transship_ipc::{Arrival, Exporter, IpcError, Window};
+
+use crate::exported::pair;
+use crate::support::{LONG, batch, case, compare, devices, folder, like};
+use crate::tree_child::{Role, TREES, connect, spawn, tree_of};
+use crate::windows::{read, write};
+
+pub(crate) fn cases() -> Vec<Trial> {
+    vec![
+        case("a_server_waits_for_whichever_writer_has_written", a_server_waits_for_whichever_writer),
+        case("an_importer_of_several_waits_for_whichever_tree_comes", whichever_tree_comes),
+        case("a_descriptor_says_when_a_window_would_not_be_waited_for", a_descriptor_says_when),
+        case("a_window_that_is_closed_is_not_waited_for", a_window_that_is_closed),
+        case("a_call_that_gives_nothing_has_heard_all", a_call_that_gives_nothing_has_heard_all),
+    ]
+}
+
+/// Which of these are readable, when at most so much time has passed.
+fn readable(descriptors: &[impl AsFd], limit: Duration) -> Vec<bool> {
+    let mut polled: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    poll(&mut polled, Some(&Timespec::try_from(limit).unwrap())).unwrap();
+    polled.iter().map(|polled| !polled.revents().is_empty()).collect()
+}
+
+fn is_readable(descriptor: impl AsFd) -> bool {
+    readable(&[descriptor], Duration::ZERO) == [true]
+}
+
+fn a_server_waits_for_whichever_writer() {
+    let (_folder, path) = folder();
+    let exporter = Exporter::bind(&path).unwrap();
+    assert!(!is_readable(&exporter));
+    let processes = [0, 1].map(|_| spawn(&path, Role::Writer, None));
+    let mut connections = Vec::new();
+    while connections.len() < 2 {
+        assert_eq!(readable(&[&exporter], LONG), [true], "nobody has connected");
+        connections.push(exporter.accept_within(Duration::ZERO).unwrap());
+    }
+    let mut windows: Vec<(u64, Window)> = Vec::new();
+    for connection in &mut connections {
+        windows.extend(
+            (0..TREES).map(|number| (number, connection.open_window(&like(number), devices()[0]).unwrap())),
+        );
+    }
+    while !windows.is_empty() {
+        let descriptors: Vec<_> = windows.iter().map(|(_, window)| window.descriptor().unwrap()).collect();
+        let written = readable(&descriptors, LONG);
+        assert!(written.contains(&true), "{} windows were not written", windows.len());
+        for at in (0..windows.len()).rev().filter(|at| written[*at]) {
+            let (number, window) = windows.swap_remove(at);
+            let mut tree = like(number);
+            window.written_within(Duration::ZERO).unwrap().put_into(&mut tree).unwrap();
+            compare(tree, number);
+        }
+    }
+    drop(connections);
+    processes.into_iter().for_each(|process| process.join());
+}
+
+fn whichever_tree_comes() {
+    let folders = [folder(), folder()];
+    let processes = folders.each_ref().map(|(_, path)| spawn(path, Role::Exporter, None));
+    let mut importers: Vec<_> = folders.iter().map(|(_, path)| (0, connect(path, devices()[0]))).collect();
+    while !importers.is_empty() {
+        let descriptors: Vec<_> = importers.iter().map(|(_, importer)| importer).collect();
+        let heard = readable(&descriptors, LONG);
+        assert!(heard.contains(&true), "nothing came of {} exporters", importers.len());
+        for at in (0..importers.len()).rev().filter(|at| heard[*at]) {
+            let (number, importer) = &mut importers[at];
+            loop {
+                match importer.next_arrival_within(Duration::ZERO) {
+                    Ok(Some(Arrival::Tree(tree))) => compare(tree_of(&tree, *number), *number),
+                    Ok(None) => {
+                        assert_eq!(*number, TREES);
+                        importers.swap_remove(at);
+                        break;
+                    }
+                    Err(IpcError::NotInTime { .. }) => break,
+                    other => panic!("{other:?}"),
+                }
+                *number += 1;
+            }
+        }
+    }
+    processes.into_iter().for_each(|process| process.join());
+}
+
+/// catches: 670-a-written-window-does-not-ring, 671-a-bell-rings-on, 672-who-comes-late-hears-nothing
+fn a_descriptor_says_when() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    let [late, early] = [0, 1].map(|_| connection.open_window(&like(0), devices()[0]).unwrap());
+    let of_early = early.descriptor().unwrap();
+    assert!(!is_readable(of_early));
+    // What is written first is known first: `late` is, before anybody asks for its descriptor.
+    write(&mut importer, &batch(0));
+    assert!(!is_readable(of_early));
+    write(&mut importer, &batch(0));
+    assert_eq!(readable(&[of_early], LONG), [true]);
+    let of_late = late.descriptor().unwrap();
+    assert!(is_readable(of_late));
+    for _ in 0..3 {
+        assert_eq!(readable(&[of_late], LONG), [true]);
+        assert_eq!(readable(&[of_early], LONG), [true]);
+        for (window, descriptor) in [(&late, of_late), (&early, of_early)] {
+            // As long as nobody takes it.
+            assert!(is_readable(descriptor));
+            let tree = read(window, 0).unwrap();
+            assert!(!is_readable(descriptor));
+            assert!(matches!(window.written_within(Duration::ZERO), Err(IpcError::NotInTime { .. })));
+            compare(tree, 0);
+            assert!(!is_readable(descriptor));
+            write(&mut importer, &batch(0));
+        }
+    }
+}
+
+/// catches: 673-the-end-does-not-ring
+fn a_window_that_is_closed() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    let windows = [0, 1].map(|_| connection.open_window(&like(0), devices()[0]).unwrap());
+    let descriptors = windows.each_ref().map(|window| window.descriptor().unwrap());
+    write(&mut importer, &batch(0));
+    assert_eq!(readable(&descriptors, LONG), [true, false]);
+    drop(importer);
+    // What was finished is there, and then the end is.
+    assert!(readable(&descriptors[1..], LONG)[0]);
+    compare(read(&windows[0], 0).unwrap(), 0);
+    for (window, descriptor) in windows.iter().zip(descriptors) {
+        assert!(is_readable(descriptor));
+        assert!(matches!(window.written_within(Duration::ZERO), Err(IpcError::PeerGone)));
+        assert!(is_readable(descriptor));
+    }
+    assert!(matches!(connection.export(&batch(0)), Err(IpcError::PeerGone)));
+}
+
+fn a_call_that_gives_nothing_has_heard_all() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, &Device::host());
+    assert!(!is_readable(&importer));
+    let window = connection.open_window(&like(0), devices()[0]).unwrap();
+    let _offer = connection.export(&batch(5)).unwrap();
+    assert_eq!(readable(&[&importer], LONG), [true]);
+    let mut seen = (false, None);
+    while seen.1.is_none() || !seen.0 {
+        match importer.next_arrival_within(LONG).unwrap().unwrap() {
+            Arrival::Tree(tree) => {
+                compare(tree_of(&tree, 5), 5);
+                seen.0 = true;
+            }
+            Arrival::Turn(turn) => seen.1 = Some(turn),
+            other => panic!("{other:?}"),
+        }
+    }
+    let nothing = importer.next_arrival_within(Duration::ZERO);
+    assert!(matches!(nothing, Err(IpcError::NotInTime { .. })));
+    assert!(!is_readable(&importer));
+    let mut turn = seen.1.unwrap();
+    turn.put(&batch(0)).unwrap();
+    turn.finish().unwrap();
+    drop(read(&window, 0).unwrap());
+    assert_eq!(readable(&[&importer], LONG), [true]);
+    assert!(matches!(importer.next_arrival_within(Duration::ZERO).unwrap(), Some(Arrival::Turn(_))));
+    drop((window, connection));
+    assert_eq!(readable(&[&importer], LONG), [true]);
+    assert!(importer.next_arrival_within(LONG).unwrap().is_none());
+}
