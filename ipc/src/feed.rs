@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use transship_core::Device;
 
 use crate::batch::Batch;
-use crate::bell::Bell;
 use crate::error::{IpcError, Named};
+use crate::event_fd::EventFd;
 use crate::listener::Listener;
 use crate::options::FeedOptions;
 use crate::peer::{Outcome, Peer};
@@ -32,7 +32,7 @@ pub struct Feed<I: Iterator<Item = u64>> {
     listener: Listener,
     device: Device,
     options: FeedOptions,
-    bell: Arc<Bell>,
+    event: Arc<EventFd>,
     peers: Vec<Peer>,
     schedule: Schedule<I, Outcome>,
     /// What is told once nothing is due, and never if nothing more will be.
@@ -54,12 +54,12 @@ impl<I: Iterator<Item = u64>> Feed<I> {
         options: FeedOptions,
     ) -> Result<Self, IpcError> {
         let schedule = Schedule::new(numbers.into_iter(), options.attempts);
-        let (listener, bell) = (Listener::new(path.as_ref())?, Arc::new(Bell::new()?));
+        let (listener, event) = (Listener::new(path.as_ref())?, Arc::new(EventFd::new()?));
         Ok(Self {
             listener,
             device: device.clone(),
             options,
-            bell,
+            event,
             peers: Vec::new(),
             schedule,
             trouble: None,
@@ -154,7 +154,7 @@ impl<I: Iterator<Item = u64>> Feed<I> {
     /// Waits until something happens, for as long as nobody is late, and takes in what did.
     fn listen(&mut self, until: Option<Instant>) -> Result<(), IpcError> {
         let has_news = self.wait(until)?;
-        self.bell.silence();
+        self.event.clear();
         for peer in (0..self.peers.len()).rev() {
             if has_news[peer] && self.hear_all(peer).is_err() {
                 self.lose(peer);
@@ -175,7 +175,7 @@ impl<I: Iterator<Item = u64>> Feed<I> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut polled =
-            vec![PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&*self.bell, PollFlags::IN)];
+            vec![PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&*self.event, PollFlags::IN)];
         polled.extend(self.peers.iter().map(|peer| PollFd::from_borrowed_fd(peer.as_fd(), PollFlags::IN)));
         match poll(&mut polled, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -196,7 +196,7 @@ impl<I: Iterator<Item = u64>> Feed<I> {
         for _ in 0..ACCEPTED_AT_ONCE {
             let Some(socket) = self.listener.accept()? else { return Ok(()) };
             if self.peers.len() < self.options.most_loaders {
-                self.peers.push(Peer::new(socket, &self.device, &self.options, &self.bell)?);
+                self.peers.push(Peer::new(socket, &self.device, &self.options, &self.event)?);
             }
         }
         Ok(())

@@ -13,8 +13,8 @@ use rustix::process::{Pid, getpid};
 use transship_core::backend::PeerMemory;
 use transship_core::{Birthplace, DeviceUuid};
 
-use crate::bell::Bell;
 use crate::error::{IpcError, Named, broken, check_here};
+use crate::event_fd::EventFd;
 use crate::packed::{OnDevice, Packed};
 use crate::pools::words;
 use crate::shared_piece::{FreePieces, MOST_KEPT, SharedPiece};
@@ -25,7 +25,7 @@ use crate::wire::{MOST_SLOTS, Message};
 /// back.
 pub(crate) struct Ledger {
     socket: OwnedFd,
-    bell: Bell,
+    event: EventFd,
     process: Pid,
     born: Birthplace,
     trees: Mutex<Trees>,
@@ -52,13 +52,13 @@ struct Lent {
     _chunk: Option<Arc<dyn PeerMemory>>,
     /// What is kept for the trees to come.
     piece: Option<Arc<SharedPiece>>,
-    /// Of a window that somebody waits for by a descriptor: it rings while [`take_written`](Ledger::take_written) would not wait.
-    bell: Option<Arc<Bell>>,
+    /// Of a window that somebody waits for by a descriptor: it is signalled while [`take_written`](Ledger::take_written) would not wait.
+    event: Option<Arc<EventFd>>,
 }
 
 impl Lent {
-    fn ring(&self) {
-        self.bell.iter().for_each(|bell| bell.ring());
+    fn signal(&self) {
+        self.event.iter().for_each(|event| event.signal());
     }
 }
 
@@ -78,7 +78,7 @@ impl Ledger {
     pub(crate) fn open(socket: OwnedFd) -> Result<Arc<Self>, IpcError> {
         let ledger = Arc::new(Self {
             socket,
-            bell: Bell::new()?,
+            event: EventFd::new()?,
             process: getpid(),
             born: Birthplace::here(),
             trees: Mutex::default(),
@@ -159,7 +159,7 @@ impl Ledger {
                 return Err(IpcError::NotInTime { what, limit });
             }
             lent.turn = Some(Turn::Taken);
-            lent.bell.iter().for_each(|bell| bell.silence());
+            lent.event.iter().for_each(|event| event.clear());
             return Ok(());
         }
         match (trees.finished.remove(&ticket), trees.has_gone) {
@@ -169,14 +169,14 @@ impl Ledger {
         }
     }
 
-    /// Has `bell` ring while [`take_written`](Self::take_written) would not wait. It is the only one of the window.
-    pub(crate) fn ring_when_written(&self, ticket: u64, bell: &Arc<Bell>) {
+    /// Has `event` signalled while [`take_written`](Self::take_written) would not wait. It is the only one of the window.
+    pub(crate) fn signal_when_written(&self, ticket: u64, event: &Arc<EventFd>) {
         let mut trees = self.trees();
-        let Some(lent) = trees.lent.get_mut(&ticket) else { return bell.ring() };
-        lent.bell = Some(Arc::clone(bell));
-        // Under the lock: who takes it silences the bell.
+        let Some(lent) = trees.lent.get_mut(&ticket) else { return event.signal() };
+        lent.event = Some(Arc::clone(event));
+        // Under the lock: who takes it clears the event.
         if lent.turn == Some(Turn::Written) {
-            bell.ring();
+            event.signal();
         }
     }
 
@@ -256,7 +256,7 @@ impl Ledger {
         let free = std::mem::take(&mut trees.free);
         drop(trees);
         drop(free);
-        self.bell.ring();
+        self.event.signal();
     }
 
     fn new_ticket(
@@ -278,7 +278,7 @@ impl Ledger {
         let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.piece.is_some()).count();
         // Tensors of this process may be over a window when it comes back.
         let piece_to_keep = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
-        trees.lent.insert(ticket, Lent { turn, _chunk: chunk, piece: piece_to_keep, bell: None });
+        trees.lent.insert(ticket, Lent { turn, _chunk: chunk, piece: piece_to_keep, event: None });
         Ok(ticket)
     }
 
@@ -294,7 +294,7 @@ impl Ledger {
         trees.finished.extend(written);
         let memory = (std::mem::take(&mut trees.lent), std::mem::take(&mut trees.free));
         drop(trees);
-        memory.0.values().for_each(Lent::ring);
+        memory.0.values().for_each(Lent::signal);
         drop(memory);
         self.changed.notify_all();
     }
@@ -310,7 +310,7 @@ impl Ledger {
             trees.free.put(piece);
         }
         drop(trees);
-        lent.ring();
+        lent.signal();
         // Memory is freed without the lock.
         drop(lent);
         true
@@ -322,7 +322,7 @@ impl Ledger {
         let lent = trees.lent.get_mut(&ticket);
         let Some(lent) = lent.filter(|lent| lent.turn == Some(Turn::Importer)) else { return false };
         lent.turn = Some(Turn::Written);
-        lent.ring();
+        lent.signal();
         true
     }
 
@@ -333,12 +333,12 @@ impl Ledger {
 
     /// Waits for messages, and takes them in.
     fn hear(&self) -> Result<(), IpcError> {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.event, PollFlags::IN)];
         match poll(&mut polled, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno).named("waiting for an importer"),
         }
-        self.bell.silence();
+        self.event.clear();
         while let Some(message) = hear_now(&self.socket)? {
             let is_known = match message {
                 Message::Released { ticket } => self.take_back(ticket),

@@ -105,11 +105,11 @@ mod arrived;
 #[cfg(target_os = "linux")]
 mod batch;
 #[cfg(target_os = "linux")]
-mod bell;
-#[cfg(target_os = "linux")]
 mod connection;
 #[cfg(target_os = "linux")]
 mod error;
+#[cfg(target_os = "linux")]
+mod event_fd;
 #[cfg(target_os = "linux")]
 mod exporter;
 #[cfg(target_os = "linux")]

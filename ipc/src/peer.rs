@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use transship_core::{Device, Manifest};
 
 use crate::batch::Batch;
-use crate::bell::Bell;
 use crate::error::{IpcError, broken};
+use crate::event_fd::EventFd;
 use crate::options::FeedOptions;
 use crate::ring::Ring;
 use crate::schedule::Task;
@@ -52,9 +52,9 @@ impl Peer {
         socket: OwnedFd,
         device: &Device,
         options: &FeedOptions,
-        bell: &Arc<Bell>,
+        event: &Arc<EventFd>,
     ) -> Result<Self, IpcError> {
-        let (ring, descriptor) = Ring::new(device, options, bell)?;
+        let (ring, descriptor) = Ring::new(device, options, event)?;
         let (slots, slot_bytes) = (ring.slots() as u64, ring.slot_bytes() as u64);
         // One that has gone by now shows when it is listened to.
         let _ = tell_with(&socket, Message::Ring { slots, slot_bytes }, &descriptor);

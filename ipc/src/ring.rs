@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::param::page_size;
 use transship_core::{Device, Error, MemoryKind, Registered};
 
-use crate::bell::Bell;
 use crate::error::IpcError;
+use crate::event_fd::EventFd;
 use crate::locked::lock_for;
 use crate::mapping::Mapping;
 use crate::options::FeedOptions;
@@ -20,7 +20,7 @@ pub(crate) struct Ring {
     mapping: Arc<Mapping>,
     slot_bytes: usize,
     returned: Box<[AtomicBool]>,
-    bell: Arc<Bell>,
+    event: Arc<EventFd>,
 }
 
 /// What a batch has a slot by. Dropped, it gives the slot back.
@@ -34,7 +34,7 @@ impl Ring {
     pub(crate) fn new(
         device: &Device,
         options: &FeedOptions,
-        bell: &Arc<Bell>,
+        event: &Arc<EventFd>,
     ) -> Result<(Self, OwnedFd), IpcError> {
         let slot_bytes = options.slot_bytes.max(1).checked_next_multiple_of(page_size());
         let bytes = slot_bytes.and_then(|bytes| bytes.checked_mul(options.slots));
@@ -46,7 +46,7 @@ impl Ring {
         let mapping = Arc::new(mapping);
         let registered = lock_for(device, &mapping, Arc::clone(&mapping))?;
         let returned = (0..options.slots).map(|_| AtomicBool::new(false)).collect();
-        Ok((Self { registered, mapping, slot_bytes, returned, bell: Arc::clone(bell) }, descriptor))
+        Ok((Self { registered, mapping, slot_bytes, returned, event: Arc::clone(event) }, descriptor))
     }
 
     pub(crate) fn slot_bytes(&self) -> usize {
@@ -92,7 +92,7 @@ impl Drop for Lease {
         if let Some(returned) = self.ring.returned.get(self.slot) {
             returned.store(true, Ordering::Release);
         }
-        self.ring.bell.ring();
+        self.ring.event.signal();
     }
 }
 

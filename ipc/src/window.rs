@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use transship_core::{Device, Manifest, RepeatedPut, SharedOwner, TensorTree};
 
-use crate::bell::Bell;
 use crate::error::IpcError;
+use crate::event_fd::EventFd;
 use crate::imported::Imported;
 use crate::ledger::Ledger;
 use crate::packed::Packed;
@@ -32,7 +32,7 @@ struct Shared {
     put: Arc<RepeatedPut>,
     packed: Packed,
     /// Where somebody waits by a descriptor.
-    bell: OnceLock<Arc<Bell>>,
+    event: OnceLock<Arc<EventFd>>,
 }
 
 /// Tensors over the window that nobody has seen.
@@ -68,8 +68,8 @@ impl Window {
         (manifest, packed): (Manifest, Packed),
         device: &Device,
     ) -> Self {
-        let (put, bell) = (Arc::new(RepeatedPut::new(manifest)), OnceLock::new());
-        let shared = Shared { ledger: Arc::clone(ledger), ticket, put, packed, bell };
+        let (put, event) = (Arc::new(RepeatedPut::new(manifest)), OnceLock::new());
+        let shared = Shared { ledger: Arc::clone(ledger), ticket, put, packed, event };
         Self { shared: Arc::new(shared), device: device.clone(), ready: Mutex::new(None) }
     }
 
@@ -196,15 +196,15 @@ impl Window {
     ///
     /// [`IpcError::System`] if there are no more descriptors; [`IpcError::Forked`].
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>, IpcError> {
-        let Shared { ledger, ticket, bell, .. } = &*self.shared;
+        let Shared { ledger, ticket, event, .. } = &*self.shared;
         ledger.check_here()?;
-        if let Some(bell) = bell.get() {
-            return Ok(bell.as_fd());
+        if let Some(event) = event.get() {
+            return Ok(event.as_fd());
         }
-        let made = Arc::new(Bell::new()?);
-        let bell = bell.get_or_init(|| made);
-        ledger.ring_when_written(*ticket, bell);
-        Ok(bell.as_fd())
+        let made = Arc::new(EventFd::new()?);
+        let event = event.get_or_init(|| made);
+        ledger.signal_when_written(*ticket, event);
+        Ok(event.as_fd())
     }
 }
 

@@ -93,7 +93,7 @@ fn whichever_tree_comes() {
     processes.into_iter().for_each(|process| process.join());
 }
 
-/// catches: 670-a-written-window-does-not-ring, 671-a-bell-rings-on, 672-who-comes-late-hears-nothing
+/// catches: 670-a-written-window-does-not-signal, 671-an-event-stays-signalled, 672-who-comes-late-hears-nothing
 fn a_descriptor_says_when() {
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, devices()[0]);
@@ -123,7 +123,7 @@ fn a_descriptor_says_when() {
     }
 }
 
-/// catches: 673-the-end-does-not-ring
+/// catches: 673-the-end-does-not-signal
 fn a_window_that_is_closed() {
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, devices()[0]);
