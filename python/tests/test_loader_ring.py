@@ -439,7 +439,7 @@ def leaves_of(samples):
     return {"leaves": leaves, "image": torch.full((100_000,), float(samples[0]["index"])), "none": None}
 
 
-# Deliberate bugs: `join` in `python/src/pieces.rs` takes what lies in the slot in another order; `SlotLeaf` keeps no lease.
+# Deliberate bug: `join` in `python/src/pieces.rs` takes what lies elsewhere in its chunk.
 @pytest.mark.parametrize("for_copies", [True, False])
 def test_arrays_to_a_device(device, for_copies, monkeypatch):
     if device is None:

@@ -132,3 +132,24 @@ def test_descriptions_are_checked():
         except (RuntimeError, TypeError):
             # numpy does not have all types.
             pass
+
+
+# Deliberate bug: `for_copies` in `python/src/slot_batch.rs` keeps no lease.
+def test_a_leaf_for_copies_keeps_its_slot():
+    slot = InOneProcess()
+    written = slot.writer.write({"tensor": torch.arange(3), "array": np.ones((2, 3)), "more": [torch.ones(70_000 // 4)]})
+    # Too large for the slot: it is in the pickle.
+    assert written.beside == 1 and written.needed > slot.slots.slot_bytes
+    lease = slot.lease()
+    batch = _slot_batch.read_for_copies(written, lease)
+    del lease
+    assert slot.slots.free() == 0
+    copied = transship.start_copy(batch, "cpu", copy=True, like="torch").get()
+    assert copied["tensor"].tolist() == [0, 1, 2] and copied["array"].tolist() == [[1.0] * 3] * 2
+    assert copied["more"][0].sum() == 70_000 // 4
+    del batch["tensor"]
+    assert slot.slots.free() == 0
+    del batch
+    transship.start_copy([], "cpu").get()
+    assert slot.slots.free() == 1
+    assert copied["tensor"].tolist() == [0, 1, 2]
