@@ -39,6 +39,8 @@ stage_python() {
     step "$fresh/bin/python" python/demonstration.py
     step "$fresh/bin/python" -W ignore python/tests/soak.py --seconds 5 --device cpu
     step "$fresh/bin/python" -W ignore python/examples/train.py --transship --device cpu --steps 20 --workers 1 --size 32 --width 4
+    step "$fresh/bin/python" -W error::RuntimeWarning python/examples/train.py --ring --device cpu --steps 20 --workers 1 --size 32 --width 4
+    step "$fresh/bin/python" python/benches/loader_leaves.py --batches 5 --rounds 1 --workers 1 --size 32
 }
 
 # A virtual environment with what the tests need and these packages, made where there is none. It prints where that is.

@@ -127,12 +127,17 @@ impl Slots {
 
     /// Whether all of these bytes lie in one of the slots.
     pub fn contains(&self, address: u64, bytes: usize) -> bool {
-        let within = |slot| {
-            let start = self.memory.start(slot)?.as_ptr().addr() as u64;
-            let end = start.checked_add(self.memory.slot_bytes() as u64)?;
-            Some(address >= start && address.checked_add(bytes as u64)? <= end)
-        };
-        (0..self.memory.slots()).any(|slot| within(slot) == Some(true))
+        self.slot_of(address, bytes).is_some()
+    }
+
+    /// The address of the slot that all of these bytes lie in; `None` if they lie in none.
+    pub fn slot_of(&self, address: u64, bytes: usize) -> Option<u64> {
+        let first = self.memory.start(0)?.as_ptr().addr() as u64;
+        let size = self.memory.slot_bytes() as u64;
+        let slot = address.checked_sub(first)?.checked_div(size)?;
+        let start = slot.checked_mul(size)?.checked_add(first)?;
+        let is_within = address.checked_add(bytes as u64)? <= start.checked_add(size)?;
+        (slot < self.memory.slots() as u64 && is_within).then_some(start)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::place;
 use crate::plan::Packing;
 use crate::released;
 use crate::shipment::{self, Target};
-use crate::start::{Request, Slot, Started};
+use crate::start::{At, Request, Slot, Started};
 use crate::torch::Torch;
 use crate::transfer::How;
 use crate::tree::Skeleton;
@@ -141,7 +141,9 @@ fn choose(skeleton: &Skeleton, ours: &Ours<'_>, casts: &Casts<'_>) -> PyResult<V
         let path = paths.get(number).unwrap_or(&none);
         let Some(to) = casts.of(element, path, object)? else { return Ok(None) };
         match (slot, element) {
-            (Slot::Leaf(..), Some(element)) => Ok(to.from(element)?.map(|cast| (cast, to.element))),
+            (Slot::Leaf(At::Source(_), _), Some(element)) => {
+                Ok(to.from(element)?.map(|cast| (cast, to.element)))
+            }
             (_, element) if element == Some(to.element) => Ok(None),
             _ => Err(PyTypeError::new_err("a tensor that PyTorch has to copy itself is not cast")),
         }
@@ -153,7 +155,7 @@ fn choose(skeleton: &Skeleton, ours: &Ours<'_>, casts: &Casts<'_>) -> PyResult<V
 /// The type of a leaf's elements; that of what PyTorch copies itself is known by its name.
 fn element_of(slot: &Slot, object: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     match slot {
-        Slot::Leaf(_, leaf) => Ok(Some(leaf.element)),
+        Slot::Leaf(At::Source(_), leaf) => Ok(Some(leaf.element)),
         _ => {
             let name = object.getattr("dtype")?.str()?.to_string();
             Ok(dtype::number_of_name(name.trim_start_matches("torch.")))
@@ -179,7 +181,7 @@ fn check_types(
     refused: &[String],
 ) -> PyResult<()> {
     for (number, (slot, cast)) in slots.iter().zip(chosen).enumerate() {
-        let Slot::Leaf(_, leaf) = slot else { continue };
+        let Slot::Leaf(At::Source(_), leaf) = slot else { continue };
         let element = cast.map_or(leaf.element, |(_, element)| element);
         let name = dtype::ALL[element].name;
         if refused.iter().any(|refused| refused == name) {
@@ -195,7 +197,7 @@ fn settled(ours: Ours<'_>, chosen: &[Option<(Cast, usize)>], always: bool) -> Py
     let mut slots = Vec::with_capacity(ours.slots.len());
     for ((slot, original), cast) in ours.slots.iter().zip(originals).zip(chosen) {
         slots.push(match slot {
-            Slot::Leaf(_, leaf) if leaf.place == target && cast.is_none() && !always => {
+            Slot::Leaf(At::Source(_), leaf) if leaf.place == target && cast.is_none() && !always => {
                 ours.presented(original)?
             }
             slot => slot.clone_ref(original.py()),
@@ -207,7 +209,7 @@ fn settled(ours: Ours<'_>, chosen: &[Option<(Cast, usize)>], always: bool) -> Py
 fn typed_leaves(py: Python<'_>, slots: &[Slot], chosen: &[Option<(Cast, usize)>]) -> Vec<Typed> {
     let mut leaves = Vec::with_capacity(slots.len());
     for (number, (slot, cast)) in slots.iter().zip(chosen).enumerate() {
-        if let Slot::Leaf(object, leaf) = slot {
+        if let Slot::Leaf(At::Source(object), leaf) = slot {
             leaves.push(Typed::new(number, object.clone_ref(py), leaf.clone(), *cast));
         }
     }

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
 use smallvec::SmallVec;
 use transship::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, VERSION};
@@ -60,8 +61,45 @@ fn read_capsule(capsule: Bound<'_, PyAny>) -> PyResult<Option<(Bound<'_, PyAny>,
     Ok(leaf.map(|leaf| (capsule.into_any(), leaf)))
 }
 
+/// What arrays of numpy's are asked for: the class, and the arguments of `__dlpack__`.
+struct Arrays {
+    class: Py<PyAny>,
+    named: Py<PyDict>,
+}
+
+static ARRAYS: PyOnceLock<Arrays> = PyOnceLock::new();
+
+impl Arrays {
+    /// `None` as long as the program has not imported numpy.
+    fn get(py: Python<'_>) -> PyResult<Option<&Self>> {
+        if let Some(arrays) = ARRAYS.get(py) {
+            return Ok(Some(arrays));
+        }
+        let modules = py.import("sys")?.getattr("modules")?;
+        // It is in there, unfinished, while it is being imported.
+        let numpy = modules.get_item("numpy").ok();
+        let Some(class) = numpy.and_then(|numpy| numpy.getattr("ndarray").ok()) else { return Ok(None) };
+        let named = PyDict::new(py);
+        named.set_item("max_version", (VERSION.major, VERSION.minor))?;
+        ARRAYS.get_or_try_init(py, || Ok(Self { class: class.unbind(), named: named.unbind() })).map(Some)
+    }
+}
+
+/// Of an array of numpy's, which lies on the host. `None` for all else, and where numpy refuses, or is too old to be asked so.
+fn ask_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = object.py();
+    let Some(arrays) = Arrays::get(py)? else { return Ok(None) };
+    if object.get_type_ptr() != arrays.class.as_ptr().cast() {
+        return Ok(None);
+    }
+    Ok(object.call_method(pyo3::intern!(py, "__dlpack__"), (), Some(arrays.named.bind(py))).ok())
+}
+
 fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
+    if let Some(capsule) = ask_array(object)? {
+        return Ok(capsule);
+    }
     let named = PyDict::new(py);
     named.set_item("max_version", (VERSION.major, VERSION.minor))?;
     let (kind, number): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;

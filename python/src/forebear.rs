@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::leaf::{Leaf, Order};
 use crate::misaligned;
 use crate::place::Place;
-use crate::start::{self, Slot};
+use crate::start::{self, At, Slot};
 use crate::torch::Torch;
 use crate::tree::{Found, Opened, Rules};
 
@@ -37,7 +37,8 @@ impl<'py> Forebear<'py> {
         Ok(Self { torch, device, target, always, array, slots: start::slots() })
     }
 
-    fn add(&mut self, tensor: Bound<'py, PyAny>) -> PyResult<()> {
+    #[inline]
+    fn add(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<()> {
         self.slots.push(slot(self.torch, tensor, &self.device, self.target, self.always)?);
         Ok(())
     }
@@ -50,7 +51,7 @@ impl<'py> Forebear<'py> {
 impl<'py> Rules<'py> for Forebear<'py> {
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         if self.torch.is_tensor(object) {
-            self.add(object.clone())?;
+            self.add(object)?;
             return Ok(Found::Leaf);
         }
         Ok(if object.is_instance_of::<PyList>() {
@@ -60,7 +61,7 @@ impl<'py> Rules<'py> for Forebear<'py> {
         } else if object.is_instance_of::<PyDict>() {
             Found::Container(Opened::Dict)
         } else if self.is_array(object)? {
-            self.add(self.torch.tensor_of_numpy(object).map_err(|error| refused(object.py(), error))?)?;
+            self.add(&self.torch.tensor_of_numpy(object).map_err(|error| refused(object.py(), error))?)?;
             Found::Leaf
         } else {
             Found::Same
@@ -72,20 +73,20 @@ impl<'py> Rules<'py> for Forebear<'py> {
 #[inline]
 pub fn slot<'py>(
     torch: &Torch,
-    tensor: Bound<'py, PyAny>,
+    tensor: &Bound<'py, PyAny>,
     device: &Bound<'py, PyAny>,
     target: Option<Place>,
     always: bool,
 ) -> PyResult<Slot> {
     let leaf = match target {
-        Some(_) => torch.read(&tensor)?,
+        Some(_) => torch.read(tensor)?,
         None => None,
     };
     let Some(leaf) = leaf else {
-        return Ok(Slot::There(torch.copy_by_torch(&tensor, device, always)?.unbind()));
+        return Ok(Slot::There(torch.copy_by_torch(tensor, device, always)?.unbind()));
     };
     if Some(leaf.place) == target && !always {
-        return Ok(Slot::There(tensor.unbind()));
+        return Ok(Slot::There(tensor.clone().unbind()));
     }
     let is_misaligned = leaf.place == Place::Host && !leaf.is_aligned();
     if is_misaligned || leaf.order == Order::Strided && is_for_pytorch_to_gather(&leaf, target) {
@@ -95,9 +96,9 @@ pub fn slot<'py>(
         };
         let leaf =
             torch.read(&tensor)?.ok_or_else(|| PyTypeError::new_err("a tensor without plain memory"))?;
-        return Ok(Slot::Leaf(tensor.unbind(), leaf));
+        return Ok(Slot::Leaf(At::Source(tensor.unbind()), leaf));
     }
-    Ok(Slot::Leaf(tensor.unbind(), leaf))
+    Ok(Slot::Leaf(At::Source(tensor.clone().unbind()), leaf))
 }
 
 /// Whether PyTorch puts the elements in order first: those of a device that lie across the boundaries of their size, that have more dimensions than

@@ -11,12 +11,13 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::errors;
 use crate::leaf::Leaf;
+use crate::paused::PausedCollector;
 use crate::place::Place;
 use crate::progress::Copies;
 use crate::released;
-use crate::start::{Slot, Started};
+use crate::start::{At, Slot, Started};
 use crate::tensor::Tensor;
-use crate::torch::{Part, Torch};
+use crate::torch::{Part, Parts, Torch};
 use crate::tree::Skeleton;
 
 /// Signals, such as that of Ctrl-C, are looked for so often.
@@ -55,7 +56,7 @@ impl Handle {
     ) -> Self {
         let Started { chunks, running, before, plan, launch } = started;
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
-        let keeps_tensors = slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
+        let keeps_tensors = slots.iter().any(Slot::is_own);
         let copies = Copies::new(running, before, keeps_tensors);
         let content = Content { skeleton, slots, chunks, made: OnceLock::new(), convert };
         Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target }
@@ -91,6 +92,7 @@ impl Handle {
         let content = self.content()?;
         let leaves = self.leaves(py, &content, deadline)?;
         released::drain(py);
+        let _paused = PausedCollector::new(py);
         content.skeleton.build(py, leaves)
     }
 
@@ -183,12 +185,14 @@ impl Handle {
         content: &'a Content,
         deadline: Option<Instant>,
     ) -> PyResult<&'a [Py<PyAny>]> {
-        let needs_results = content.slots.iter().any(|slot| matches!(slot, Slot::Own { .. }));
+        let needs_results = content.slots.iter().any(Slot::is_own);
         if needs_results {
             self.wait(py, deadline)?;
         }
         if content.made.get().is_none() {
+            let paused = PausedCollector::new(py);
             let made = self.make(py, content)?;
+            drop(paused);
             // Two threads may have made them: the first one's are the result.
             drop(content.made.set(made));
         }
@@ -212,29 +216,26 @@ impl Handle {
     }
 
     fn make(&self, py: Python<'_>, content: &Content) -> PyResult<Vec<Py<PyAny>>> {
-        let mut parts: Vec<Vec<(usize, Part<'_>)>> = content.chunks.iter().map(|_| Vec::new()).collect();
-        let mut made: Vec<Option<Py<PyAny>>> = Vec::with_capacity(content.slots.len());
-        for (number, slot) in content.slots.iter().enumerate() {
+        let mut made = Vec::with_capacity(content.slots.len());
+        let mut chunks: Vec<Option<Parts<'_, '_>>> = content.chunks.iter().map(|_| None).collect();
+        for slot in &content.slots {
             made.push(match slot {
-                Slot::There(object) | Slot::Leaf(object, _) => Some(object.clone_ref(py)),
-                Slot::Own { copy, tensor, offset, leaf } => {
-                    Some(self.own(py, content, (*copy, *tensor), *offset, leaf)?)
+                Slot::There(object) | Slot::Leaf(At::Source(object), _) => object.clone_ref(py),
+                Slot::Leaf(At::Own { copy, tensor, offset }, leaf) => {
+                    self.own(py, content, (*copy, *tensor), *offset, leaf)?
                 }
-                Slot::Part { chunk, offset, leaf } => {
-                    parts[*chunk].push((number, Part { leaf, offset: *offset }));
-                    None
+                Slot::Leaf(At::Part { chunk, offset }, leaf) => {
+                    let (parts, whole) = (chunks.get_mut(*chunk), content.chunks.get(*chunk));
+                    let (parts, whole) = parts.zip(whole).ok_or_else(no_result)?;
+                    let parts = match parts {
+                        Some(parts) => parts,
+                        None => parts.insert(Torch::import(py)?.parts_of(whole.bind(py))?),
+                    };
+                    parts.make(Part { leaf, offset: *offset })?
                 }
             });
         }
-        for (chunk, parts) in content.chunks.iter().zip(parts) {
-            let mut numbers = parts.iter().map(|(number, _)| *number);
-            Torch::import(py)?.parts_of(chunk.bind(py), parts.iter().map(|(_, part)| *part), |tensor| {
-                if let Some(number) = numbers.next() {
-                    made[number] = Some(tensor);
-                }
-            })?;
-        }
-        made.into_iter().map(|leaf| leaf.ok_or_else(no_result)).collect()
+        Ok(made)
     }
 
     /// A result in memory of the library, as the caller asked for it.

@@ -8,11 +8,12 @@ use transship::{
 
 use crate::destinations::Destination;
 use crate::errors;
+use crate::kinds::Kinds;
 use crate::leaf::{Leaf, Order};
 use crate::place::Place;
 use crate::released::{self, Held};
 use crate::shipment::PathOf;
-use crate::start::{Slot, Started, kind_of, streams};
+use crate::start::{Slot, Started, streams};
 use crate::torch::Torch;
 use crate::transfer::{self, How, Running};
 use crate::typed::{Typed, casts_of, in_groups, layout_of, lend};
@@ -135,8 +136,9 @@ struct Piece {
 
 impl Group<'_> {
     fn start(&self, py: Python<'_>, torch: Option<&Torch>, filling: &Filling<'_>) -> PyResult<Running> {
+        let asked = Kinds::now(torch);
         let kind = |object: &Py<PyAny>, leaf: &Leaf| match leaf.place {
-            Place::Host => kind_of(torch, object.bind(py), leaf),
+            Place::Host => asked.of(object.bind(py), leaf).map(|(kind, _)| kind),
             _ => Ok(MemoryKind::Device),
         };
         let mut kinds = (Vec::new(), Vec::new());

@@ -7,7 +7,7 @@ use crate::dtype;
 use crate::place::Place;
 
 /// A tensor of somebody else, described. Its memory is kept by the object that it was read from.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Leaf {
     /// Where the first element is.
     pub address: u64,
@@ -30,6 +30,15 @@ pub enum Order {
     Dense,
     /// With gaps, or elements that share memory. The copy is contiguous.
     Strided,
+}
+
+impl Clone for Leaf {
+    #[inline]
+    fn clone(&self) -> Self {
+        // At once: what is derived copies number by number.
+        let numbers = SmallVec::from_slice(&self.numbers);
+        Self { numbers, ..*self }
+    }
 }
 
 impl Leaf {
@@ -60,16 +69,24 @@ impl Leaf {
         let rank = numbers.len() / 2;
         let (shape, strides) = numbers.split_at_mut(rank);
         let size = dtype::ALL.get(element)?.bytes();
-        let count =
-            shape.iter().try_fold(1_usize, |count, size| count.checked_mul(usize::try_from(*size).ok()?))?;
+        let (mut count, mut is_row_major, mut is_negative) = (1_usize, true, false);
+        for (size, stride) in shape.iter().zip(&mut *strides).rev() {
+            if *size == 1 {
+                // Where there is at most one element, a stride says nothing.
+                *stride = (*stride).max(1);
+                continue;
+            }
+            is_negative |= *stride < 0;
+            is_row_major &= *stride == count as i64;
+            count = count.checked_mul(usize::try_from(*size).ok()?)?;
+        }
         let bytes = count.checked_mul(size).filter(|bytes| *bytes <= isize::MAX as usize)?;
-        // Where there is at most one element, a stride says nothing.
-        let unused = shape.iter().zip(&mut *strides).filter(|(size, _)| count == 0 || **size == 1);
-        unused.for_each(|(_, stride)| *stride = (*stride).max(1));
-        if count > 0 && (address == 0 || strides.iter().any(|stride| *stride < 0)) {
+        if count == 0 {
+            strides.iter_mut().for_each(|stride| *stride = (*stride).max(1));
+        } else if address == 0 || is_negative {
             return None;
         }
-        let order = order(shape, strides, count);
+        let order = if is_row_major || count == 0 { Order::Contiguous } else { order(shape, strides) };
         Some(Self { address, place, element, numbers, bytes, order })
     }
 
@@ -155,10 +172,9 @@ pub fn append_row_major(numbers: &mut SmallVec<[i64; 8]>) {
     }
 }
 
-fn order(shape: &[i64], strides: &[i64], count: usize) -> Order {
-    if count == 0 || is_row_major(shape, strides) {
-        return Order::Contiguous;
-    }
+/// Of what is not row by row.
+#[cold]
+fn order(shape: &[i64], strides: &[i64]) -> Order {
     let mut dims: SmallVec<[(i64, i64); 8]> =
         strides.iter().copied().zip(shape.iter().copied()).filter(|(_, size)| *size != 1).collect();
     dims.sort_unstable();
@@ -170,17 +186,4 @@ fn order(shape: &[i64], strides: &[i64], count: usize) -> Order {
         expected *= size;
     }
     Order::Dense
-}
-
-fn is_row_major(shape: &[i64], strides: &[i64]) -> bool {
-    let mut expected = 1;
-    for (size, stride) in shape.iter().zip(strides).rev() {
-        if *size != 1 {
-            if *stride != expected {
-                return false;
-            }
-            expected *= size;
-        }
-    }
-    true
 }

@@ -5,7 +5,7 @@
 //! | `tree` | takes structures apart, and puts them together again |
 //! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
-//! | `leaf`, `dtype`, `place` | what is known of a leaf |
+//! | `leaf`, `dtype`, `place`, `kinds` | what is known of a leaf |
 //! | `misaligned` | leaves that are copied before anything else looks at them |
 //! | `plan` | which leaves share a chunk |
 //! | `pieces` | which leaves are copied as one |
@@ -13,12 +13,14 @@
 //! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
 //! | `into`, `destinations` | copies into memory of the program |
 //! | `gather`, `on_source` | the leaves of a chunk become one tensor, on the host or on the device that they are on |
-//! | `progress`, `handle` | copies that run |
-//! | `slots` | memory that worker processes of loaders fill |
+//! | `progress`, `handle`, `paused` | copies that run, and their results |
+//! | `slots`, `slot_batch`, `description` | memory that worker processes of loaders fill: who has it, and batches in it |
 //! | `released` | objects that were let go of without the GIL |
 
 mod calls;
 mod casts;
+#[cfg(target_os = "linux")]
+mod description;
 mod destinations;
 mod dlpack;
 mod dtype;
@@ -27,16 +29,20 @@ mod forebear;
 mod gather;
 mod handle;
 mod into;
+mod kinds;
 mod leaf;
 mod misaligned;
 mod on_source;
 mod ours;
+mod paused;
 mod pieces;
 mod place;
 mod plan;
 mod progress;
 mod released;
 mod shipment;
+#[cfg(target_os = "linux")]
+mod slot_batch;
 #[cfg(target_os = "linux")]
 mod slots;
 #[cfg(unix)]
@@ -79,6 +85,9 @@ mod _transship {
     use crate::errors::Error;
     #[pymodule_export]
     use crate::handle::Handle;
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use crate::slot_batch::SlotPacker;
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::slots::{ClaimedSlot, SlotFiller, SlotLease, Slots};

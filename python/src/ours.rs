@@ -6,6 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
+#[cfg(target_os = "linux")]
+use pyo3::types::PyCapsule;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::dlpack;
@@ -13,7 +15,9 @@ use crate::dtype;
 use crate::forebear;
 use crate::leaf::Leaf;
 use crate::place::Place;
-use crate::start::{self, Slot};
+#[cfg(target_os = "linux")]
+use crate::slot_batch;
+use crate::start::{self, At, Slot};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use crate::tree::{Found, Opened, Rules};
@@ -30,6 +34,8 @@ pub struct Ours<'py> {
     find: Bound<'py, PyAny>,
     /// Makes what the caller asked for out of what is there already, if he did.
     present: Option<Bound<'py, PyAny>>,
+    /// Whether nothing is done with tensors but to copy them.
+    takes_plainly: bool,
     kinds: Kinds<'py>,
     pub slots: Vec<Slot>,
     /// Types that results must not have: numbers of [`dtype::ALL`].
@@ -72,6 +78,9 @@ pub enum Kind<'py> {
     Dict,
     Torch,
     Own,
+    /// It may be a leaf in a slot of a loader, for copies alone.
+    #[cfg(target_os = "linux")]
+    Capsule,
     Dlpack,
     /// An array of numpy's with a mask, which is no part of a tensor.
     Masked,
@@ -97,6 +106,7 @@ impl<'py> Ours<'py> {
             target,
             always,
             find,
+            takes_plainly: present.is_none(),
             present,
             kinds,
             slots,
@@ -107,12 +117,14 @@ impl<'py> Ours<'py> {
 
     /// The same, where results of these types are an error.
     pub fn without(mut self, refused: &[String]) -> Self {
+        self.takes_plainly &= refused.is_empty();
         self.refused = refused.iter().filter_map(|name| dtype::number_of_name(name)).collect();
         self
     }
 
     /// The same, with the leaves as they came.
     pub fn with_originals(mut self) -> Self {
+        self.takes_plainly = false;
         self.originals = Some(Vec::new());
         self
     }
@@ -158,6 +170,10 @@ impl<'py> Ours<'py> {
         if object.is_exact_instance_of::<Tensor>() {
             return Ok(Kind::Own);
         }
+        #[cfg(target_os = "linux")]
+        if object.is_exact_instance_of::<PyCapsule>() {
+            return Ok(Kind::Capsule);
+        }
         let container = self.find.call1((object.get_type(),))?;
         if !container.is_none() {
             return Ok(Kind::Container(container));
@@ -182,7 +198,9 @@ impl<'py> Ours<'py> {
             return Err(PyTypeError::new_err(text));
         }
         match &slot {
-            Some(Slot::Leaf(_, leaf)) if !self.refused.is_empty() => self.check_type(leaf).map(|()| slot),
+            Some(Slot::Leaf(At::Source(_), leaf)) if !self.refused.is_empty() => {
+                self.check_type(leaf).map(|()| slot)
+            }
             _ => Ok(slot),
         }
     }
@@ -200,18 +218,23 @@ impl<'py> Ours<'py> {
             (Kind::Torch, Some(torch), Some(device)) => {
                 let reads = self.originals.is_some() && torch.read(object)?.is_some();
                 let always = self.always || reads;
-                forebear::slot(torch, object.clone(), device, Some(self.target), always).map(Some)
+                forebear::slot(torch, object, device, Some(self.target), always).map(Some)
             }
             (Kind::Own, _, _) => {
                 let leaf = object.cast::<Tensor>()?.get().leaf().clone();
                 Ok(Some(self.slot_of(object, object, leaf)))
+            }
+            #[cfg(target_os = "linux")]
+            (Kind::Capsule, _, _) => {
+                let leaf = slot_batch::leaf_of(object);
+                Ok(leaf.map(|leaf| Slot::Leaf(At::Source(object.clone().unbind()), leaf.clone())))
             }
             (Kind::Dlpack | Kind::Masked, _, _) => {
                 let (capsule, leaf) = dlpack::read(object)?;
                 match (self.torch, &self.device) {
                     (Some(torch), Some(device)) if forebear::is_gathered_between(&leaf, self.target) => {
                         let tensor = object.py().import("torch")?.call_method1("from_dlpack", (object,))?;
-                        forebear::slot(torch, tensor, device, Some(self.target), self.always).map(Some)
+                        forebear::slot(torch, &tensor, device, Some(self.target), self.always).map(Some)
                     }
                     _ => Ok(Some(self.slot_of(object, &capsule, leaf))),
                 }
@@ -224,12 +247,28 @@ impl<'py> Ours<'py> {
         if leaf.place == self.target && !self.always && self.originals.is_none() {
             return Slot::There(object.clone().unbind());
         }
-        Slot::Leaf(keeper.clone().unbind(), leaf)
+        Slot::Leaf(At::Source(keeper.clone().unbind()), leaf)
     }
 }
 
 impl<'py> Rules<'py> for Ours<'py> {
+    #[inline]
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
+        // Most of what large structures hold.
+        if self.takes_plainly
+            && let (Some(torch), Some(device)) = (self.torch, &self.device)
+            && torch.is_exact(object)
+        {
+            self.slots.push(forebear::slot(torch, object, device, Some(self.target), self.always)?);
+            return Ok(Found::Leaf);
+        }
+        #[cfg(target_os = "linux")]
+        if self.takes_plainly
+            && let Some(leaf) = slot_batch::leaf_of(object)
+        {
+            self.slots.push(Slot::Leaf(At::Source(object.clone().unbind()), leaf.clone()));
+            return Ok(Found::Leaf);
+        }
         let kind = self.kind(object)?;
         if let Some(opened) = kind.open(object)? {
             return Ok(Found::Container(opened));
@@ -257,6 +296,8 @@ impl<'py> Kind<'py> {
                 })?;
                 Some(Opened::Other(held, rebuild, names))
             }
+            #[cfg(target_os = "linux")]
+            Self::Capsule => None,
             Self::Torch | Self::Own | Self::Dlpack | Self::Masked | Self::Same => None,
         })
     }

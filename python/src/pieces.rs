@@ -1,10 +1,12 @@
-//! Leaves as the library is told of them. Those of a device that are neighbours, there and in the chunk that they go to, are one piece.
+//! Leaves as the library is told of them. Those of a device, and of a slot of a loader, that are neighbours, there and in the chunk that they go to, are
+//! one piece.
 
 use transship::MemoryKind;
 
 use crate::leaf::{Leaf, Order};
 
-/// Allocations of devices begin at multiples of so many bytes: what lies in one such line lies in one allocation.
+/// Allocations of devices begin at multiples of so many bytes: what lies in one such line lies in one allocation. What lies further apart is no
+/// neighbour in a slot either.
 const LINE: u64 = 256;
 
 /// What is copied as a whole, and where it goes.
@@ -15,9 +17,20 @@ pub struct Piece {
     pub bytes: usize,
     /// Page-locked memory needs no staging.
     pub kind: MemoryKind,
+    pub joins: Joins,
     pub to: To,
     /// The leaf, if its elements have gaps.
     pub strided: Option<Box<Leaf>>,
+}
+
+/// With which others a piece may be one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joins {
+    Nothing,
+    /// Others of its device.
+    OnDevice,
+    /// Others of the slot that begins there: what is between them is of the slot as well.
+    InSlot(u64),
 }
 
 /// Where a copy goes: memory, and the offset in it, in bytes.
@@ -28,14 +41,17 @@ pub struct To {
 }
 
 impl Piece {
-    pub fn of(leaf: &Leaf, kind: MemoryKind, to: To) -> Self {
+    pub fn of(leaf: &Leaf, kind: MemoryKind, joins: Joins, to: To) -> Self {
         let strided = (leaf.order == Order::Strided).then(|| Box::new(leaf.clone()));
-        Self { address: leaf.address, bytes: leaf.bytes, kind, to, strided }
+        Self { address: leaf.address, bytes: leaf.bytes, kind, joins, to, strided }
     }
 
-    /// Makes `next` a part of this one, both of which lie on a device. What is between them there is read, and goes to padding of the chunk.
+    /// Makes `next` a part of this one. What is between them there is read, and goes to padding of the chunk.
     /// `false` if they are no neighbours.
     pub fn join(&mut self, next: &Self) -> bool {
+        if self.joins == Joins::Nothing || self.joins != next.joins {
+            return false;
+        }
         let Some(distance) = next.address.checked_sub(self.address) else { return false };
         let end = self.address.saturating_add(self.bytes as u64);
         let is_in_line = next.address - next.address % LINE < end;

@@ -47,22 +47,24 @@ pub struct Plan {
 
 /// Packs leaves of 1 byte to 256 KiB without gaps, if there are two at least: the largest elements first, so that little is lost between them.
 pub fn pack(leaves: &[Size], packing: Packing) -> Plan {
-    let mut plan = Plan::of(leaves.len());
     if !is_worth_it(leaves, packing) {
-        return plan;
+        return Plan::of(leaves.len());
     }
     let mut chunk = None;
-    plan.order.clear();
+    let order = Vec::with_capacity(leaves.len());
+    let mut plan = Plan { places: vec![None; leaves.len()], chunks: Vec::new(), order };
     let is_there = leaves.iter().fold(0, |sizes, leaf| sizes | leaf.element);
     for bucket in [16, 8, 4, 2, 1].into_iter().filter(|bucket| is_there & bucket != 0) {
         for (number, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.element == bucket) {
-            if is_packable(leaf) {
+            if leaf.is_packable() {
                 plan.places[number] = Some(plan.place(leaf, packing, &mut chunk));
                 plan.order.push(number);
             }
         }
     }
-    plan.order.extend((0..leaves.len()).filter(|number| plan.places[*number].is_none()));
+    if plan.order.len() < leaves.len() {
+        plan.order.extend((0..leaves.len()).filter(|number| plan.places[*number].is_none()));
+    }
     plan
 }
 
@@ -74,13 +76,13 @@ pub fn pack_by_address(leaves: &[Size], packing: Packing) -> Plan {
     }
     let where_it_is = |number: &usize| {
         let leaf = &leaves[*number];
-        (!is_packable(leaf), leaf.address, *number)
+        (!leaf.is_packable(), leaf.address, *number)
     };
     plan.order.sort_unstable_by_key(where_it_is);
     let mut chunk = None;
     for position in 0..leaves.len() {
         let number = plan.order[position];
-        if !is_packable(&leaves[number]) {
+        if !leaves[number].is_packable() {
             break;
         }
         plan.places[number] = Some(plan.place(&leaves[number], packing, &mut chunk));
@@ -89,11 +91,14 @@ pub fn pack_by_address(leaves: &[Size], packing: Packing) -> Plan {
 }
 
 fn is_worth_it(leaves: &[Size], packing: Packing) -> bool {
-    packing.on && leaves.iter().filter(|leaf| is_packable(leaf)).take(2).count() == 2
+    packing.on && leaves.iter().filter(|leaf| leaf.is_packable()).take(2).count() == 2
 }
 
-fn is_packable(leaf: &Size) -> bool {
-    leaf.is_contiguous && (1..=LARGEST_PACKED).contains(&leaf.bytes)
+impl Size {
+    /// Whether it may share a chunk.
+    pub fn is_packable(&self) -> bool {
+        self.is_contiguous && (1..=LARGEST_PACKED).contains(&self.bytes)
+    }
 }
 
 impl Plan {

@@ -12,11 +12,12 @@ use transship::{
 };
 
 use crate::errors;
+use crate::kinds::Kinds;
 use crate::leaf::Order;
 use crate::place::Place;
 use crate::plan::LARGEST_PACKED;
 use crate::released::{self, Held};
-use crate::start::{Request, Slot, Started, kind_of, streams};
+use crate::start::{At, Request, Slot, Started, streams};
 use crate::torch::Torch;
 use crate::torch_memory::TorchMemory;
 use crate::transfer::Running;
@@ -76,7 +77,7 @@ fn settle_empty(
 ) -> PyResult<()> {
     let Some(torch) = torch.filter(|_| !target.request.own_memory) else { return Ok(()) };
     for (slot, cast) in target.slots.iter_mut().zip(casts) {
-        if let Slot::Leaf(_, leaf) = slot
+        if let Slot::Leaf(At::Source(_), leaf) = slot
             && leaf.bytes == 0
         {
             let to = leaf.copied_as(cast.map_or(leaf.element, |(_, element)| element));
@@ -108,7 +109,7 @@ fn numbers_of(slots: &[Slot], from: Place) -> Vec<usize> {
 
 fn leaves_of(py: Python<'_>, target: &Target, from: Place, casts: &[Option<(Cast, usize)>]) -> Vec<Typed> {
     let leaf = |number: usize| match &target.slots[number] {
-        Slot::Leaf(object, leaf) => {
+        Slot::Leaf(At::Source(object), leaf) => {
             let cast = casts.get(number).copied().flatten();
             Some(Typed::new(number, object.clone_ref(py), leaf.clone(), cast))
         }
@@ -122,7 +123,8 @@ impl Shipment<'_> {
         let Some(request) = self.targets.first().map(|target| target.request) else { return Ok(()) };
         let memory = self.memory(request);
         let ways = self.ways(py, torch)?;
-        let kinds = self.leaves.iter().map(|leaf| kind_of(torch, leaf.object.bind(py), &leaf.leaf));
+        let asked = Kinds::now(torch);
+        let kinds = self.leaves.iter().map(|leaf| Ok(asked.of(leaf.object.bind(py), &leaf.leaf)?.0));
         let kinds = kinds.collect::<PyResult<Vec<MemoryKind>>>()?;
         let held = Held::new(self.leaves.iter().map(|leaf| leaf.object.clone_ref(py)).collect());
         let launched = py.detach(|| self.launch(held, &kinds, &ways, memory.as_ref()));
@@ -237,12 +239,12 @@ fn settle(
             to.order = Order::Dense;
         }
         target.slots[leaf.number] = if is_own {
-            Slot::Own { copy: target.started.running.len(), tensor: index, offset: 0, leaf: to }
+            Slot::Leaf(At::Own { copy: target.started.running.len(), tensor: index, offset: 0 }, to)
         } else {
             let placement = placement.ok_or_else(no_place)?;
             let (_, shift) = taken.get(placement.chunk).ok_or_else(no_place)?;
             let chunk = target.started.chunks.len() + placement.chunk;
-            Slot::Part { chunk, offset: shift + placement.offset, leaf: to }
+            Slot::Leaf(At::Part { chunk, offset: shift + placement.offset }, to)
         };
     }
     target.started.chunks.extend(taken.into_iter().map(|(chunk, _)| chunk));

@@ -8,11 +8,14 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use transship::MemoryKind;
+use pyo3::types::PyCapsule;
 use transship::ipc::{self, IpcError};
+use transship::{MemoryKind, RawMemory};
 
 use crate::errors::{self, Error};
+use crate::leaf::Leaf;
 use crate::place;
+use crate::slot_batch;
 
 /// All that are there. Written with the GIL, and so by nobody while a thread forks.
 static ALL: RwLock<Vec<Weak<ipc::Slots>>> = RwLock::new(Vec::new());
@@ -23,9 +26,16 @@ static IN_USE: AtomicBool = AtomicBool::new(false);
 #[pyclass(frozen, module = "transship")]
 pub struct Slots(Arc<ipc::Slots>);
 
-/// A slot that a worker has handed over; it is the workers' again when this goes.
+/// A slot that a worker has handed over; it is the workers' again when this goes, and the leaves that were read of it.
 #[pyclass(frozen, module = "transship")]
-pub struct SlotLease(ipc::SlotLease);
+pub struct SlotLease(Arc<ipc::SlotLease>);
+
+/// Where a slot lies in this process.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotRange {
+    pub address: u64,
+    pub size: usize,
+}
 
 /// The slots, in a worker.
 #[pyclass(frozen, module = "transship")]
@@ -79,7 +89,7 @@ impl Slots {
     }
 
     fn lease(&self, slot: usize, claim: u64) -> Option<SlotLease> {
-        self.0.lease(slot, claim).map(SlotLease)
+        self.0.lease(slot, claim).map(Arc::new).map(SlotLease)
     }
 
     fn take_back(&self, owner: u32) -> PyResult<usize> {
@@ -92,6 +102,39 @@ impl SlotLease {
     #[getter]
     fn address(&self) -> u64 {
         self.0.memory().address
+    }
+
+    /// What `SlotPacker.finish` has described, for `start_copy` alone.
+    fn for_copies<'py>(&self, py: Python<'py>, described: &[u8]) -> PyResult<Vec<Bound<'py, PyCapsule>>> {
+        slot_batch::for_copies(py, &self.0, described)
+    }
+
+    /// The same as tensors and arrays. `whole` is a tensor of the bytes of the slot, and `buffer` an object whose buffer they are; both keep this.
+    fn leaves(
+        &self,
+        described: &[u8],
+        whole: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<Py<PyAny>>> {
+        slot_batch::leaves(SlotRange::of(&self.0), described, whole, buffer)
+    }
+}
+
+impl SlotRange {
+    pub fn of(lease: &ipc::SlotLease) -> Self {
+        let RawMemory { address, bytes, .. } = lease.memory();
+        Self { address, size: bytes }
+    }
+
+    /// The offset of a leaf that lies here, in bytes.
+    pub fn offset_of(&self, leaf: &Leaf) -> Option<usize> {
+        let offset = usize::try_from(leaf.address.checked_sub(self.address)?).ok()?;
+        let end = offset.checked_add(leaf.span())?;
+        (leaf.bytes > 0 && end <= self.size && leaf.is_aligned()).then_some(offset)
+    }
+
+    pub fn has(&self, leaf: &Leaf) -> bool {
+        self.offset_of(leaf).is_some()
     }
 }
 
@@ -133,14 +176,27 @@ impl ClaimedSlot {
     }
 }
 
-/// Which kind of memory these bytes are, if they lie in a slot.
-pub fn kind_of(address: u64, bytes: usize) -> Option<MemoryKind> {
-    if !IN_USE.load(Ordering::Relaxed) {
-        return None;
+/// All slots that there are, for the leaves of a call.
+#[derive(Default)]
+pub struct AllSlots(Vec<(Arc<ipc::Slots>, MemoryKind)>);
+
+impl AllSlots {
+    pub fn now() -> Self {
+        if !IN_USE.load(Ordering::Relaxed) {
+            return Self::default();
+        }
+        let with_kind = |slots: Arc<ipc::Slots>| {
+            let kind = slots.kind();
+            (slots, kind)
+        };
+        Self(ALL.read().iter().filter_map(Weak::upgrade).map(with_kind).collect())
     }
-    let all = ALL.read();
-    let has_it = |slots: &Weak<ipc::Slots>| slots.upgrade().filter(|slots| slots.contains(address, bytes));
-    all.iter().find_map(has_it).map(|slots| slots.kind())
+
+    /// The address of the slot that these bytes lie in, and which kind of memory it is.
+    #[inline]
+    pub fn slot_of(&self, address: u64, bytes: usize) -> Option<(u64, MemoryKind)> {
+        self.0.iter().find_map(|(slots, kind)| Some((slots.slot_of(address, bytes)?, *kind)))
+    }
 }
 
 fn owner_of(owner: u32) -> PyResult<NonZero<u32>> {

@@ -10,11 +10,12 @@ use pyo3::{PyTraverseError, PyVisit};
 use transship::{MemoryKind, Stream};
 
 use crate::errors;
+use crate::kinds::Kinds;
 use crate::leaf::{Leaf, Order};
 use crate::on_source;
-use crate::pieces::{Piece, To};
+use crate::pieces::{Joins, Piece, To};
 use crate::place::Place;
-use crate::plan::{self, LARGEST_PACKED, Packing, Size};
+use crate::plan::{self, Packing, Size};
 use crate::released::{self, Held};
 use crate::torch::Torch;
 use crate::transfer::{Beside, Group, How, Launched, Memory, Running, Source};
@@ -45,12 +46,18 @@ impl Request {
 pub enum Slot {
     /// It is there already: the leaf itself, or memory that is being filled.
     There(Py<PyAny>),
-    /// To be copied.
-    Leaf(Py<PyAny>, Leaf),
+    /// A leaf that is copied: where it is, and what it is like.
+    Leaf(At, Leaf),
+}
+
+/// Where a leaf is.
+pub enum At {
+    /// To be copied out of this object.
+    Source(Py<PyAny>),
     /// A part of a chunk that is being filled: its number, and the offset in bytes.
-    Part { chunk: usize, offset: usize, leaf: Leaf },
+    Part { chunk: usize, offset: usize },
     /// In memory of the library: the number of the copy and of the tensor in it, and the offset there in bytes.
-    Own { copy: usize, tensor: usize, offset: usize, leaf: Leaf },
+    Own { copy: usize, tensor: usize, offset: usize },
 }
 
 /// What was started.
@@ -88,9 +95,10 @@ pub fn start(
     LEAVES.store(slots.len(), Ordering::Relaxed);
     let mut started = Started::default();
     let torch_fills = torch.filter(|_| !request.own_memory);
+    let kinds = Kinds::now(torch);
     for (from, leaves) in by_place(py, torch_fills, request, slots)? {
         let begin = Instant::now();
-        let call = Call { py, torch, request, from, leaves: &leaves };
+        let call = Call { py, torch, request, from, leaves: &leaves, kinds: &kinds };
         let planned = Planned::new(call, slots)?;
         let is_planned = Instant::now();
         planned.start(call, slots, &mut started)?;
@@ -109,6 +117,7 @@ struct Call<'a, 'py> {
     from: Place,
     /// Their numbers among the slots.
     leaves: &'a [usize],
+    kinds: &'a Kinds<'a>,
 }
 
 /// Where the leaves of one place go.
@@ -125,7 +134,7 @@ struct Planned {
 /// Leaves that are about to be copied.
 struct Taken {
     pieces: Vec<Piece>,
-    /// For each leaf the number of its piece, and the offset in it, in bytes.
+    /// For each leaf the number of its piece, and the offset in it, in bytes; where results lie in memory of the library.
     in_pieces: Vec<(usize, usize)>,
     sources: Vec<Py<PyAny>>,
 }
@@ -140,12 +149,15 @@ struct Allocated {
 
 impl Planned {
     fn new(call: Call<'_, '_>, slots: &[Slot]) -> PyResult<Self> {
-        let Call { py, torch, request, from, leaves } = call;
+        let Call { py, torch, request, from, leaves, kinds } = call;
         let pinned = request.is_pinned(from);
         let mut sizes: Vec<Size> = Vec::with_capacity(leaves.len());
         sizes.extend(leaves.iter().filter_map(|number| slots[*number].size()));
         let plan = match from {
-            Place::Host => plan::pack(&sizes, request.packing),
+            // What a worker has packed already goes as it lies.
+            Place::Host if !kinds.are_in_slots(sizes.iter().filter(|leaf| leaf.is_packable())) => {
+                plan::pack(&sizes, request.packing)
+            }
             _ => plan::pack_by_address(&sizes, request.packing),
         };
         let first = plan.order.first().filter(|_| !plan.chunks.is_empty() && request.goes_between(from));
@@ -169,7 +181,7 @@ impl Planned {
         for (number, place) in leaves.iter().zip(plan.places) {
             let place = match (place, &slots[*number]) {
                 (Some((memory, offset)), _) => To { memory: memory as usize, offset },
-                (None, Slot::Leaf(_, leaf)) => {
+                (None, Slot::Leaf(At::Source(_), leaf)) => {
                     let like =
                         |torch: &Torch| torch.allocate_like(py, &leaf.copied(), request.target, pinned);
                     let object = torch.map(like).transpose()?;
@@ -185,7 +197,7 @@ impl Planned {
 
     /// Starts the copy, and says in the slots what the leaves come to. On an error the slots are of no use any more.
     fn start(self, call: Call<'_, '_>, slots: &mut [Slot], started: &mut Started) -> PyResult<()> {
-        let Call { py, torch, request, from, leaves } = call;
+        let Call { py, torch, request, from, leaves, .. } = call;
         let kind = match request.target {
             Place::Host if request.is_pinned(from) => MemoryKind::Pinned,
             Place::Host => MemoryKind::Pageable,
@@ -211,7 +223,7 @@ impl Planned {
         let Launched { running, before, results } = launched.map_err(|error| errors::of(py, &error))?;
         if request.own_memory {
             for (number, (piece, within)) in leaves.iter().zip(in_pieces) {
-                if let Slot::Own { tensor, offset, .. } = &mut slots[*number] {
+                if let Slot::Leaf(At::Own { tensor, offset, .. }, _) = &mut slots[*number] {
                     (*tensor, *offset) = (results[piece].0, results[piece].1 + within);
                 }
             }
@@ -226,27 +238,44 @@ impl Planned {
 
     /// Takes the leaves out of the slots.
     fn take(&self, call: Call<'_, '_>, slots: &mut [Slot], started: &Started) -> PyResult<Taken> {
-        let Call { py, torch, from, leaves, .. } = call;
+        let Call { py, from, leaves, kinds, .. } = call;
+        let is_own = call.request.own_memory;
         let mut taken = Taken {
             pieces: Vec::with_capacity(leaves.len()),
-            in_pieces: vec![(0, 0); leaves.len()],
+            in_pieces: if is_own { vec![(0, 0); leaves.len()] } else { Vec::new() },
             sources: Vec::with_capacity(leaves.len()),
         };
         for position in self.order.iter().copied() {
             let (slot, to) = (&mut slots[leaves[position]], self.places[position]);
-            let Slot::Leaf(object, leaf) = mem::replace(slot, Slot::There(py.None())) else { continue };
-            let kind = if from == Place::Host {
-                kind_of(torch, object.bind(py), &leaf)?
-            } else {
-                MemoryKind::Device
+            let Slot::Leaf(at, leaf) = slot else { continue };
+            let goes_to = match &self.memory[to.memory].object {
+                None => At::Own { copy: started.running.len(), tensor: 0, offset: 0 },
+                Some(_) => At::Part { chunk: started.chunks.len() + to.memory, offset: to.offset },
             };
-            taken.in_pieces[position] = taken.add(Piece::of(&leaf, kind, to));
+            let object = match mem::replace(at, goes_to) {
+                At::Source(object) => object,
+                other => {
+                    *at = other;
+                    continue;
+                }
+            };
+            let (kind, joins) = match from {
+                Place::Host => {
+                    let (kind, slot) = kinds.of(object.bind(py), leaf)?;
+                    (kind, slot.map_or(Joins::Nothing, Joins::InSlot))
+                }
+                _ => (MemoryKind::Device, Joins::OnDevice),
+            };
+            let in_piece = taken.add(Piece::of(leaf, kind, joins, to));
+            if is_own {
+                taken.in_pieces[position] = in_piece;
+            }
             taken.sources.push(object);
-            *slot = match &self.memory[to.memory].object {
-                None => Slot::Own { copy: started.running.len(), tensor: 0, offset: 0, leaf },
-                Some((object, _)) if to.memory >= self.chunks => Slot::There(object.clone_ref(py)),
-                Some(_) => Slot::Part { chunk: started.chunks.len() + to.memory, offset: to.offset, leaf },
-            };
+            if to.memory >= self.chunks
+                && let Some((object, _)) = &self.memory[to.memory].object
+            {
+                *slot = Slot::There(object.clone_ref(py));
+            }
         }
         Ok(taken)
     }
@@ -255,8 +284,7 @@ impl Planned {
 impl Taken {
     /// The number of the piece, and the offset in it.
     fn add(&mut self, piece: Piece) -> (usize, usize) {
-        let before = self.pieces.last_mut().filter(|before| before.kind == MemoryKind::Device);
-        if let Some(before) = before
+        if let Some(before) = self.pieces.last_mut()
             && before.join(&piece)
         {
             let within = piece.to.offset - before.to.offset;
@@ -331,17 +359,6 @@ pub fn streams(
     }
 }
 
-/// Whether the memory of a leaf on the host is page-locked. Asked where that matters: small ones are staged anyway.
-pub fn kind_of(torch: Option<&Torch>, object: &Bound<'_, PyAny>, leaf: &Leaf) -> PyResult<MemoryKind> {
-    #[cfg(target_os = "linux")]
-    if let Some(kind) = crate::slots::kind_of(leaf.address, leaf.bytes) {
-        return Ok(kind);
-    }
-    let is_large = leaf.bytes > LARGEST_PACKED && torch.is_some_and(|torch| torch.is_tensor(object));
-    let is_pinned = is_large && object.call_method0("is_pinned")?.is_truthy()?;
-    Ok(if is_pinned { MemoryKind::Pinned } else { MemoryKind::Pageable })
-}
-
 /// The numbers of the leaves to be copied, by where they come from. Of those without elements PyTorch makes the copies, where it fills memory.
 fn by_place(
     py: Python<'_>,
@@ -352,7 +369,7 @@ fn by_place(
     let mut groups: Vec<(Place, Vec<usize>)> = Vec::new();
     let all = slots.len();
     for (number, slot) in slots.iter_mut().enumerate() {
-        let Slot::Leaf(_, leaf) = slot else { continue };
+        let Slot::Leaf(At::Source(_), leaf) = slot else { continue };
         if let Some(torch) = torch.filter(|_| leaf.bytes == 0) {
             *slot = Slot::There(torch.allocate_like(py, &leaf.copied(), request.target, false)?.unbind());
             continue;
@@ -374,12 +391,13 @@ impl Slot {
     pub fn clone_ref(&self, py: Python<'_>) -> Self {
         match self {
             Self::There(object) => Self::There(object.clone_ref(py)),
-            Self::Leaf(object, leaf) => Self::Leaf(object.clone_ref(py), leaf.clone()),
-            Self::Part { chunk, offset, leaf } => {
-                Self::Part { chunk: *chunk, offset: *offset, leaf: leaf.clone() }
-            }
-            Self::Own { copy, tensor, offset, leaf } => {
-                Self::Own { copy: *copy, tensor: *tensor, offset: *offset, leaf: leaf.clone() }
+            Self::Leaf(at, leaf) => {
+                let at = match *at {
+                    At::Source(ref object) => At::Source(object.clone_ref(py)),
+                    At::Part { chunk, offset } => At::Part { chunk, offset },
+                    At::Own { copy, tensor, offset } => At::Own { copy, tensor, offset },
+                };
+                Self::Leaf(at, leaf.clone())
             }
         }
     }
@@ -387,21 +405,26 @@ impl Slot {
     /// Shows the garbage collector its object.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
-            Self::There(object) | Self::Leaf(object, _) => visit.call(object),
-            Self::Part { .. } | Self::Own { .. } => Ok(()),
+            Self::There(object) | Self::Leaf(At::Source(object), _) => visit.call(object),
+            Self::Leaf(..) => Ok(()),
         }
+    }
+
+    /// Whether its copy is in memory of the library.
+    pub fn is_own(&self) -> bool {
+        matches!(self, Self::Leaf(At::Own { .. }, _))
     }
 
     pub fn place(&self) -> Option<Place> {
         match self {
-            Self::Leaf(_, leaf) => Some(leaf.place),
+            Self::Leaf(At::Source(_), leaf) => Some(leaf.place),
             _ => None,
         }
     }
 
     /// `None` for what is no leaf to be copied.
     fn size(&self) -> Option<Size> {
-        let Self::Leaf(_, leaf) = self else { return None };
+        let Self::Leaf(At::Source(_), leaf) = self else { return None };
         let is_contiguous = leaf.order == Order::Contiguous;
         let element = leaf.type_of_elements().bytes();
         Some(Size { bytes: leaf.bytes, element, is_contiguous, address: leaf.address })

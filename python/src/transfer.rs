@@ -68,7 +68,7 @@ pub struct Launched {
     pub running: Running,
     /// What it comes behind, if its leaves are gathered on their device first.
     pub before: Option<Running>,
-    /// For each piece the number of the tensor that it is in, and the offset there, in bytes.
+    /// For each piece the number of the tensor that it is in, and the offset there, in bytes; where results lie in memory of the library.
     pub results: Vec<(usize, usize)>,
 }
 
@@ -88,20 +88,25 @@ impl Group {
         };
         let mut sources = lend(&owner, groups().filter(|pieces| !is_gathered(pieces)).flatten())?;
         let (mut targets, mut wholes) = (Vec::with_capacity(sources.len()), Vec::new());
-        let mut results = Vec::with_capacity(self.pieces.len());
+        let mut results = Vec::new();
+        let is_own = self.memory.iter().any(|memory| matches!(memory.source, Source::Own(_)));
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
         for pieces in groups() {
             let Some(first) = pieces.first() else { continue };
             let to = memory.get(first.to.memory).ok_or(Error::Taken)?;
             if !is_gathered(&pieces) {
-                results.extend((targets.len()..).zip(pieces).map(|(number, _)| (number, 0)));
+                if is_own {
+                    results.extend((targets.len()..).zip(pieces).map(|(number, _)| (number, 0)));
+                }
                 for piece in pieces {
                     targets.push(piece.target(to)?);
                 }
                 continue;
             }
-            results.extend(pieces.iter().map(|piece| (sources.len(), piece.to.offset)));
+            if is_own {
+                results.extend(pieces.iter().map(|piece| (sources.len(), piece.to.offset)));
+            }
             wholes.push(to.clone());
             sources.push(match on_source.of(first) {
                 Some(tensor) => tensor.clone(),

@@ -115,6 +115,7 @@ impl Skeleton {
         self.add(item, rules).inspect_err(|_| self.failed_at.push(step()))
     }
 
+    #[inline]
     fn add<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
         match rules.take(object)? {
             Found::Leaf => {
@@ -162,6 +163,8 @@ impl Skeleton {
     fn add_list<'py>(&mut self, list: &Bound<'py, PyList>, rules: &mut impl Rules<'py>) -> PyResult<()> {
         let len = list.len();
         self.steps.push(Step::List(len));
+        // Not more than is there already.
+        self.steps.reserve(len);
         // Code of the program may run in between, and change it: each item is asked for.
         (0..len).try_for_each(|index| self.add_at(&list.get_item(index)?, rules, || format!("[{index}]")))
     }

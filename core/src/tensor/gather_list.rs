@@ -32,8 +32,9 @@ impl GatherList {
         pieces: impl IntoIterator<Item = (RawMemory, usize)>,
         owner: Owner,
     ) -> Result<Self> {
-        let mut end = 0;
-        let listed = pieces.into_iter().map(|(memory, to)| {
+        let pieces = pieces.into_iter();
+        let (mut end, mut listed) = (0, Vec::with_capacity(pieces.size_hint().0));
+        for (memory, to) in pieces {
             let RawMemory { address, bytes, .. } = memory;
             let from = host_range(memory)?;
             match to.checked_add(bytes).filter(|_| to >= end) {
@@ -43,10 +44,9 @@ impl GatherList {
                     return Err(Error::InvalidMemory { address, bytes, reason });
                 }
             }
-            Ok(Piece { from, to, bytes })
-        });
-        let pieces = listed.collect::<Result<_>>()?;
-        Ok(Self { pieces, bytes: end, _owner: owner })
+            listed.push(Piece { from, to, bytes });
+        }
+        Ok(Self { pieces: listed, bytes: end, _owner: owner })
     }
 
     /// It, if that is what the buffer is.

@@ -26,6 +26,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("fillers_never_meet_in_a_slot", fillers_never_meet_in_a_slot),
         case("a_forked_child_gives_no_slot_back", a_forked_child_gives_no_slot_back),
         case("slots_are_copied_from_as_they_lie", slots_are_copied_from_as_they_lie),
+        case("bytes_lie_in_one_slot_or_in_none", bytes_lie_in_one_slot_or_in_none),
         case(
             "words_that_make_no_sense_reach_no_other_memory",
             words_that_make_no_sense_reach_no_other_memory,
@@ -75,6 +76,28 @@ fn what_is_claimed_is_taken_back_by_its_owner() {
     assert_eq!((slots.free(), slots.take_back(owner(u32::MAX))), (4, 1));
     drop(of_all);
     assert_eq!(slots.free(), 5);
+}
+
+/// catches: 657-across-two-slots
+fn bytes_lie_in_one_slot_or_in_none() {
+    let (slots, filler) = made(3);
+    let claimed: Vec<_> = (0..3).map(|_| filler.claim(owner(1)).unwrap()).collect();
+    let leases: Vec<_> = claimed.into_iter().map(|claimed| lease(&slots, claimed)).collect();
+    let mut starts: Vec<u64> = leases.iter().map(|lease| lease.memory().address).collect();
+    starts.sort_unstable();
+    let size = slots.slot_bytes();
+    for start in &starts {
+        for (offset, bytes) in [(0, 0), (0, size), (1, size - 1), (size as u64 - 1, 1)] {
+            assert_eq!(slots.slot_of(start + offset, bytes), Some(*start), "{offset}, {bytes}");
+        }
+        for (offset, bytes) in [(0, size + 1), (1, size), (size as u64 - 1, 2), (5, usize::MAX)] {
+            assert_eq!(slots.slot_of(start + offset, bytes), None, "{offset}, {bytes}");
+        }
+    }
+    let end = starts[2] + size as u64;
+    for address in [0, 1, starts[0] - 1, end, end + 1, u64::MAX] {
+        assert_eq!(slots.slot_of(address, 1), None, "{address:#x}");
+    }
 }
 
 /// Two slots, and four that fill them: what is written meanwhile shows.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, NamedTuple
@@ -32,14 +34,15 @@ class LoaderRing:
             train(batch)
 
     Args:
-        slot_bytes: room for the tensors of one batch, each of which begins at a multiple of 64 bytes.
+        slot_bytes: room for the tensors and arrays of one batch, each of which begins at a multiple of 16 bytes, and of 64 if it has more than 256 KiB.
         slots: how many batches there may be, from when a worker begins to write one until the last tensor over it has gone. By default
             ``num_workers * prefetch_factor + 4`` of the first loader: what that makes ahead, and 4 that are copied or worked on.
-        device: that the memory is page-locked for when the first batches are asked for. Without one it is ordinary memory.
+        device: that the memory is page-locked for when the first batches are asked for; by default that of ``prefetch``. With ``"cpu"``, and where
+            batches are not asked for by ``prefetch``, it is ordinary memory.
 
     PyTorch hands out the indices and says in which order batches come: samplers, seeds, errors and workers that die are its own. A batch that finds no
-    free slot, a tensor that does not fit into the slot, and tensors that are more than elements on the host (sparse, quantised, of a class of their
-    own, with a gradient) go by PyTorch's own way; ``stats`` counts them. Linux only. One ring is for one loader; where several share it, give ``slots``.
+    free slot, a tensor that does not fit into the slot, and what is more than elements on the host (tensors that are sparse, quantised, of a class of
+    their own or with a gradient; arrays of objects, texts and dates) go by PyTorch's own way: ``stats`` counts them, and the first two are warned of. Linux only. One ring is for one loader; where several share it, give ``slots``.
     """
 
     def __init__(self, slot_bytes: int, *, slots: int | None = None, device: Any = None) -> None:
@@ -59,6 +62,7 @@ class LoaderRing:
         self._lock = threading.Lock()
         self._laps: list[Lap] = []
         self._owners = itertools.count(1)
+        self._warned: set[str] = set()
         self._counts = {"batches": 0, "batches_beside": 0, "tensors_beside": 0, "largest_batch_bytes": 0}
 
     def __reduce__(self) -> tuple:
@@ -89,7 +93,7 @@ class LoaderRing:
     def batches(self, loader: Iterable[Any]) -> Iterable[Any]:
         """Iterate over a loader whose ``collate_fn`` is this ring's. Its batches are to be read, and not written: they lie in slots, and a slot is
         written anew once the last tensor over it has gone. ``len()`` is passed on."""
-        return _Batches(self, loader)
+        return Batches(self, loader)
 
     def stats(self) -> dict[str, int]:
         """Of all loaders so far: batches that came in slots (``batches``), that found no slot (``batches_beside``), tensors that batches with a slot had
@@ -108,8 +112,9 @@ class LoaderRing:
         slot = getattr(self._local, "slot", None)
         return None if slot is None else slot.empty(shape, dtype)
 
-    def _iterate(self, loader: Iterable[Any]) -> Iterator[Any]:
+    def _iterate(self, loader: Iterable[Any], device: str | None) -> Iterator[Any]:
         """Starts the workers of a loader, which take with them what they need: by way of this thread."""
+        self._check(loader)
         self._make_slots(loader)
         self._take_back()
         if self._slots is None:
@@ -127,9 +132,20 @@ class LoaderRing:
         if not lap.is_deserted():
             with self._lock:
                 self._laps.append(lap)
-        if self._device not in (None, "cpu", "host"):
-            self._slots.page_lock(self._device)
+        device = self._device or device
+        if device is not None and not device.startswith(("cpu", "host")):
+            self._slots.page_lock(device)
         return source
+
+    def _check(self, loader: Iterable[Any]) -> None:
+        """What would go by PyTorch's own way unnoticed."""
+        data = sys.modules.get("torch.utils.data")
+        collate_fn = getattr(loader, "collate_fn", None)
+        if isinstance(collate_fn, Collate):
+            collate_fn.is_of(self)
+            collate_fn.takes_samples = getattr(loader, "batch_sampler", True) is not None
+        elif data is not None and collate_fn in (data.default_collate, data.default_convert) and getattr(loader, "num_workers", 0):
+            raise ValueError("a loader without this ring's collate_fn: DataLoader(..., collate_fn=ring.collate()), or ring.collate(FUNCTION) for one of yours")
 
     def _make_slots(self, loader: Iterable[Any]) -> None:
         workers = getattr(loader, "num_workers", 0)
@@ -178,11 +194,33 @@ class LoaderRing:
         if lease is None:
             raise _transship.Error("a batch of a loader has come twice, or after its loader had gone")
         self._count(batches=1, tensors_beside=written.beside, largest_batch_bytes=written.needed)
-        return _slot_batch.read(written, lease.address, self._slots.slot_bytes, lease)
+        if written.needed > self._slots.slot_bytes:
+            self._warn(
+                "size",
+                f"a batch of {written.needed} bytes for slots of {self._slots.slot_bytes}: tensors that have no room go by PyTorch's own way, which is slow; "
+                f"LoaderRing({written.needed}) has room for it",
+            )
+        if written.is_plain and getattr(self._local, "for_copies", False):
+            return _slot_batch.read_for_copies(written, lease)
+        return _slot_batch.read(written, lease, self._slots.slot_bytes)
 
     def _let_through(self, batch: Any) -> Any:
         self._count(batches_beside=1)
+        slots = self._slots.slots if self._slots else 0
+        self._warn(
+            "slots",
+            f"a batch found none of the {slots} slots free, and went by PyTorch's own way, which is slow: a batch has its slot until the last tensor over it "
+            f"has gone; keep fewer of them, or give more, LoaderRing(..., slots={2 * slots})",
+        )
         return batch
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Of each kind once."""
+        with self._lock:
+            is_new = kind not in self._warned
+            self._warned.add(kind)
+        if is_new:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _count(self, largest_batch_bytes: int = 0, **more: int) -> None:
         with self._lock:
@@ -205,7 +243,7 @@ class _Worker(NamedTuple):
         return cls(owner, _transship.SlotFiller(descriptor, slot_bytes, slots), slot_bytes, lap)
 
 
-class _Batches:
+class Batches:
     """What ``LoaderRing.batches`` returns."""
 
     def __init__(self, ring: LoaderRing, loader: Iterable[Any]) -> None:
@@ -216,7 +254,30 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         # Its own iterator, and no generator: it goes on behind an error, and keeps no batch.
-        return self._ring._iterate(self._loader)
+        return self._ring._iterate(self._loader, None)
+
+    def ahead(self, device: str | None = None) -> Iterator[Any]:
+        """The same for ``prefetch``: of a batch that holds nothing but tensors, arrays and what Python brings along, only ``start_copy`` can
+        do something with the leaves. A copy to a device makes what they become out of its own memory. For that device slots are page-locked, if the
+        ring was not given one."""
+        return _ForCopies(self._ring._iterate(self._loader, device), self._ring._local)
+
+
+class _ForCopies:
+    """Says to whoever takes a batch in on this thread what it is for."""
+
+    def __init__(self, source: Iterator[Any], local: threading.local) -> None:
+        self._source, self._local = source, local
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self._local.for_copies = True
+        try:
+            return next(self._source)
+        finally:
+            self._local.for_copies = False
 
 
 def ring_of(key: str) -> LoaderRing:

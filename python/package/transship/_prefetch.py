@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ._copy import chosen, full_name, name_of, start_copy
+from ._loader_ring import Batches
 
 
 class Prefetched:
@@ -34,7 +35,7 @@ class Prefetched:
         return dict(self._stats)
 
     def __iter__(self) -> Iterator[Any]:
-        source, pending = iter(self._loader), deque()
+        source, pending = self._source(), deque()
         is_open = True
         try:
             while True:
@@ -58,6 +59,13 @@ class Prefetched:
                 del batch
         finally:
             pending.clear()
+
+    def _source(self) -> Iterator[Any]:
+        # A function is shown the leaves, and what is on the host already goes through.
+        shows_leaves = self._device.startswith(("cpu", "host")) or callable(self._options.get("cast"))
+        if isinstance(self._loader, Batches) and not shows_leaves:
+            return self._loader.ahead(self._device)
+        return iter(self._loader)
 
     def _start_next(self, source: Iterator[Any], pending: deque) -> bool:
         """Whether there may be more. An error takes the place of its batch, behind those that came before it."""

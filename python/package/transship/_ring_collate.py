@@ -15,15 +15,21 @@ class Collate:
 
     def __init__(self, ring: LoaderRing, collate_fn: Callable[[list], Any] | None) -> None:
         self._ring, self._collate_fn = ring, collate_fn
+        # Without a batch size PyTorch hands over what the dataset gives: nothing is to be stacked.
+        self.takes_samples = True
 
     def __call__(self, samples: list) -> Any:
-        import torch
+        from torch.utils import data
 
-        collate_fn = self._collate_fn
-        if torch.utils.data.get_worker_info() is None:
-            return (collate_fn or torch.utils.data.default_collate)(samples)
-        is_default = collate_fn in (None, torch.utils.data.default_collate)
-        return self._ring._fill(self._stacked if is_default else collate_fn, samples)
+        collate_fn = self._collate_fn or (data.default_collate if self.takes_samples else data.default_convert)
+        if data.get_worker_info() is None:
+            return collate_fn(samples)
+        return self._ring._fill(self._stacked if collate_fn is data.default_collate else collate_fn, samples)
+
+    def is_of(self, ring: LoaderRing) -> None:
+        """An error if it is not."""
+        if self._ring is not ring:
+            raise ValueError("a loader whose collate_fn is of another LoaderRing: each ring's batches() takes loaders with its own collate()")
 
     def _stacked(self, samples: list) -> Any:
         """As ``default_collate``, which stacks samples in memory of its own."""

@@ -56,6 +56,22 @@ class Slots:
 class SlotLease:
     @property
     def address(self) -> int: ...
+    def for_copies(self, described: bytes) -> list[SlotLeaf]:
+        """What ``SlotPacker.finish`` has described, for ``start_copy`` alone."""
+    def leaves(self, described: bytes, whole: Any, buffer: Any) -> list[Any]:
+        """The same as tensors and arrays. ``whole`` is a tensor of the bytes of the slot, ``buffer`` what they are the buffer of; both keep the lease."""
+
+class SlotLeaf: ...
+
+class SlotPacker:
+    """A slot while a worker writes a batch there."""
+
+    def __init__(self, address: int, size: int, leaf: Callable[[int], Any], keeper: Any) -> None: ...
+    def reserve(self, bytes: int) -> int | None: ...
+    def reduce(self, object: Any) -> Any:
+        """The ``reducer_override`` of the pickler of the batch."""
+    def finish(self) -> tuple[bytes, int, int, bool]:
+        """The leaves, bytes that all would have taken, how many are beside the slot, and whether there was nothing but leaves."""
 
 class SlotFiller:
     def __init__(self, descriptor: int, slot_bytes: int, slots: int) -> None: ...

@@ -12,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 use transship::dlpack::{DLDevice, device_type};
 
-pub use results::Part;
+pub use results::{Part, Parts};
 
 use crate::dtype;
 use crate::place::Place;
@@ -110,6 +110,14 @@ impl Torch {
     /// Whether its class is `torch.Tensor`, and none derived of it.
     pub fn is_exact(&self, object: &Bound<'_, PyAny>) -> bool {
         object.get_type_ptr() == self.tensor.as_ptr().cast()
+    }
+
+    /// Whether a tensor is nothing but elements: no gradient is asked for, and the program has given it no attributes.
+    #[cfg(target_os = "linux")]
+    pub fn is_bare(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let attributes = tensor.getattr(pyo3::intern!(tensor.py(), "__dict__"))?;
+        Ok(attributes.is_empty()?
+            && !tensor.getattr(pyo3::intern!(tensor.py(), "requires_grad"))?.is_truthy()?)
     }
 
     /// Whether it has done anything on a GPU.

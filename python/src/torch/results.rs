@@ -77,44 +77,54 @@ impl Torch {
         }
     }
 
-    /// A tensor for each of `parts` of a chunk of bytes. They share its storage.
-    pub fn parts_of<'a>(
-        &self,
-        chunk: &Bound<'_, PyAny>,
-        parts: impl Iterator<Item = Part<'a>>,
-        mut made: impl FnMut(Py<PyAny>),
-    ) -> PyResult<()> {
-        match &self.views {
-            Some((views, handles)) => {
-                let handle = Borrowed::of(chunk, handles, views)?;
-                parts.map(|part| handle.part(chunk.py(), part)).try_for_each(|part| part.map(&mut made))
-            }
-            None => {
-                let mut typed: Vec<Option<Py<PyAny>>> = dtype::ALL.iter().map(|_| None).collect();
-                parts
-                    .map(|part| self.part_by_strides(chunk, part, &mut typed))
-                    .try_for_each(|part| part.map(&mut made))
-            }
-        }
+    /// What makes tensors of the parts of a chunk of bytes. They share its storage.
+    pub fn parts_of<'a, 'py>(&'a self, chunk: &Bound<'py, PyAny>) -> PyResult<Parts<'a, 'py>> {
+        let by = match &self.views {
+            Some((views, handles)) => By::Pool(Borrowed::of(chunk, handles, views)?),
+            None => By::Strides(dtype::ALL.iter().map(|_| None).collect()),
+        };
+        Ok(Parts { torch: self, chunk: chunk.clone(), by })
     }
+}
 
-    fn part_by_strides(
-        &self,
-        chunk: &Bound<'_, PyAny>,
-        Part { leaf, offset }: Part<'_>,
-        typed: &mut [Option<Py<PyAny>>],
-    ) -> PyResult<Py<PyAny>> {
-        let py = chunk.py();
-        let size = leaf.type_of_elements().bytes();
-        if typed[leaf.element].is_none() {
-            let bytes: usize = chunk.call_method0("numel")?.extract()?;
-            let whole = chunk.call_method1("narrow", (0, 0, bytes - bytes % size))?;
-            typed[leaf.element] = Some(whole.call_method1("view", (self.dtype(leaf.element)?,))?.unbind());
+/// Makes tensors of the parts of a chunk.
+pub struct Parts<'a, 'py> {
+    torch: &'a Torch,
+    chunk: Bound<'py, PyAny>,
+    by: By<'a>,
+}
+
+enum By<'a> {
+    Pool(Borrowed<'a>),
+    /// The whole chunk as elements of each type that was asked for.
+    Strides(Vec<Option<Py<PyAny>>>),
+}
+
+impl Parts<'_, '_> {
+    pub fn make(&mut self, part: Part<'_>) -> PyResult<Py<PyAny>> {
+        match &mut self.by {
+            By::Pool(handle) => handle.part(self.chunk.py(), part),
+            By::Strides(typed) => by_strides(self.torch, &self.chunk, part, typed),
         }
-        let (shape, strides) = (PyTuple::new(py, leaf.shape())?, PyTuple::new(py, leaf.strides())?);
-        let whole = typed[leaf.element].as_ref().map_or(py.None(), |whole| whole.clone_ref(py));
-        Ok(whole.bind(py).call_method1("as_strided", (shape, strides, offset / size))?.unbind())
     }
+}
+
+fn by_strides(
+    torch: &Torch,
+    chunk: &Bound<'_, PyAny>,
+    Part { leaf, offset }: Part<'_>,
+    typed: &mut [Option<Py<PyAny>>],
+) -> PyResult<Py<PyAny>> {
+    let py = chunk.py();
+    let size = leaf.type_of_elements().bytes();
+    if typed[leaf.element].is_none() {
+        let bytes: usize = chunk.call_method0("numel")?.extract()?;
+        let whole = chunk.call_method1("narrow", (0, 0, bytes - bytes % size))?;
+        typed[leaf.element] = Some(whole.call_method1("view", (torch.dtype(leaf.element)?,))?.unbind());
+    }
+    let (shape, strides) = (PyTuple::new(py, leaf.shape())?, PyTuple::new(py, leaf.strides())?);
+    let whole = typed[leaf.element].as_ref().map_or(py.None(), |whole| whole.clone_ref(py));
+    Ok(whole.bind(py).call_method1("as_strided", (shape, strides, offset / size))?.unbind())
 }
 
 /// A share of a tensor, for functions of C.

@@ -1,0 +1,280 @@
+//! Batches in slots: a worker packs the leaves of one, and the trainer reads them there.
+
+use std::ffi::CStr;
+use std::mem;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule, PyTuple, PyType};
+use transship::ipc;
+
+use crate::description::{Described, Description};
+use crate::dlpack;
+use crate::dtype;
+use crate::leaf::{Leaf, Order};
+use crate::place::Place;
+use crate::plan::LARGEST_PACKED;
+use crate::slots::SlotRange;
+use crate::torch::{Part, Torch};
+
+/// Where leaves begin in their slot: those that the copy packs as it packs chunks, so that what is packed there already goes as a whole.
+const ALIGNMENT: usize = 16;
+/// The same for larger ones.
+const ALIGNMENT_OF_LARGE: usize = 64;
+
+/// A slot while a worker writes a batch there. Its `reduce` is the `reducer_override` of the pickler of the batch.
+#[pyclass(module = "transship")]
+pub struct SlotPacker {
+    memory: SlotRange,
+    /// What the pickle says in the place of a leaf: this, called with its number.
+    leaf: Py<PyAny>,
+    /// The class of arrays, if the worker has imported numpy.
+    array: Option<Py<PyType>>,
+    end: usize,
+    /// Bytes that all leaves would have taken.
+    needed: usize,
+    beside: usize,
+    /// Whether there was nothing but leaves, and what pickle has bytecodes for.
+    is_plain: bool,
+    leaves: Description,
+    /// Keeps the memory.
+    _keeper: Py<PyAny>,
+}
+
+/// What a capsule of a leaf is called.
+const LEAF: &CStr = c"transship.leaf";
+
+/// A leaf in a slot that was leased, in a capsule: what `prefetch` copies. Objects of a class of ours would be ones that the garbage collector counts,
+/// and it would go through all others for every few batches.
+struct SlotLeaf {
+    leaf: Leaf,
+    _lease: Arc<ipc::SlotLease>,
+}
+
+#[pymethods]
+impl SlotPacker {
+    #[new]
+    fn new(address: u64, size: usize, leaf: Py<PyAny>, keeper: Py<PyAny>, py: Python<'_>) -> PyResult<Self> {
+        let modules = py.import("sys")?.getattr("modules")?;
+        let array = modules.get_item("numpy").ok().and_then(|numpy| numpy.getattr("ndarray").ok());
+        Ok(Self {
+            memory: SlotRange { address, size },
+            leaf,
+            array: array.map(|array| array.cast_into().map(Bound::unbind)).transpose()?,
+            end: 0,
+            needed: 0,
+            beside: 0,
+            is_plain: true,
+            leaves: Description::default(),
+            _keeper: keeper,
+        })
+    }
+
+    /// The offset of room for so many bytes; `None` if there is none.
+    fn reserve(&mut self, bytes: usize) -> Option<usize> {
+        let begin = aligned(self.end, bytes)?;
+        let end = begin.checked_add(bytes).filter(|end| *end <= self.memory.size)?;
+        self.end = end;
+        Some(begin)
+    }
+
+    /// Puts a tensor of PyTorch's or an array of numpy's into the slot, unless it is there, and says what makes the leaf anew. All else, and
+    /// what finds no room, is left to the pickler.
+    fn reduce<'py>(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = object.py();
+        let torch = Torch::import(py)?;
+        let is_array = self.array.as_ref().is_some_and(|array| object.get_type().is(array));
+        let placed = match (is_array, torch.is_exact(object)) {
+            (true, _) => self.array(object)?,
+            (_, true) => self.tensor(torch, object)?,
+            _ => None,
+        };
+        if let Some(number) = placed {
+            return Ok((self.leaf.bind(py), (number,)).into_pyobject(py)?.into_any());
+        }
+        if is_array || torch.is_tensor(object) {
+            self.beside += 1;
+        }
+        self.is_plain &= object.is(&self.leaf) || is_named_tuple(object)?;
+        Ok(py.NotImplemented().into_bound(py))
+    }
+
+    /// The leaves as bytes, how large the slot should have been, how many leaves are beside it, and whether the batch holds nothing but leaves
+    /// and what pickle itself knows.
+    fn finish<'py>(&mut self, py: Python<'py>) -> (Bound<'py, PyBytes>, usize, usize, bool) {
+        let leaves = mem::take(&mut self.leaves);
+        (PyBytes::new(py, leaves.bytes()), self.needed.max(self.end), self.beside, self.is_plain)
+    }
+}
+
+impl SlotPacker {
+    fn tensor(&mut self, torch: &Torch, tensor: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        if !torch.is_bare(tensor)? {
+            return Ok(None);
+        }
+        match torch.read(tensor)?.filter(|leaf| leaf.place == Place::Host) {
+            Some(leaf) if leaf.order == Order::Strided && !self.memory.has(&leaf) => {
+                let dense = tensor.call_method0("contiguous")?;
+                let leaf = torch.read(&dense)?;
+                leaf.map_or(Ok(None), |leaf| self.place(tensor.py(), &leaf, false))
+            }
+            Some(leaf) => self.place(tensor.py(), &leaf, false),
+            None => Ok(None),
+        }
+    }
+
+    fn array(&mut self, array: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        let py = array.py();
+        // Objects, texts, dates and bytes in another order are pickled.
+        let Ok((keeper, leaf)) = dlpack::read(array) else { return Ok(None) };
+        if leaf.order == Order::Strided && !self.memory.has(&leaf) {
+            let dense = py.import("numpy")?.call_method1("ascontiguousarray", (array,))?;
+            let (_keeper, leaf) = dlpack::read(&dense)?;
+            return self.place(py, &leaf, true);
+        }
+        let placed = self.place(py, &leaf, true);
+        drop(keeper);
+        placed
+    }
+
+    /// The number of the leaf, which is alive and without gaps, or in the slot; `None` if it has no room.
+    fn place(&mut self, py: Python<'_>, leaf: &Leaf, is_array: bool) -> PyResult<Option<usize>> {
+        let needed = aligned(self.needed, leaf.bytes).and_then(|begin| begin.checked_add(leaf.bytes));
+        self.needed = needed.unwrap_or(usize::MAX);
+        let offset = match self.memory.offset_of(leaf) {
+            Some(offset) => offset,
+            None if leaf.order == Order::Strided => return Ok(None),
+            None => {
+                let Some(offset) = self.reserve(leaf.bytes) else { return Ok(None) };
+                self.copy(py, leaf, offset);
+                offset
+            }
+        };
+        Ok(Some(self.leaves.add(&Described { leaf, offset, is_array })))
+    }
+
+    /// Others of the worker go on while much is copied.
+    fn copy(&self, py: Python<'_>, leaf: &Leaf, offset: usize) {
+        let (from, to, bytes) = (leaf.address, self.memory.address + offset as u64, leaf.bytes);
+        let copy = || {
+            let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
+            let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+            // SAFETY: the leaf has so many bytes without gaps, whose owner the caller keeps; `reserve` has found the room in the slot, which nobody
+            // else writes, and in which the leaf does not lie (`offset_of`; a part of it would be one of memory that is mapped as a whole).
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        };
+        match bytes {
+            0 => {}
+            1..=LARGEST_PACKED => copy(),
+            _ => py.detach(copy),
+        }
+    }
+}
+
+/// The leaves that a worker has described, for copies alone.
+pub fn for_copies<'py>(
+    py: Python<'py>,
+    lease: &Arc<ipc::SlotLease>,
+    described: &[u8],
+) -> PyResult<Vec<Bound<'py, PyCapsule>>> {
+    let slot = SlotRange::of(lease);
+    let make = |(_, offset, mut leaf): (bool, usize, Leaf)| {
+        leaf.address = slot.address + offset as u64;
+        PyCapsule::new_with_value(py, SlotLeaf { leaf, _lease: Arc::clone(lease) }, LEAF)
+    };
+    parts(slot, described)?.into_iter().map(make).collect()
+}
+
+/// What is in such a capsule; `None` for any other.
+pub fn leaf_of<'a>(object: &'a Bound<'_, PyAny>) -> Option<&'a Leaf> {
+    let leaf = object.cast::<PyCapsule>().ok()?.pointer_checked(Some(LEAF)).ok()?.cast::<SlotLeaf>();
+    // SAFETY: only `for_copies` calls a capsule so. It holds such a value, which nobody changes, for as long as it lives.
+    Some(unsafe { &leaf.as_ref().leaf })
+}
+
+/// The leaves that a worker has described, as tensors and arrays over the slot: `whole` is a tensor of its bytes, and `buffer` an object whose
+/// buffer they are.
+pub fn leaves<'py>(
+    slot: SlotRange,
+    described: &[u8],
+    whole: &Bound<'py, PyAny>,
+    buffer: &Bound<'py, PyAny>,
+) -> PyResult<Vec<Py<PyAny>>> {
+    let py = whole.py();
+    let parts = parts(slot, described)?;
+    let (mut arrays, mut tensors) = (Arrays::new(buffer), Torch::import(py)?.parts_of(whole)?);
+    let make = |(is_array, offset, leaf): &(bool, usize, Leaf)| match is_array {
+        true => arrays.make(leaf, *offset),
+        false => tensors.make(Part { leaf, offset: *offset }),
+    };
+    parts.iter().map(make).collect()
+}
+
+/// Whether each is an array, its offset and what it is. All lie in the slot, at multiples of their elements.
+fn parts(slot: SlotRange, described: &[u8]) -> PyResult<Vec<(bool, usize, Leaf)>> {
+    let fits = |offset: usize, leaf: &Leaf| {
+        let end = offset.checked_add(leaf.span());
+        end.is_some_and(|end| end <= slot.size) && offset.is_multiple_of(leaf.type_of_elements().bytes())
+    };
+    Description::read(described)
+        .map(|part| part.filter(|(_, offset, leaf)| fits(*offset, leaf)).ok_or_else(spoilt))
+        .collect()
+}
+
+#[cold]
+fn spoilt() -> PyErr {
+    PyRuntimeError::new_err("a worker has described a batch that is not in its slot")
+}
+
+/// Makes arrays of numpy's over a buffer.
+struct Arrays<'a, 'py> {
+    buffer: &'a Bound<'py, PyAny>,
+    class: Option<Bound<'py, PyAny>>,
+    dtypes: Vec<Option<Bound<'py, PyAny>>>,
+}
+
+impl<'a, 'py> Arrays<'a, 'py> {
+    fn new(buffer: &'a Bound<'py, PyAny>) -> Self {
+        Self { buffer, class: None, dtypes: vec![None; dtype::ALL.len()] }
+    }
+
+    fn make(&mut self, leaf: &Leaf, offset: usize) -> PyResult<Py<PyAny>> {
+        let py = self.buffer.py();
+        if self.class.is_none() {
+            self.class = Some(py.import("numpy")?.getattr("ndarray")?);
+        }
+        if self.dtypes[leaf.element].is_none() {
+            let name = leaf.type_of_elements().name;
+            self.dtypes[leaf.element] = Some(py.import("numpy")?.call_method1("dtype", (name,))?);
+        }
+        let (Some(class), Some(dtype)) = (&self.class, &self.dtypes[leaf.element]) else {
+            return Err(PyTypeError::new_err("there is no numpy"));
+        };
+        let shape = PyTuple::new(py, leaf.shape())?;
+        let array = match leaf.order {
+            Order::Contiguous => class.call1((shape, dtype, self.buffer, offset)),
+            Order::Dense | Order::Strided => {
+                let size = leaf.type_of_elements().bytes() as i64;
+                let strides = leaf.strides().iter().map(|stride| stride.saturating_mul(size));
+                let strides = PyTuple::new(py, strides.collect::<Vec<_>>())?;
+                class.call1((shape, dtype, self.buffer, offset, strides))
+            }
+        };
+        array.map(Bound::unbind)
+    }
+}
+
+fn aligned(offset: usize, bytes: usize) -> Option<usize> {
+    let alignment = if bytes > LARGEST_PACKED { ALIGNMENT_OF_LARGE } else { ALIGNMENT };
+    offset.checked_next_multiple_of(alignment)
+}
+
+/// Whether this is a named tuple, or its class: those are made of what they hold, and nothing of the program's looks at it then.
+fn is_named_tuple(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let class = match object.cast::<PyType>() {
+        Ok(class) => class.clone(),
+        Err(_) => object.get_type(),
+    };
+    Ok(class.is_subclass_of::<PyTuple>()? && class.hasattr("_fields")? && class.hasattr("_make")?)
+}
