@@ -95,6 +95,13 @@ pub enum Error {
     #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Init(#[from] burn_tensor::wgpu::WgpuInitError),
+    /// What burn had queued for the tensors was not computed.
+    #[cfg(feature = "fusion")]
+    #[error("burn did not compute the tensors: {reason}")]
+    NotComputed {
+        /// What is known of it.
+        reason: String,
+    },
     /// What cubecl says.
     #[error("cubecl: {0}")]
     Cubecl(Box<ServerError>),

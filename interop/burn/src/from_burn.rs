@@ -23,7 +23,8 @@ impl SharedDevice {
     /// Shape and strides stay. A `Bool` becomes what burn stores it as, `u8` or `u32`, each 0 or 1.
     ///
     /// Blocks until cubecl's thread has got through what it was given before, as every read of burn's does, but not for the device. It is
-    /// asked once, however many tensors there are; with the feature `fusion` once more for each, until what was queued for it is launched.
+    /// asked once, however many tensors there are; with the feature `fusion` so is burn's own thread before it, until what was queued for
+    /// them is launched, and once more for each that another thread has made.
     ///
     /// ```no_run
     /// use burn_tensor::Device;
@@ -42,7 +43,7 @@ impl SharedDevice {
     /// # Errors
     ///
     /// [`Error::OtherDevice`], [`Error::NotShown`] for tensors that gradients flow through, [`Error::NotCopied`] for quantized ones;
-    /// [`Error::Cubecl`] if what burn computes has failed. In a structure [`Error::InStructure`], which says of which tensor.
+    /// [`Error::Cubecl`] if what burn computes has failed, or, with the feature `fusion`, `Error::NotComputed`. In a structure [`Error::InStructure`], which says of which tensor.
     pub fn from_burn<T: Lend>(&self, tensors: T) -> Result<T::Lent> {
         let mut taken = Vec::new();
         let frame = tensors.take(&mut taken);
@@ -55,10 +56,13 @@ impl SharedDevice {
     /// In their order.
     fn lend_all(&self, tensors: Vec<DispatchTensor>) -> Result<Vec<Tensor>, Refused> {
         let (mut loans, mut empty) = (Vec::with_capacity(tensors.len()), Vec::with_capacity(tensors.len()));
-        for (number, tensor) in tensors.into_iter().enumerate() {
-            let cube =
-                primitive::into_cube(primitive_of(tensor).map_err(|error| Refused::at(number, error))?);
-            let layout = self.layout_of(&cube).map_err(|error| Refused::at(number, error))?;
+        let primitives = tensors
+            .into_iter()
+            .enumerate()
+            .map(|(number, tensor)| self.primitive_of(tensor).map_err(|error| Refused::at(number, error)));
+        let cubes = primitive::into_cubes(primitives.collect::<Result<_, _>>()?)?;
+        for (number, cube) in cubes.into_iter().enumerate() {
+            let layout = layout_of(&cube).map_err(|error| Refused::at(number, error))?;
             if layout.numel() == 0 {
                 empty.push(Some(Tensor::empty(layout.shape(), layout.dtype(), &self.transship)?));
             } else {
@@ -73,14 +77,14 @@ impl SharedDevice {
         Ok(empty.into_iter().filter_map(|empty| empty.or_else(|| lent.next())).collect())
     }
 
-    fn layout_of(&self, cube: &CubeTensor) -> Result<Layout> {
-        if cube.device != self.cube {
-            let (actual, expected) = (format!("{:?}", cube.device), format!("{:?}", self.cube));
+    fn primitive_of(&self, tensor: DispatchTensor) -> Result<Primitive> {
+        let primitive = primitive_of(tensor)?;
+        let device = primitive::device_of(&primitive);
+        if *device != self.cube {
+            let (actual, expected) = (format!("{device:?}"), format!("{:?}", self.cube));
             return Err(Error::OtherDevice { actual, expected });
         }
-        let not_copied = || Error::NotCopied { dtype: format!("{:?}", cube.dtype) };
-        let dtype = of_burn(cube.dtype).ok_or_else(not_copied)?;
-        Ok(Layout::strided(dtype, cube.meta.shape(), cube.meta.strides())?)
+        Ok(primitive)
     }
 }
 
@@ -92,6 +96,12 @@ fn primitive_of(tensor: DispatchTensor) -> Result<Primitive> {
         #[allow(unreachable_patterns, reason = "burn has more with other features")]
         _ => Err(Error::NotShown { reason: "it is tracked by autodiff".to_owned() }),
     }
+}
+
+fn layout_of(cube: &CubeTensor) -> Result<Layout> {
+    let not_copied = || Error::NotCopied { dtype: format!("{:?}", cube.dtype) };
+    let dtype = of_burn(cube.dtype).ok_or_else(not_copied)?;
+    Ok(Layout::strided(dtype, cube.meta.shape(), cube.meta.strides())?)
 }
 
 /// With the place in the structure.
