@@ -92,7 +92,6 @@ impl Handle {
         let content = self.content()?;
         let leaves = self.leaves(py, &content, deadline)?;
         released::drain(py);
-        let _paused = PausedCollector::new(py);
         content.skeleton.build(py, leaves)
     }
 

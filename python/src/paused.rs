@@ -6,7 +6,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// It stands still while this is there. Python looks for garbage whenever some hundred objects have come, and among all objects now and then: while a
-/// hundred thousand tensors are made that takes longer than they do, and there is no garbage among them.
+/// hundred thousand tensors are made that takes longer than they do, and there is no garbage among them. Not for what may run code of the program, which
+/// may turn it on or off itself.
 pub struct PausedCollector<'py> {
     was_on: bool,
     _attached: PhantomData<Python<'py>>,
