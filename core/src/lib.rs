@@ -77,7 +77,7 @@ pub use crate::prefetch::stats::PrefetchStats;
 pub use crate::prefetch::stream::{PrefetchStream, PrefetchedStream, PrefetchedStreamToAll};
 // For the crate of processes, whose connections are no child's.
 #[doc(hidden)]
-pub use crate::runtime::fork::Birthplace;
+pub use crate::runtime::fork::ForkCount;
 pub use crate::runtime::stats::{RuntimeStats, runtime_stats};
 // For the crate of files, whose spans are entered as those of copies are.
 #[doc(hidden)]

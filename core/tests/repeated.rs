@@ -219,6 +219,58 @@ fn parts_of_one_piece_of_memory_are_told_apart() {
     }
 }
 
+/// Strides make no other structure of it, and are not those of what is put there.
+///
+/// catches: 683-strides-of-the-last-structure
+#[test]
+fn what_is_made_has_the_layout_of_the_manifest_each_time() {
+    let square = || zeros(DType::U8, &[3, 3]);
+    let turned = || square().transpose(0, 1).unwrap();
+    let packed = Manifest::packed(&vec![square()], ALIGNMENT).unwrap();
+    let strided = Manifest::of(&vec![turned()]).unwrap();
+    for (manifest, strides) in [(packed, [3, 1]), (strided, [1, 3])] {
+        let known = RepeatedPut::new(manifest);
+        for mut tree in [vec![turned()], vec![square()], vec![turned()]] {
+            let make = |leaf: &transship_core::ManifestLeaf<'_>| {
+                assert_eq!(leaf.layout().strides()[..], strides);
+                let bytes = Tensor::from((0..9_u8).collect::<Vec<_>>());
+                bytes.as_strided(leaf.layout().shape(), &leaf.layout().strides(), 0)
+            };
+            known.put_tensors(&mut tree, make).unwrap();
+            assert_eq!(tree[0].strides()[..], strides);
+        }
+    }
+}
+
+/// catches: 684-whatever-is-there-is-replaced
+#[test]
+fn a_tensor_that_has_come_to_the_place_of_another_one_is_not_replaced() {
+    use std::sync::Mutex;
+    /// Its tensors change places when it is asked for their addresses a second time.
+    struct Restless(Mutex<Vec<Tensor>>);
+    impl TensorTree for Restless {
+        fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+            let tensors = self.0.get_mut().unwrap();
+            tensors.swap(0, 1);
+            tensors.iter_mut().try_for_each(|tensor| tensor.visit(visitor))
+        }
+        fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+            let tensors = self.0.lock().unwrap();
+            tensors
+                .iter()
+                .enumerate()
+                .try_for_each(|(number, tensor)| paths.part(Step::Index(number), tensor))
+        }
+    }
+    let tensors = || vec![zeros(DType::U8, &[2]), zeros(DType::U8, &[3])];
+    let known = put_of(&tensors());
+    for _ in 0..2 {
+        let make = |leaf: &transship_core::ManifestLeaf<'_>| Ok(zeros(DType::U8, leaf.layout().shape()));
+        let result = known.put_tensors(&mut Restless(Mutex::new(tensors())), make);
+        assert!(matches!(result, Err(Error::TreeChanged { .. })), "{result:?}");
+    }
+}
+
 #[test]
 fn what_is_prepared_and_not_put_changes_nothing() {
     let known = put_of(&list());

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use transship_core::{Birthplace, DeviceId, DeviceUuid};
+use transship_core::{DeviceId, DeviceUuid, ForkCount};
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum IpcError {
     },
     /// The importer has given a window back: it takes no more turns, or could not map it.
     #[error(
-        "the importer has given the window back: it takes no more, or could not map it; a window on a device must be on that which the importer is connected with"
+        "the importer has given the window back: it takes no more, is about to end, or could not map it; a window on a device must be on that which the importer is connected with"
     )]
     WindowClosed,
     /// A copy into a window has failed, and may have written a part of it.
@@ -141,8 +141,8 @@ impl<T> Named<T> for rustix::io::Result<T> {
 }
 
 /// Fails in a process that was forked from the one that something was made in: what it would take or say is the parent's. No call of the system.
-pub(crate) fn check_here(born: Birthplace) -> Result<(), IpcError> {
-    if born.is_here() { Ok(()) } else { Err(IpcError::Forked) }
+pub(crate) fn check_here(forks: ForkCount) -> Result<(), IpcError> {
+    if forks.is_now() { Ok(()) } else { Err(IpcError::Forked) }
 }
 
 pub(crate) fn broken(what: &'static str) -> IpcError {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use transship_core::Birthplace;
+use transship_core::ForkCount;
 
 use crate::connection::Connection;
 use crate::error::{IpcError, Named, check_here};
@@ -15,7 +15,7 @@ use crate::listener::Listener;
 /// Where the processes connect to which this one hands trees over.
 pub struct Exporter {
     listener: Listener,
-    born: Birthplace,
+    forks: ForkCount,
 }
 
 impl Exporter {
@@ -26,7 +26,7 @@ impl Exporter {
     ///
     /// [`IpcError::System`] if there can be no socket at `path`, such as one that is there already. Remove that one if its process was killed.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self, IpcError> {
-        Ok(Self { listener: Listener::new(path.as_ref())?, born: Birthplace::here() })
+        Ok(Self { listener: Listener::new(path.as_ref())?, forks: ForkCount::now() })
     }
 
     /// The next process that connects, waiting for it for at most `limit`. There may be many; each gets trees of its own.
@@ -35,7 +35,7 @@ impl Exporter {
     ///
     /// [`IpcError::NotInTime`]; [`IpcError::Forked`]: who connects is the parent's; [`IpcError::System`].
     pub fn accept_within(&self, limit: Duration) -> Result<Connection, IpcError> {
-        check_here(self.born)?;
+        check_here(self.forks)?;
         let until = Instant::now().checked_add(limit);
         loop {
             if let Some(socket) = self.listener.accept()? {

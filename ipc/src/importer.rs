@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
-use transship_core::{Birthplace, Device};
+use transship_core::{Device, ForkCount};
 
 use crate::arrived::{Arrived, Kept, LastManifest};
 use crate::error::{IpcError, Named, broken, check_here};
@@ -39,7 +39,7 @@ pub struct Importer {
     trees: VecDeque<Imported>,
     has_ended: bool,
     process: Pid,
-    born: Birthplace,
+    forks: ForkCount,
 }
 
 /// What an importer can have of its exporter.
@@ -72,8 +72,8 @@ impl Importer {
         let (device, pools) = (device.clone(), Pools::default());
         let (pieces, last, process) = (MappedPieces::new(), LastManifest::default(), getpid());
         let (turns, trees, has_ended) = (Arc::default(), VecDeque::new(), false);
-        let born = Birthplace::here();
-        Ok(Self { socket, device, pools, pieces, last, turns, trees, has_ended, process, born })
+        let forks = ForkCount::now();
+        Ok(Self { socket, device, pools, pieces, last, turns, trees, has_ended, process, forks })
     }
 
     /// The next tree, `None` once the exporter has said that there will be no more, and after the connection has ended. Waits for at most `limit`.
@@ -93,7 +93,7 @@ impl Importer {
     ///
     /// As [`next_within`](Self::next_within), in the place of a window, which is given back then.
     pub fn next_turn_within(&mut self, limit: Duration) -> Result<Option<Turn>, IpcError> {
-        check_here(self.born)?;
+        check_here(self.forks)?;
         let until = Instant::now().checked_add(limit);
         loop {
             // First of all: a window in line may have been closed.
@@ -114,7 +114,7 @@ impl Importer {
     ///
     /// As [`next_within`](Self::next_within) and [`next_turn_within`](Self::next_turn_within).
     pub fn next_arrival_within(&mut self, limit: Duration) -> Result<Option<Arrival>, IpcError> {
-        check_here(self.born)?;
+        check_here(self.forks)?;
         let until = Instant::now().checked_add(limit);
         loop {
             let is_over = self.hear_all()?;
@@ -144,7 +144,7 @@ impl Importer {
     }
 
     fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
-        check_here(self.born)?;
+        check_here(self.forks)?;
         if let Some(tree) = self.trees.pop_front() {
             return Ok(Some(tree));
         }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
 use transship_core::backend::PeerMemory;
-use transship_core::{Birthplace, DeviceUuid};
+use transship_core::{DeviceUuid, ForkCount};
 
 use crate::error::{IpcError, Named, broken, check_here};
 use crate::event_fd::EventFd;
@@ -27,7 +27,7 @@ pub(crate) struct Ledger {
     socket: OwnedFd,
     event: EventFd,
     process: Pid,
-    born: Birthplace,
+    forks: ForkCount,
     trees: Mutex<Trees>,
     changed: Condvar,
 }
@@ -80,7 +80,7 @@ impl Ledger {
             socket,
             event: EventFd::new()?,
             process: getpid(),
-            born: Birthplace::here(),
+            forks: ForkCount::now(),
             trees: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -96,7 +96,7 @@ impl Ledger {
 
     /// Fails in a child of the process that this was opened in: another thread of that may have had the lock.
     pub(crate) fn check_here(&self) -> Result<(), IpcError> {
-        check_here(self.born)
+        check_here(self.forks)
     }
 
     /// Tells the importer of a pool that trees will lie in.
@@ -224,12 +224,12 @@ impl Ledger {
 
     /// In a child of its process nothing is known of it.
     pub(crate) fn is_lent(&self, ticket: u64) -> bool {
-        self.born.is_here() && self.trees().lent.contains_key(&ticket)
+        self.forks.is_now() && self.trees().lent.contains_key(&ticket)
     }
 
     /// None in a child of its process.
     pub(crate) fn lent(&self) -> usize {
-        if self.born.is_here() { self.trees().lent.len() } else { 0 }
+        if self.forks.is_now() { self.trees().lent.len() } else { 0 }
     }
 
     /// Fails if it has gone, and in a child of its process.

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::process::{Pid, getpid};
 use transship_core::{
-    Birthplace, CopyError, Device, Error, Manifest, RawMemory, RepeatedPacking, Result, SharedOwner, Tensor,
+    CopyError, Device, Error, ForkCount, Manifest, RawMemory, RepeatedPacking, Result, SharedOwner, Tensor,
     TensorTree,
 };
 
@@ -35,7 +36,8 @@ pub(crate) struct PeerWindow {
     memory: RawMemory,
     owner: Arc<dyn Any + Send + Sync>,
     device: Device,
-    born: Birthplace,
+    process: Pid,
+    forks: ForkCount,
     /// Whether the other process uses it.
     is_theirs: AtomicBool,
     places: Mutex<Places>,
@@ -70,7 +72,7 @@ impl Turn {
     /// [`start_copy_into`](transship_core::start_copy_into); [`Forked`](transship_core::Error::Forked) in a child of the process that has the turn. A copy that has begun and failed may have written a part: the window cannot be handed over then before
     /// another one has succeeded.
     pub fn put<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<()> {
-        if !self.window.born.is_here() {
+        if !self.window.forks.is_now() {
             return Err(Error::Forked);
         }
         let tensors = self.window.packing.tensors(tree)?;
@@ -94,7 +96,7 @@ impl Turn {
     ///
     /// [`IpcError::PeerGone`]; [`IpcError::Forked`]; [`IpcError::HalfWritten`] if the last copy there has failed: the window is the next turn once more.
     pub fn finish(mut self) -> std::result::Result<(), IpcError> {
-        check_here(self.window.born)?;
+        check_here(self.window.forks)?;
         if matches!(*self.window.places(), Places::Half(_) | Places::Taken) {
             return Err(IpcError::HalfWritten);
         }
@@ -106,8 +108,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // In a child, the parent has the turn, and another thread may have had the lock.
-        if !self.is_over && self.window.born.is_here() {
+        // In a child, whoever has made it, the parent has the turn, and another thread may have had the lock.
+        if !self.is_over && self.window.process == getpid() {
             self.turns.put_back(&self.window);
         }
     }
@@ -120,8 +122,8 @@ impl PeerWindow {
         let packing = RepeatedPacking::new(put.manifest().clone(), ALIGNMENT);
         let (socket, is_theirs) = (Arc::clone(socket), AtomicBool::new(false));
         let (owner, places) = (Arc::from(owner), Mutex::new(Places::Unmade));
-        let born = Birthplace::here();
-        Self { ticket, socket, packing, memory, owner, device, born, is_theirs, places }
+        let (process, forks) = (getpid(), ForkCount::now());
+        Self { ticket, socket, packing, memory, owner, device, process, forks, is_theirs, places }
     }
 
     fn make_places(&self, tensors: &[(usize, Tensor)]) -> Result<Vec<Tensor>> {

@@ -90,7 +90,8 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// As [`written_within`](Self::written_within) and [`Imported::put_into`]: a tree that does not fit is an error at once, and what is written stays to be taken.
+    /// As [`written_within`](Self::written_within) and [`Imported::put_into`]: a tree that does not fit is an error at once, and what is written stays to be taken. Only a tree that changes
+    /// between the two steps ([`TreeChanged`](transship_core::Error::TreeChanged)) is found out behind that: what was written is gone then, and the importer writes again.
     pub fn put_written_within<S: TensorTree + ?Sized>(
         &self,
         tree: &mut S,
@@ -198,11 +199,14 @@ impl Window {
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>, IpcError> {
         let Shared { ledger, ticket, event, .. } = &*self.shared;
         ledger.check_here()?;
-        if let Some(event) = event.get() {
-            return Ok(event.as_fd());
-        }
-        let made = Arc::new(EventFd::new()?);
-        let event = event.get_or_init(|| made);
+        let event = match event.get() {
+            Some(event) => event,
+            None => {
+                let made = Arc::new(EventFd::new()?);
+                event.get_or_init(|| made)
+            }
+        };
+        // Each time: the thread that has made it may not have come so far.
         ledger.signal_when_written(*ticket, event);
         Ok(event.as_fd())
     }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
+use crate::manifest::known_tree::looks_like;
 use crate::manifest::leaf::{LeafPlace, ManifestLeaf};
 use crate::manifest::reader::Leaves;
 use crate::tensor::layout::Layout;
@@ -30,7 +31,7 @@ pub(crate) fn check(own: Option<(&str, &Layout)>, other: Option<(&str, &Layout)>
         (Some((path, own)), Some((other_path, other))) => match path.cmp(other_path) {
             Ordering::Less => (path, tensor(own), NOTHING.to_owned()),
             Ordering::Greater => (other_path, NOTHING.to_owned(), tensor(other)),
-            Ordering::Equal if (own.dtype(), own.shape()) == (other.dtype(), other.shape()) => return Ok(()),
+            Ordering::Equal if looks_like(own, other) => return Ok(()),
             Ordering::Equal => (path, tensor(own), tensor(other)),
         },
     };

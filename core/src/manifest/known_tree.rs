@@ -41,12 +41,12 @@ impl KnownTree {
         Ok((is_same && known.next().is_none()).then_some(kept))
     }
 
-    /// The path and the layout of each.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = (&str, &Layout)> {
+    /// The path of each.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         let mut start = 0;
-        self.tensors.iter().map(move |(end, layout)| {
+        self.tensors.iter().map(move |(end, _)| {
             let from = std::mem::replace(&mut start, *end);
-            (self.paths.get(from..*end).unwrap_or_default(), layout)
+            self.paths.get(from..*end).unwrap_or_default()
         })
     }
 }

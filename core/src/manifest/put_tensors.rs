@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::error::{Error, Result};
 use crate::manifest::difference::check;
 use crate::manifest::entry::{Entries, entries};
+use crate::manifest::known_tree::looks_like;
 use crate::manifest::leaf::ManifestLeaf;
 use crate::manifest::manifest::Manifest;
 use crate::tensor::layout::Layout;
@@ -80,6 +81,8 @@ pub(crate) fn put<S: TensorTree + ?Sized>(
             }
         };
         let made = number.and_then(|number| made.get_mut(number)?.1.take());
+        // Another one may have come to its address since.
+        let made = made.filter(|made| looks_like(made.layout(), place.layout()));
         *place = made.ok_or(Error::TreeChanged { first, second })?;
         second = second.saturating_add(1);
         Ok(())

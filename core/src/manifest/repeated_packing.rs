@@ -61,7 +61,8 @@ impl RepeatedPacking {
     ///
     /// [`Error::ManifestMismatch`](crate::Error::ManifestMismatch) unless `tree` has the same manifest; as [`Manifest::packed`].
     pub fn tensors<S: TensorTree + ?Sized>(&self, tree: &S) -> Result<Vec<(usize, Tensor)>> {
-        let last = self.last.lock().clone();
+        // Where another thread has it, it is not waited for: in a forked child that would be for ever.
+        let last = self.last.try_lock().and_then(|last| last.clone());
         if let Some(known) = last
             && let Some(shown) = known.tree.same(tree, shared)?
             && first_of(&shown)? == known.first_of
@@ -71,9 +72,9 @@ impl RepeatedPacking {
         let (manifest, places, entries) = pack(tree, self.alignment)?;
         self.manifest.check_same(&manifest)?;
         let (tree, shown) = entries.into_known_and_shown(|shared| shared.tensor.layout().clone());
-        let known = Known { tree, first_of: first_of(&shown)?, places };
+        let known = Arc::new(Known { tree, first_of: first_of(&shown)?, places });
         let tensors = tensors_at(&known.places, shown);
-        let before = self.last.lock().replace(Arc::new(known));
+        let before = self.last.try_lock().and_then(|mut last| last.replace(known));
         drop(before);
         Ok(tensors)
     }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::manifest::difference::check;
 use crate::manifest::entry::entries;
-use crate::manifest::known_tree::{KnownTree, looks_like};
+use crate::manifest::known_tree::KnownTree;
 use crate::manifest::leaf::{LeafPlace, ManifestLeaf};
 use crate::manifest::manifest::Manifest;
 use crate::manifest::put_tensors::{address, make_all, put};
 use crate::runtime::sync::Mutex;
+use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::TensorTree;
 
@@ -38,8 +39,15 @@ pub struct RepeatedPut {
 /// A structure that has the tensors of the manifest.
 struct Known {
     tree: KnownTree,
-    /// Of each tensor that it shows: which one of the manifest it is, and where that lies.
-    leaves: Vec<(usize, Option<LeafPlace>)>,
+    /// Of each tensor that it shows: which one of the manifest it is.
+    leaves: Vec<KnownLeaf>,
+}
+
+/// A tensor of the manifest. Its strides are its own, and not those of the tensor whose place it takes.
+struct KnownLeaf {
+    number: usize,
+    layout: Layout,
+    place: Option<LeafPlace>,
 }
 
 impl RepeatedPut {
@@ -76,7 +84,8 @@ impl RepeatedPut {
         tree: &'t mut S,
         mut make: impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
     ) -> Result<PreparedPut<'t, S>> {
-        let last = self.last.lock().clone();
+        // Where another thread has it, it is not waited for: in a forked child that would be for ever.
+        let last = self.last.try_lock().and_then(|last| last.clone());
         if let Some(known) = last
             && let Some(addresses) = known.tree.same(tree, |tensor| Ok(address(tensor)))?
         {
@@ -84,15 +93,17 @@ impl RepeatedPut {
             return Ok(PreparedPut { tree, made });
         }
         let entries = entries(tree, |tensor| Ok((address(tensor), tensor.layout().clone())))?;
-        let mut leaves = vec![(0, None); entries.shown().count()];
+        let mut leaves: Vec<_> = entries.shown().map(|_| None).collect();
         let made = make_all(&self.manifest, &entries, |shown, leaf| {
             if let Some(known) = leaves.get_mut(shown) {
-                *known = (leaf.number, leaf.place);
+                let layout = leaf.layout().clone();
+                *known = Some(KnownLeaf { number: leaf.number, layout, place: leaf.place });
             }
             make(leaf)
         })?;
         let (known, _) = entries.into_known_and_shown(|(_, layout)| layout.clone());
-        let before = self.last.lock().replace(Arc::new(Known { tree: known, leaves }));
+        let known = Arc::new(Known { tree: known, leaves: leaves.into_iter().flatten().collect() });
+        let before = self.last.try_lock().and_then(|mut last| last.replace(known));
         drop(before);
         Ok(PreparedPut { tree, made })
     }
@@ -124,13 +135,11 @@ impl Known {
         make: &mut impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
     ) -> Result<Vec<(usize, Option<Tensor>)>> {
         let mut made = Vec::with_capacity(addresses.len());
-        let known = self.tree.tensors().zip(&self.leaves);
-        for (address, ((path, layout), (number, place))) in addresses.into_iter().zip(known) {
+        let known = self.tree.paths().zip(&self.leaves);
+        for (address, (path, KnownLeaf { number, layout, place })) in addresses.into_iter().zip(known) {
             let leaf = ManifestLeaf { path, layout: Cow::Borrowed(layout), number: *number, place: *place };
             let tensor = make(&leaf)?;
-            if !looks_like(tensor.layout(), layout) {
-                check(Some((path, tensor.layout())), Some((path, layout)))?;
-            }
+            check(Some((path, tensor.layout())), Some((path, layout)))?;
             made.push((address, Some(tensor)));
         }
         Ok(made)

@@ -32,22 +32,22 @@ pub(crate) fn check() -> Result<()> {
     if is_child() { Err(Error::Forked) } else { Ok(()) }
 }
 
-/// The process that something was made in, for what its children must not use. Asking it is no call of the system.
+/// How many forks lie behind a process: what was made at another count is the parent's, and a child must not use it. To compare it is no call of the system.
 ///
 /// Children are known that come by the `fork` of the C library, which is that of Python and of nearly all there is, on Unix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Birthplace(u32);
+pub struct ForkCount(u32);
 
-impl Birthplace {
-    /// This process.
-    pub fn here() -> Self {
+impl ForkCount {
+    /// That of this process.
+    pub fn now() -> Self {
         register_once();
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is that one, and no child of it.
+    /// Whether this process has it, and is no child of the one that had.
     #[inline]
-    pub fn is_here(self) -> bool {
+    pub fn is_now(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 }

@@ -1,7 +1,7 @@
 //! Waiting for several things at a time, by descriptors.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,6 +9,7 @@ use transship_core::Device;
 use transship_ipc::{Arrival, Exporter, IpcError, Window};
 
 use crate::exported::pair;
+use crate::hostile_loader::socket;
 use crate::support::{LONG, batch, case, compare, devices, folder, like};
 use crate::tree_child::{Role, TREES, connect, spawn, tree_of};
 use crate::windows::{read, write};
@@ -19,6 +20,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("an_importer_of_several_waits_for_whichever_tree_comes", whichever_tree_comes),
         case("a_descriptor_says_when_a_window_would_not_be_waited_for", a_descriptor_says_when),
         case("a_window_that_is_closed_is_not_waited_for", a_window_that_is_closed),
+        case("an_importer_that_says_nothing_more_is_not_waited_for", an_importer_that_says_nothing_more),
         case("a_call_that_gives_nothing_has_heard_all", a_call_that_gives_nothing_has_heard_all),
     ]
 }
@@ -123,7 +125,7 @@ fn a_descriptor_says_when() {
     }
 }
 
-/// catches: 673-the-end-does-not-signal
+/// catches: 673-what-comes-back-does-not-signal
 fn a_window_that_is_closed() {
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, devices()[0]);
@@ -132,15 +134,36 @@ fn a_window_that_is_closed() {
     write(&mut importer, &batch(0));
     assert_eq!(readable(&descriptors, LONG), [true, false]);
     drop(importer);
-    // What was finished is there, and then the end is.
+    // What was finished is there, and then the end is. It gives its windows back before it has gone.
     assert!(readable(&descriptors[1..], LONG)[0]);
     compare(read(&windows[0], 0).unwrap(), 0);
     for (window, descriptor) in windows.iter().zip(descriptors) {
         assert!(is_readable(descriptor));
-        assert!(matches!(window.written_within(Duration::ZERO), Err(IpcError::PeerGone)));
+        let end = window.written_within(Duration::ZERO);
+        assert!(matches!(end, Err(IpcError::PeerGone | IpcError::WindowClosed)), "{end:?}");
         assert!(is_readable(descriptor));
     }
-    assert!(matches!(connection.export(&batch(0)), Err(IpcError::PeerGone)));
+    let begin = Instant::now();
+    while !matches!(connection.export(&batch(0)), Err(IpcError::PeerGone)) {
+        assert!(begin.elapsed() < LONG, "the importer has gone");
+    }
+}
+
+/// An importer that is killed gives nothing back.
+///
+/// catches: 682-a-killed-importer-does-not-signal
+fn an_importer_that_says_nothing_more() {
+    let (_folder, path) = folder();
+    let exporter = Exporter::bind(&path).unwrap();
+    let importer = socket(&path);
+    let mut connection = exporter.accept_within(LONG).unwrap();
+    let window = connection.open_window(&like(0), devices()[0]).unwrap();
+    let descriptor = window.descriptor().unwrap();
+    assert!(!is_readable(descriptor));
+    drop(importer);
+    assert_eq!(readable(&[descriptor], LONG), [true]);
+    assert!(matches!(window.written_within(Duration::ZERO), Err(IpcError::PeerGone)));
+    assert!(is_readable(descriptor));
 }
 
 fn a_call_that_gives_nothing_has_heard_all() {
