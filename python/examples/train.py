@@ -3,7 +3,7 @@
     python python/examples/train.py [--transship | --ring] [--device cuda:0] [--steps 100] [--trace trace.json]
 
 Each batch has what a detector with 6 cameras is trained on: 528 small arrays in lists of dicts, and 8 images. 4 worker processes make it.
-With ``--ring`` they write it to page-locked memory that the GPU copies from (``transship.LoaderRing``; Linux). That is two lines more, and the trainer's
+With ``--ring`` they write it to page-locked memory that the GPU copies from (``transship.LoaderRing``; Linux). That is a few lines more, and the trainer's
 thread, which otherwise unpickles 528 arrays for each batch, does little more than to start the copy.
 ``--trace`` writes what PyTorch's profiler saw of the last 20 steps; ``python/examples/draw_trace.py`` draws it.
 """

@@ -189,7 +189,7 @@ impl Handle {
             self.wait(py, deadline)?;
         }
         if content.made.get().is_none() {
-            let paused = PausedCollector::new(py);
+            let paused = content.convert.is_none().then(|| PausedCollector::new(py));
             let made = self.make(py, content)?;
             drop(paused);
             // Two threads may have made them: the first one's are the result.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule, PyTuple, PyType};
+use pyo3::types::{PyBool, PyBytes, PyCapsule, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use transship::ipc;
 
 use crate::description::{Described, Description};
 use crate::dlpack;
 use crate::dtype;
 use crate::leaf::{Leaf, Order};
+use crate::misaligned;
 use crate::place::Place;
 use crate::plan::LARGEST_PACKED;
 use crate::slots::SlotRange;
@@ -36,7 +37,7 @@ pub struct SlotPacker {
     needed: usize,
     beside: usize,
     /// Whether there was nothing but leaves, and what pickle has bytecodes for.
-    is_plain: bool,
+    runs_no_code: bool,
     leaves: Description,
     /// Keeps the memory.
     _keeper: Py<PyAny>,
@@ -65,7 +66,7 @@ impl SlotPacker {
             end: 0,
             needed: 0,
             beside: 0,
-            is_plain: true,
+            runs_no_code: true,
             leaves: Description::default(),
             _keeper: keeper,
         })
@@ -76,6 +77,7 @@ impl SlotPacker {
         let begin = aligned(self.end, bytes)?;
         let end = begin.checked_add(bytes).filter(|end| *end <= self.memory.size)?;
         self.end = end;
+        self.need(bytes);
         Some(begin)
     }
 
@@ -93,10 +95,11 @@ impl SlotPacker {
         if let Some(number) = placed {
             return Ok((self.leaf.bind(py), (number,)).into_pyobject(py)?.into_any());
         }
-        if is_array || torch.is_tensor(object) {
+        if torch.is_tensor(object) || self.is_array(object)? {
             self.beside += 1;
         }
-        self.is_plain &= object.is(&self.leaf) || is_named_tuple(object)?;
+        // A class, or a function: what is called with leaves may look at them, and so may named tuples.
+        self.runs_no_code &= object.is(&self.leaf);
         Ok(py.NotImplemented().into_bound(py))
     }
 
@@ -104,7 +107,7 @@ impl SlotPacker {
     /// and what pickle itself knows.
     fn finish<'py>(&mut self, py: Python<'py>) -> (Bound<'py, PyBytes>, usize, usize, bool) {
         let leaves = mem::take(&mut self.leaves);
-        (PyBytes::new(py, leaves.bytes()), self.needed.max(self.end), self.beside, self.is_plain)
+        (PyBytes::new(py, leaves.bytes()), self.needed, self.beside, self.runs_no_code)
     }
 }
 
@@ -113,22 +116,31 @@ impl SlotPacker {
         if !torch.is_bare(tensor)? {
             return Ok(None);
         }
+        let py = tensor.py();
         match torch.read(tensor)?.filter(|leaf| leaf.place == Place::Host) {
-            Some(leaf) if leaf.order == Order::Strided && !self.memory.has(&leaf) => {
-                let dense = tensor.call_method0("contiguous")?;
+            Some(leaf) if leaf.order == Order::Strided && self.offset_of(&leaf).is_none() => {
+                let dense = match leaf.is_aligned() {
+                    true => tensor.call_method0("contiguous")?,
+                    false => misaligned::aligned(py, torch, &leaf)?,
+                };
                 let leaf = torch.read(&dense)?;
-                leaf.map_or(Ok(None), |leaf| self.place(tensor.py(), &leaf, false))
+                leaf.map_or(Ok(None), |leaf| self.place(py, &leaf, false))
             }
-            Some(leaf) => self.place(tensor.py(), &leaf, false),
+            Some(leaf) => self.place(py, &leaf, false),
             None => Ok(None),
         }
+    }
+
+    /// Those of classes of their own as well.
+    fn is_array(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.array.as_ref().map_or(Ok(false), |array| object.is_instance(array.bind(object.py())))
     }
 
     fn array(&mut self, array: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let py = array.py();
         // Objects, texts, dates and bytes in another order are pickled.
         let Ok((keeper, leaf)) = dlpack::read(array) else { return Ok(None) };
-        if leaf.order == Order::Strided && !self.memory.has(&leaf) {
+        if leaf.order == Order::Strided && self.offset_of(&leaf).is_none() {
             let dense = py.import("numpy")?.call_method1("ascontiguousarray", (array,))?;
             let (_keeper, leaf) = dlpack::read(&dense)?;
             return self.place(py, &leaf, true);
@@ -140,18 +152,31 @@ impl SlotPacker {
 
     /// The number of the leaf, which is alive and without gaps, or in the slot; `None` if it has no room.
     fn place(&mut self, py: Python<'_>, leaf: &Leaf, is_array: bool) -> PyResult<Option<usize>> {
-        let needed = aligned(self.needed, leaf.bytes).and_then(|begin| begin.checked_add(leaf.bytes));
-        self.needed = needed.unwrap_or(usize::MAX);
-        let offset = match self.memory.offset_of(leaf) {
+        let offset = match self.offset_of(leaf) {
             Some(offset) => offset,
             None if leaf.order == Order::Strided => return Ok(None),
             None => {
-                let Some(offset) = self.reserve(leaf.bytes) else { return Ok(None) };
+                let Some(offset) = self.reserve(leaf.bytes) else {
+                    self.need(leaf.bytes);
+                    return Ok(None);
+                };
                 self.copy(py, leaf, offset);
                 offset
             }
         };
         Ok(Some(self.leaves.add(&Described { leaf, offset, is_array })))
+    }
+
+    /// The offset of a leaf that lies in what was reserved.
+    fn offset_of(&self, leaf: &Leaf) -> Option<usize> {
+        let offset = self.memory.offset_of(leaf)?;
+        (offset.saturating_add(leaf.span()) <= self.end).then_some(offset)
+    }
+
+    /// Counts bytes that the batch has room for, or would need.
+    fn need(&mut self, bytes: usize) {
+        let end = aligned(self.needed, bytes).and_then(|begin| begin.checked_add(bytes));
+        self.needed = end.unwrap_or(usize::MAX);
     }
 
     /// Others of the worker go on while much is copied.
@@ -161,8 +186,8 @@ impl SlotPacker {
             let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
             let to = std::ptr::with_exposed_provenance_mut::<u8>(to as usize);
             // SAFETY: the leaf has so many bytes without gaps, whose owner the caller keeps; `reserve` has found the room in the slot, which nobody
-            // else writes, and in which the leaf does not lie (`offset_of`; a part of it would be one of memory that is mapped as a whole).
-            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+            // else writes. The program may have made a leaf of other bytes of the slot.
+            unsafe { std::ptr::copy(from, to, bytes) };
         };
         match bytes {
             0 => {}
@@ -193,6 +218,53 @@ pub fn leaf_of<'a>(object: &'a Bound<'_, PyAny>) -> Option<&'a Leaf> {
     Some(unsafe { &leaf.as_ref().leaf })
 }
 
+/// Whether each leaf for copies in a batch is where a copy finds it: an item of a list or a tuple, or a value of a dict, and no member of a set and no key.
+pub fn are_found(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    are_found_below(object, MOST_LEVELS)
+}
+
+/// Of nesting; a list may be in itself.
+const MOST_LEVELS: usize = 64;
+
+fn are_found_below(object: &Bound<'_, PyAny>, levels: usize) -> PyResult<bool> {
+    let Some(below) = levels.checked_sub(1) else { return Ok(false) };
+    if let Ok(list) = object.cast_exact::<PyList>() {
+        for item in list.iter() {
+            if !are_found_below(&item, below)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+        for item in tuple.iter_borrowed() {
+            if !are_found_below(&item, below)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    if let Ok(dict) = object.cast_exact::<PyDict>() {
+        for (key, value) in dict.iter() {
+            if !is_simple(&key) || !are_found_below(&value, below)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    Ok(object.is_exact_instance_of::<PyCapsule>() || is_simple(object))
+}
+
+/// Whether it holds nothing.
+fn is_simple(object: &Bound<'_, PyAny>) -> bool {
+    object.is_none()
+        || object.is_exact_instance_of::<PyString>()
+        || object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyFloat>()
+        || object.is_exact_instance_of::<PyBool>()
+        || object.is_exact_instance_of::<PyBytes>()
+}
+
 /// The leaves that a worker has described, as tensors and arrays over the slot: `whole` is a tensor of its bytes, and `buffer` an object whose
 /// buffer they are.
 pub fn leaves<'py>(
@@ -203,6 +275,10 @@ pub fn leaves<'py>(
 ) -> PyResult<Vec<Py<PyAny>>> {
     let py = whole.py();
     let parts = parts(slot, described)?;
+    let has_all = |whole: Leaf| whole.address == slot.address && whole.bytes >= slot.size;
+    if !Torch::import(py)?.read(whole)?.is_some_and(has_all) {
+        return Err(PyTypeError::new_err("a tensor that is not one of all bytes of the slot"));
+    }
     let (mut arrays, mut tensors) = (Arrays::new(buffer), Torch::import(py)?.parts_of(whole)?);
     let make = |(is_array, offset, leaf): &(bool, usize, Leaf)| match is_array {
         true => arrays.make(leaf, *offset),
@@ -268,13 +344,4 @@ impl<'a, 'py> Arrays<'a, 'py> {
 fn aligned(offset: usize, bytes: usize) -> Option<usize> {
     let alignment = if bytes > LARGEST_PACKED { ALIGNMENT_OF_LARGE } else { ALIGNMENT };
     offset.checked_next_multiple_of(alignment)
-}
-
-/// Whether this is a named tuple, or its class: those are made of what they hold, and nothing of the program's looks at it then.
-fn is_named_tuple(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let class = match object.cast::<PyType>() {
-        Ok(class) => class.clone(),
-        Err(_) => object.get_type(),
-    };
-    Ok(class.is_subclass_of::<PyTuple>()? && class.hasattr("_fields")? && class.hasattr("_make")?)
 }

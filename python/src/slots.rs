@@ -104,6 +104,12 @@ impl SlotLease {
         self.0.memory().address
     }
 
+    /// Whether `start_copy` finds each leaf of `for_copies` in a batch.
+    #[staticmethod]
+    fn are_found(batch: &Bound<'_, PyAny>) -> PyResult<bool> {
+        slot_batch::are_found(batch)
+    }
+
     /// What `SlotPacker.finish` has described, for `start_copy` alone.
     fn for_copies<'py>(&self, py: Python<'py>, described: &[u8]) -> PyResult<Vec<Bound<'py, PyCapsule>>> {
         slot_batch::for_copies(py, &self.0, described)
@@ -126,15 +132,12 @@ impl SlotRange {
         Self { address, size: bytes }
     }
 
-    /// The offset of a leaf that lies here, in bytes.
+    /// The offset of a leaf that lies here, in bytes: a multiple of the size of its elements.
     pub fn offset_of(&self, leaf: &Leaf) -> Option<usize> {
         let offset = usize::try_from(leaf.address.checked_sub(self.address)?).ok()?;
         let end = offset.checked_add(leaf.span())?;
-        (leaf.bytes > 0 && end <= self.size && leaf.is_aligned()).then_some(offset)
-    }
-
-    pub fn has(&self, leaf: &Leaf) -> bool {
-        self.offset_of(leaf).is_some()
+        let is_aligned = offset.is_multiple_of(leaf.type_of_elements().bytes());
+        (leaf.bytes > 0 && end <= self.size && is_aligned).then_some(offset)
     }
 }
 

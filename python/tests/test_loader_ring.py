@@ -435,7 +435,7 @@ def leaves_of(samples):
         small = [np.full((index % 5 + number, 3), index, np.float32) for number in range(10)]
         odd = [torch.full((number,), index, dtype=torch.uint8) for number in range(10)]
         turned = torch.arange(12).reshape(3, 4).T + index
-        leaves.append({"index": index, "name": sample["name"], "small": small, "odd": tuple(odd), "pair": Pair(turned, np.array(index)), "empty": np.empty((0, 2))})
+        leaves.append({"index": index, "name": sample["name"], "small": small, "odd": tuple(odd), "pair": (turned, np.array(index)), "empty": np.empty((0, 2))})
     return {"leaves": leaves, "image": torch.full((100_000,), float(samples[0]["index"])), "none": None}
 
 
@@ -460,8 +460,8 @@ def test_arrays_to_a_device(device, for_copies, monkeypatch):
             for number, (small, odd) in enumerate(zip(leaf["small"], leaf["odd"], strict=True)):
                 np.testing.assert_array_equal(small, np.full((index % 5 + number, 3), index, np.float32))
                 np.testing.assert_array_equal(odd, np.full(number, index, np.uint8))
-            assert type(leaf["pair"]) is Pair and leaf["pair"].second == index
-            np.testing.assert_array_equal(leaf["pair"].first, np.arange(12).reshape(3, 4).T + index)
+            assert type(leaf["pair"]) is tuple and leaf["pair"][1] == index
+            np.testing.assert_array_equal(leaf["pair"][0], np.arange(12).reshape(3, 4).T + index)
             seen.append(index)
     assert seen == list(range(64))
     stats = ring.stats()

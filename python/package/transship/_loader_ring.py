@@ -42,7 +42,7 @@ class LoaderRing:
 
     PyTorch hands out the indices and says in which order batches come: samplers, seeds, errors and workers that die are its own. A batch that finds no
     free slot, a tensor that does not fit into the slot, and what is more than elements on the host (tensors that are sparse, quantised, of a class of
-    their own or with a gradient; arrays of objects, texts and dates) go by PyTorch's own way: ``stats`` counts them, and the first two are warned of. Linux only. One ring is for one loader; where several share it, give ``slots``.
+    their own or with a gradient; arrays of objects, texts and dates, and those of a class of their own, as ``numpy.memmap``) go by PyTorch's own way: ``stats`` counts them, and the first two are warned of. Linux only. One ring is for one loader; where several share it, give ``slots``.
     """
 
     def __init__(self, slot_bytes: int, *, slots: int | None = None, device: Any = None) -> None:
@@ -200,8 +200,8 @@ class LoaderRing:
                 f"a batch of {written.needed} bytes for slots of {self._slots.slot_bytes}: tensors that have no room go by PyTorch's own way, which is slow; "
                 f"LoaderRing({written.needed}) has room for it",
             )
-        if written.is_plain and getattr(self._local, "for_copies", False):
-            return _slot_batch.read_for_copies(written, lease)
+        if getattr(self._local, "for_copies", False):
+            return _slot_batch.read_for_copies(written, lease, self._slots.slot_bytes)
         return _slot_batch.read(written, lease, self._slots.slot_bytes)
 
     def _let_through(self, batch: Any) -> Any:
@@ -260,7 +260,9 @@ class Batches:
         """The same for ``prefetch``: of a batch that holds nothing but tensors, arrays and what Python brings along, only ``start_copy`` can
         do something with the leaves. A copy to a device makes what they become out of its own memory. For that device slots are page-locked, if the
         ring was not given one."""
-        return _ForCopies(self._ring._iterate(self._loader, device), self._ring._local)
+        source = self._ring._iterate(self._loader, device)
+        # What a loader of the program does with its batches, it does with tensors.
+        return _ForCopies(source, self._ring._local) if _is_of_pytorch(source) else source
 
 
 class _ForCopies:
@@ -278,6 +280,12 @@ class _ForCopies:
             return next(self._source)
         finally:
             self._local.for_copies = False
+
+
+def _is_of_pytorch(source: Iterator[Any]) -> bool:
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+    return type(source) is _MultiProcessingDataLoaderIter
 
 
 def ring_of(key: str) -> LoaderRing:

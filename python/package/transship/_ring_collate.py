@@ -21,7 +21,8 @@ class Collate:
     def __call__(self, samples: list) -> Any:
         from torch.utils import data
 
-        collate_fn = self._collate_fn or (data.default_collate if self.takes_samples else data.default_convert)
+        is_batch = self.takes_samples and isinstance(samples, list)
+        collate_fn = self._collate_fn or (data.default_collate if is_batch else data.default_convert)
         if data.get_worker_info() is None:
             return collate_fn(samples)
         return self._ring._fill(self._stacked if collate_fn is data.default_collate else collate_fn, samples)

@@ -23,7 +23,7 @@ class Written(NamedTuple):
     """Bytes that all of them would have taken."""
     beside: int
     """Tensors and arrays that are in the pickle: those that are not plain, and those that found no room."""
-    is_plain: bool
+    runs_no_code: bool
     """Whether unpickling runs no code of the program."""
 
 
@@ -32,15 +32,18 @@ class SlotWriter:
 
     def __init__(self, address: int, size: int, keeper: Any) -> None:
         self._packer = _transship.SlotPacker(address, size, leaf, keeper)
-        self._range = address, size, keeper
-        self._typed: dict[Any, Any] = {}
+        self._memory = memory_of(address, size, keeper)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """A tensor in the slot; ``None`` if it has no room."""
         import torch
 
-        begin = self._packer.reserve(math.prod(shape) * dtype.itemsize)
-        return None if begin is None else torch.as_strided(self._of_type(dtype), shape, row_major(shape), begin // dtype.itemsize)
+        count = math.prod(shape)
+        begin = self._packer.reserve(count * dtype.itemsize) if count else None
+        if begin is None:
+            return None
+        # Its storage ends where it does: one that PyTorch made larger would reach into what comes next.
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=begin).view(shape)
 
     def write(self, batch: Any) -> Written:
         """Puts the tensors and arrays of a batch there that are not there yet."""
@@ -49,13 +52,8 @@ class SlotWriter:
         pickler = _Pickler(file, pickle.HIGHEST_PROTOCOL)
         pickler.reducer_override = self._packer.reduce
         pickler.dump(batch)
-        leaves, needed, beside, is_plain = self._packer.finish()
-        return Written(leaves, file.getvalue(), needed, beside, is_plain)
-
-    def _of_type(self, dtype: Any) -> Any:
-        if dtype not in self._typed:
-            self._typed[dtype] = tensor_over(memory_of(*self._range)).view(dtype)
-        return self._typed[dtype]
+        leaves, needed, beside, runs_no_code = self._packer.finish()
+        return Written(leaves, file.getvalue(), needed, beside, runs_no_code)
 
 
 class _Pickler(ForkingPickler):
@@ -88,9 +86,13 @@ def read(written: Written, lease: _transship.SlotLease, size: int) -> Any:
     return _Unpickler(written.content, leaves).load()
 
 
-def read_for_copies(written: Written, lease: _transship.SlotLease) -> Any:
-    """The batch for ``start_copy`` alone, which gives the slot back when the copy is done."""
-    return _Unpickler(written.content, lease.for_copies(written.leaves)).load()
+def read_for_copies(written: Written, lease: _transship.SlotLease, size: int) -> Any:
+    """The batch for ``start_copy`` alone, which gives the slot back when the copy is done. As ``read`` where somebody else would see its leaves."""
+    if written.runs_no_code:
+        batch = _Unpickler(written.content, lease.for_copies(written.leaves)).load()
+        if lease.are_found(batch):
+            return batch
+    return read(written, lease, size)
 
 
 def memory_of(address: int, size: int, keeper: Any) -> Any:
@@ -119,10 +121,3 @@ def is_plain(tensor: Any) -> bool:
         and not tensor.__dict__
     )
 
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, stride = [], 1
-    for size in reversed(shape):
-        strides.append(stride)
-        stride *= max(size, 1)
-    return tuple(reversed(strides))

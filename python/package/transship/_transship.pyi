@@ -56,12 +56,13 @@ class Slots:
 class SlotLease:
     @property
     def address(self) -> int: ...
-    def for_copies(self, described: bytes) -> list[SlotLeaf]:
-        """What ``SlotPacker.finish`` has described, for ``start_copy`` alone."""
+    def for_copies(self, described: bytes) -> list[Any]:
+        """What ``SlotPacker.finish`` has described, for ``start_copy`` alone, in capsules."""
+    @staticmethod
+    def are_found(batch: Any) -> bool:
+        """Whether ``start_copy`` finds each of these in a batch."""
     def leaves(self, described: bytes, whole: Any, buffer: Any) -> list[Any]:
         """The same as tensors and arrays. ``whole`` is a tensor of the bytes of the slot, ``buffer`` what they are the buffer of; both keep the lease."""
-
-class SlotLeaf: ...
 
 class SlotPacker:
     """A slot while a worker writes a batch there."""
