@@ -122,7 +122,11 @@ pub(crate) struct LastManifest(Option<Arc<RepeatedPut>>);
 impl LastManifest {
     /// The manifest at `at`, which is copied before it is looked at.
     fn read(&mut self, mapping: &Mapping, at: usize, bytes: usize) -> Result<Arc<RepeatedPut>, IpcError> {
-        let copy = mapping.copy(at, bytes).ok_or_else(|| broken("a manifest does not lie in its memory"))?;
+        self.of(mapping.copy(at, bytes).ok_or_else(|| broken("a manifest does not lie in its memory"))?)
+    }
+
+    /// The manifest that these bytes are.
+    pub(crate) fn of(&mut self, copy: Vec<u8>) -> Result<Arc<RepeatedPut>, IpcError> {
         match &self.0 {
             Some(last) if last.manifest().to_bytes() == copy => Ok(Arc::clone(last)),
             _ => {

@@ -19,10 +19,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch in `slot` of `ring`, which has the chunk of `manifest` at its start.
+    /// The batch in `slot` of `ring`, which has the chunk of the manifest of `put` at its start.
     pub(crate) fn new(
         number: u64,
-        manifest: Manifest,
+        put: Arc<RepeatedPut>,
         ring: &Arc<Ring>,
         slot: usize,
     ) -> std::result::Result<Self, IpcError> {
@@ -31,7 +31,7 @@ impl Batch {
         let owner = SharedOwner::new(Lease::new(ring, slot), &Device::host());
         // SAFETY: the chunk lies in the slot (`Peer::batch`), which is mapped, and locked for the driver of its kind, until the lease that `owner` has is dropped. It
         // was made of zeros. No reference points there (`Mapping`).
-        let received = unsafe { Received::new(Arc::new(RepeatedPut::new(manifest)), &owner, start)? };
+        let received = unsafe { Received::new(put, &owner, start)? };
         Ok(Self { number, ring: Arc::clone(ring), received })
     }
 

@@ -111,7 +111,8 @@ impl Ledger {
 
     /// Memory for a tree, of so many bytes: what a tree has lain in that is back, or new memory.
     pub(crate) fn piece(&self, bytes: usize) -> Result<Arc<SharedPiece>, IpcError> {
-        let kept = self.trees().free.take(bytes);
+        // What a forked process would use again, its parent uses too.
+        let kept = if getpid() == self.process { self.trees().free.take(bytes) } else { Err(Vec::new()) };
         kept.or_else(|others| {
             drop(others);
             Ok(Arc::new(SharedPiece::new(bytes)?))

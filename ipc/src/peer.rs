@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use transship_core::{Device, Manifest};
+use transship_core::Device;
 
+use crate::arrived::LastManifest;
 use crate::batch::Batch;
 use crate::error::{IpcError, broken};
 use crate::event_fd::EventFd;
@@ -23,6 +24,7 @@ pub(crate) struct Peer {
     socket: OwnedFd,
     ring: Arc<Ring>,
     slots: Vec<Slot>,
+    last: LastManifest,
     /// How many tasks it was given.
     given: u64,
     has_delivered: bool,
@@ -64,6 +66,7 @@ impl Peer {
             socket,
             ring: Arc::new(ring),
             slots,
+            last: LastManifest::default(),
             given: 0,
             has_delivered: false,
             patience,
@@ -183,11 +186,11 @@ impl Peer {
     }
 
     /// The batch in `slot`, whose manifest is copied before it is looked at.
-    fn batch(&self, slot: usize, task: Task, at: usize, bytes: usize) -> Result<Batch, IpcError> {
+    fn batch(&mut self, slot: usize, task: Task, at: usize, bytes: usize) -> Result<Batch, IpcError> {
         let manifest = self.ring.copy(slot, at, bytes);
         let manifest = manifest.ok_or_else(|| broken("a manifest does not lie in its slot"))?;
-        let manifest = Manifest::from_bytes(manifest).map_err(|_| broken("a manifest is none"))?;
-        let end = match manifest.chunks() {
+        let put = self.last.of(manifest)?;
+        let end = match put.manifest().chunks() {
             [] => 0,
             [chunk] => *chunk,
             _ => return Err(broken("a batch has several chunks")),
@@ -195,7 +198,7 @@ impl Peer {
         if end > at {
             return Err(broken("a batch does not fit into its slot"));
         }
-        Batch::new(task.number, manifest, &self.ring, slot)
+        Batch::new(task.number, put, &self.ring, slot)
     }
 
     fn set(&mut self, slot: usize, to: Slot) {
