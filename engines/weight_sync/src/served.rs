@@ -53,35 +53,43 @@ impl Served {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
-    use std::sync::atomic::AtomicBool;
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
-    /// Fails if a request gets a set that was retired between its look and its lock.
+    fn full() -> Weights {
+        let options = <crate::options::Options as clap::Parser>::try_parse_from(["weight_sync"]).unwrap();
+        Weights::zeros(&options, &transship::Device::host()).unwrap()
+    }
+
+    /// Fails if `read` does not look a second time: the set is retired between its look and its lock.
     #[test]
     fn no_request_sees_what_was_retired() {
-        let options = <crate::options::Options as clap::Parser>::try_parse_from(["weight_sync"]).unwrap();
-        let full = Weights::zeros(&options, &transship::Device::host()).unwrap();
-        let (served, is_over) = (Served::new(vec![full.clone(), full.clone()]), AtomicBool::new(false));
+        let served = Served::new(vec![full(), full()]);
         thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        assert!(served.read().unwrap().nbytes() > 0);
-                    }
-                });
-            }
-            for _ in 0..2000 {
-                served
-                    .update(|held| {
-                        held.clone_from(&full);
-                        Ok(())
-                    })
-                    .unwrap();
-                served.retire(|held| *held = Weights::default());
-            }
-            is_over.store(true, Ordering::Relaxed);
+            let mut retired = served.sets[0].write().unwrap();
+            let request = scope.spawn(|| served.read().unwrap().nbytes());
+            // Until it waits for the lock.
+            thread::sleep(Duration::from_millis(100));
+            served.current.store(1, Ordering::Release);
+            *retired = Weights::default();
+            drop(retired);
+            assert!(request.join().unwrap() > 0);
         });
+    }
+
+    #[test]
+    fn the_set_that_is_not_in_use_is_retired() {
+        let served = Served::new(vec![full(), full()]);
+        served.retire(|held| *held = Weights::default());
+        assert!(served.read().unwrap().nbytes() > 0);
+        let filled = served.update(|held| {
+            assert_eq!(held.nbytes(), 0);
+            Ok(())
+        });
+        filled.unwrap();
+        let alone = Served::new(vec![full()]);
+        alone.retire(|_| unreachable!("it is in use"));
     }
 }
