@@ -107,6 +107,8 @@ pub(crate) fn other_tensors_and_streams_are_refused() -> Outcome {
         let refused = hip_view::<f32>(&tensor, &of_host).err();
         assert!(matches!(refused, Some(Error::Unsupported { .. })), "{refused:?}");
     }
-    assert_eq!(hip_view::<f32>(&tensor, &stream)?.len(), 12);
+    let view = hip_view::<f32>(&tensor, &stream)?;
+    assert_eq!((view.len(), view.is_empty()), (12, false));
+    assert!(hip_view::<f32>(&tensor.narrow(0, 0, 0)?, &stream)?.is_empty());
     Ok(())
 }
