@@ -246,7 +246,7 @@ fn what_is_made_has_the_layout_of_the_manifest_each_time() {
 #[test]
 fn a_tensor_that_has_come_to_the_place_of_another_one_is_not_replaced() {
     use std::sync::Mutex;
-    /// Its tensors change places when it is asked for their addresses a second time.
+    /// Its tensors change places when it is visited.
     struct Restless(Mutex<Vec<Tensor>>);
     impl TensorTree for Restless {
         fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {

@@ -17,7 +17,7 @@ use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::TensorTree;
 
 /// A manifest whose tensors are put into structures again and again, such as each version of a model. The first structure is sorted by its paths and compared with the manifest. One that
-/// shows the same paths, types and shapes in the same order is the same, and takes about a third of the time: it is compared, and not sorted.
+/// shows the same paths, types and shapes in the same order is the same: it is compared, and not sorted, which takes less than half of the time for 2,000 tensors.
 ///
 /// ```
 /// use transship_core::{Alignment, Manifest, RepeatedPut, Tensor};

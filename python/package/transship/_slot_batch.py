@@ -120,4 +120,3 @@ def is_plain(tensor: Any) -> bool:
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
         and not tensor.__dict__
     )
-
