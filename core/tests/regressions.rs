@@ -382,13 +382,52 @@ fn the_process_does_not_end_inside_of_a_driver() {
         std::process::exit(7);
     }
     let test = "the_process_does_not_end_inside_of_a_driver";
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
+    let child = ends_by_itself(test);
+    assert_eq!(child.status.code(), Some(7));
+    assert!(String::from_utf8_lossy(&child.stdout).contains("the device is gone"));
+}
+
+/// A driver may come when threads of ours are there already. It cleans up behind them all the same.
+///
+/// catches: 685-a-later-driver-cleans-up-first
+#[test]
+fn a_driver_that_is_loaded_later_does_not_clean_up_before_the_devices_are_gone() {
+    unsafe extern "C" {
+        fn atexit(handler: extern "C" fn()) -> std::ffi::c_int;
+    }
+    extern "C" fn clean_up() {
+        println!("the driver cleans up");
+    }
+    if std::env::var_os(ENDS).is_some() {
+        let late = LateHandle::new(LateConfig::new("late")).unwrap();
+        let (sender, gone) = std::sync::mpsc::channel();
+        let first = OnDrop(move || sender.send(()).unwrap());
+        drop(Device::from_backend(Hooked::with_owner(late.backend(0), first)).unwrap());
+        gone.recv().unwrap();
+        // SAFETY: the handler is a function of this program, and panics no more than `println!` does.
+        assert_eq!(unsafe { atexit(clean_up) }, 0);
+        let slow = OnDrop(|| {
+            thread::sleep(Duration::from_millis(100));
+            println!("the device is gone");
+        });
+        drop(Device::from_backend(Hooked::with_owner(late.backend(0), slow)).unwrap());
+        std::process::exit(7);
+    }
+    let test = "a_driver_that_is_loaded_later_does_not_clean_up_before_the_devices_are_gone";
+    let child = ends_by_itself(test);
+    assert_eq!(child.status.code(), Some(7));
+    let said = String::from_utf8_lossy(&child.stdout);
+    let (device, driver) =
+        (said.find("the device is gone").unwrap(), said.find("the driver cleans up").unwrap());
+    assert!(device < driver, "{said}");
+}
+
+fn ends_by_itself(test: &str) -> std::process::Output {
+    std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(ENDS, "1")
         .output()
-        .unwrap();
-    assert_eq!(child.status.code(), Some(7));
-    assert!(String::from_utf8_lossy(&child.stdout).contains("the device is gone"));
+        .unwrap()
 }
 
 /// A staging block belongs to one device, whatever lies in it.

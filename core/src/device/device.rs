@@ -15,7 +15,7 @@ use crate::in_flight::memory_budget::MemoryBudget;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::sync::{Mutex, OnceLock, statics};
 use crate::runtime::topology::{Node, Topology};
-use crate::runtime::{fork, workers};
+use crate::runtime::{at_exit, fork, workers};
 use crate::staging::pool::StagingPool;
 
 /// An initialised device. Cloning it is cheap and names the same one; tensors keep their device alive.
@@ -78,6 +78,7 @@ impl Device {
         // It is there before there can be a child: one that was forked while another thread makes it would wait for that.
         let _ = Self::host();
         fork::watch();
+        at_exit::before_drivers();
         let limits = backend.limits().clone();
         check_limits::check(backend.device(), &limits)?;
         let queues =

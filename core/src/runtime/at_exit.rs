@@ -1,7 +1,6 @@
 //! The end of the process: drivers shut down then, and no thread may be inside one.
 
 use std::ffi::c_int;
-use std::sync::Once;
 use std::time::Duration;
 
 use crate::runtime::fork;
@@ -30,18 +29,21 @@ unsafe extern "C" {
 }
 
 /// Makes the end of the process wait until `service` is idle, for about two seconds at most. Called once, before the service
-/// starts its first thread: drivers that are loaded by then clean up after this.
+/// starts its first thread.
 pub(crate) fn register(service: Service) {
-    static ONCE: Once = Once::new();
     fork::watch();
     SERVICES.lock().push(service);
+    before_drivers();
+}
+
+/// Has the end of the process wait for the services before drivers that are loaded by now clean up: what is registered last runs first.
+/// So it is called for each device anew, whose driver may have come since; an entry takes some 32 bytes, and waiting twice takes no time.
+pub(crate) fn before_drivers() {
     // Miri has no such function, and an execution of the model is no process.
     if !cfg!(any(miri, shuttle)) {
-        ONCE.call_once(|| {
-            // SAFETY: `settle` is a function of this program, and `extern "C"` lets no panic out of it. Where it cannot be
-            // registered, the process ends without waiting.
-            let _ = unsafe { atexit(settle) };
-        });
+        // SAFETY: `settle` is a function of this program, and `extern "C"` lets no panic out of it. Where it cannot be
+        // registered, the process ends without waiting.
+        let _ = unsafe { atexit(settle) };
     }
 }
 
