@@ -207,13 +207,14 @@ def test_tensors_that_do_not_fit_go_beside():
     assert_all_free(ring)
 
 
+# Deliberate bug: `Batches.__iter__` is a generator, `for batch in source: yield batch`.
 def test_a_batch_is_not_kept_while_the_next_one_is_made(ring):
     batches = iter(ring.batches(loader(ring, num_workers=1, prefetch_factor=1)))
     next(batches)
     next(batches)
     time.sleep(0.3)
-    # One that a worker has made since.
-    assert ring.stats()["free_slots"] >= ring.stats()["slots"] - 2
+    # One that the worker has made since.
+    assert ring.stats()["free_slots"] >= ring.stats()["slots"] - 1
 
 
 # Deliberate bug: `take_back` is not called, or `Lap.has_ended` says so at once.
