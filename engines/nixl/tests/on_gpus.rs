@@ -1,0 +1,285 @@
+//! Arenas on two devices of CUDA, or a stand-in for its driver, with a library whose agents are of this process (`fake`).
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libloading::Library;
+use transship::{CopyOptions, Device, StreamPriority, Tensor, TensorTree, start_copy, start_copy_into};
+use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Of the tree below, with what lies between its tensors, in whole pages.
+const TREE_BYTES: usize = 20 << 20;
+type Tree = Vec<(String, Tensor)>;
+
+/// What the library is told is told all agents: one test at a time.
+static TOLD: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn library() -> PathBuf {
+    env::current_exe().unwrap().with_file_name("libfake_nixl.so")
+}
+
+fn nixl() -> Nixl {
+    // SAFETY: it behaves as NIXL.
+    unsafe { Nixl::open(library()) }.unwrap()
+}
+
+/// It stays loaded: it remembers what it was told.
+fn fake() -> &'static Library {
+    static FAKE: OnceLock<Library> = OnceLock::new();
+    // SAFETY: it has no initialisers.
+    FAKE.get_or_init(|| unsafe { Library::new(library()) }.unwrap())
+}
+
+fn tell(name: &str, whether: bool) {
+    // SAFETY: the functions that are told something have this prototype.
+    unsafe { fake().get::<extern "C" fn(bool)>(name.as_bytes()).unwrap()(whether) };
+}
+
+fn moved_on_gpus() -> usize {
+    // SAFETY: the function has this prototype.
+    unsafe { fake().get::<extern "C" fn() -> usize>(b"fake_nixl_moved_on_gpus").unwrap()() }
+}
+
+fn gpu(number: usize) -> Device {
+    Device::open(format!("cuda:{number}").parse().unwrap()).unwrap()
+}
+
+fn on<S: TensorTree>(device: &Device, tree: S) -> S {
+    start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap()
+}
+
+/// Two agents that know each other, with an arena each, on these devices.
+struct Pair {
+    sender: Agent,
+    receiver: Agent,
+    to: Peer,
+    from: Peer,
+}
+
+impl Pair {
+    fn new(name: &str, arenas: [&Device; 2], bytes: usize) -> Self {
+        let agent = |role: &str, device: &Device| {
+            let options = AgentOptions::default().arena_bytes(bytes).arena_on(device);
+            Agent::new(&nixl(), &format!("{role} of {name}"), options).unwrap()
+        };
+        let (sender, receiver) = (agent("sender", arenas[0]), agent("receiver", arenas[1]));
+        let to = sender.add_peer(&receiver.metadata().unwrap()).unwrap();
+        let from = receiver.add_peer(&sender.metadata().unwrap()).unwrap();
+        Self { sender, receiver, to, from }
+    }
+
+    fn pass<S: TensorTree, T: TensorTree>(&self, tree: &S, into: T) -> T {
+        let sent = self.sender.start_send(tree, &self.to, LIMIT).unwrap();
+        let received = self.receiver.start_receive_into(into, &self.from, LIMIT).unwrap().wait().unwrap();
+        sent.wait().unwrap();
+        received
+    }
+}
+
+/// Many small tensors, one that is cut, one twice, a turned one, one without elements. All bytes depend on the seed.
+fn tree(seed: u8) -> Tree {
+    let byte = |at: usize| (at % 251) as u8 ^ seed;
+    let mut tree: Tree = (0..60_usize)
+        .map(|number| (format!("many.{number}"), Tensor::from((0..number * 37).map(byte).collect::<Vec<_>>())))
+        .collect();
+    let large = Tensor::from((0..17 << 20).map(byte).collect::<Vec<u8>>());
+    let words: Vec<i32> = (0..6000).map(|word| word ^ i32::from(seed)).collect();
+    let turned = Tensor::from_vec(words, &[60, 100]).unwrap().transpose(0, 1).unwrap();
+    let tied = Tensor::from(vec![f64::from(seed); 9]);
+    tree.extend([
+        ("large".to_owned(), large),
+        ("turned".to_owned(), turned),
+        ("tied.a".to_owned(), tied.clone()),
+        ("tied.b".to_owned(), tied),
+        ("none".to_owned(), Tensor::from(Vec::<u16>::new())),
+    ]);
+    tree
+}
+
+/// Places for such a tree, with other bytes.
+fn places(device: &Device) -> Tree {
+    let empty = |(name, tensor): (String, Tensor)| {
+        (name, Tensor::zeros(tensor.shape(), tensor.dtype(), device).unwrap())
+    };
+    tree(0).into_iter().map(empty).collect()
+}
+
+fn assert_same(tree: &Tree, expected: &Tree) {
+    let down = on(&Device::host(), tree.clone());
+    assert_eq!(down.len(), expected.len());
+    for (name, tensor) in &down {
+        let (_, expected) = expected.iter().find(|(other, _)| other == name).unwrap();
+        assert_eq!((tensor.dtype(), tensor.shape()), (expected.dtype(), expected.shape()), "{name}");
+        assert!(tensor.to_bytes().unwrap() == expected.to_bytes().unwrap(), "{name}: wrong bytes");
+    }
+}
+
+/// Each arena has room for one tree: the next one is packed and written where the one before was.
+///
+/// Deliberate bugs: a piece is written before the device has packed it; a range is given to the next tree while kernels still read it; a device is not
+/// current where the library is called; memory of the pool is registered.
+#[test]
+fn trees_go_from_gpu_to_gpu_again_and_again() {
+    let _alone = alone();
+    let (one, other) = (gpu(0), gpu(1));
+    let pair = Pair::new("again", [&one, &other], TREE_BYTES);
+    let mut held = places(&other);
+    let addresses = |tree: &Tree| tree.iter().map(|(_, tensor)| tensor.address().unwrap()).collect::<Vec<_>>();
+    let before = (addresses(&held), moved_on_gpus());
+    for seed in 1..5 {
+        let expected = tree(seed);
+        held = pair.pass(&on(&one, expected.clone()), held);
+        assert_same(&held, &expected);
+    }
+    assert_eq!(addresses(&held), before.0);
+    assert!(moved_on_gpus() - before.1 > 4 * (17 << 20), "the bytes went elsewhere");
+    let usage = [pair.sender.usage(), pair.receiver.usage()];
+    assert!(usage.iter().all(|usage| usage.free == usage.registered && usage.set_aside == 0), "{usage:?}");
+}
+
+/// What is sent is still being copied to when it is sent.
+#[test]
+fn what_is_still_being_filled_is_sent_once_it_is() {
+    let _alone = alone();
+    let (one, other) = (gpu(0), gpu(1));
+    let pair = Pair::new("filled", [&one, &other], TREE_BYTES);
+    let stream = one.create_stream(StreamPriority::Normal).unwrap();
+    let expected = vec![Tensor::from((0..8 << 20).map(|at: usize| (at % 253) as u8).collect::<Vec<u8>>())];
+    let filled = start_copy(expected.clone(), &one, CopyOptions::default().stream(&stream)).unwrap();
+    let filled = filled.wait_on(&stream).unwrap();
+    let held = vec![Tensor::zeros(&[8 << 20], expected[0].dtype(), &other).unwrap()];
+    let held = on(&Device::host(), pair.pass(&filled, held));
+    assert!(held[0].to_bytes().unwrap() == expected[0].to_bytes().unwrap(), "wrong bytes");
+}
+
+/// Deliberate bug: a piece is described by the kind of memory that the other side has.
+#[test]
+fn peers_have_their_arenas_where_they_like() {
+    let _alone = alone();
+    let (host, one, other) = (Device::host(), gpu(0), gpu(1));
+    for (name, arenas) in [("down", [&one, &host]), ("up", [&host, &other]), ("here", [&one, &one])] {
+        let pair = Pair::new(name, arenas, TREE_BYTES);
+        for (seed, from, to) in [(1, &one, &other), (2, &host, &one), (3, &other, &host)] {
+            let expected = tree(seed);
+            assert_same(&pair.pass(&on(from, expected.clone()), places(to)), &expected);
+        }
+    }
+}
+
+/// Deliberate bug: what lies in the arena is given out as a tensor that is the program's.
+#[test]
+fn what_is_received_is_copied_out_of_the_arena() {
+    let _alone = alone();
+    let (one, other) = (gpu(0), gpu(1));
+    let pair = Pair::new("received", [&one, &other], TREE_BYTES);
+    for seed in 1..4 {
+        let expected = tree(seed);
+        let sent = pair.sender.start_send(&on(&one, expected.clone()), &pair.to, LIMIT).unwrap();
+        let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap().wait().unwrap();
+        sent.wait().unwrap();
+        let mut shown = places(&Device::host());
+        received.put_into(&mut shown).unwrap();
+        let (_, large) = shown.iter().find(|(name, _)| name == "large").unwrap();
+        assert!(matches!(large.elements_address::<u8>(), Err(transship::Error::SharedMemory)));
+        let there = on(&other, shown.clone());
+        let (_, copied) = there.iter().find(|(name, _)| name == "large").unwrap();
+        assert_ne!(copied.address().unwrap(), large.address().unwrap());
+        drop((shown, received));
+        assert_same(&there, &expected);
+    }
+    let usage = pair.receiver.usage();
+    assert_eq!(usage.free, usage.registered);
+}
+
+/// Deliberate bugs: what is still being written on a device is used again; the arena goes while it is.
+#[test]
+fn what_does_not_end_in_time_keeps_its_memory() {
+    let _alone = alone();
+    let (one, other) = (gpu(0), gpu(1));
+    let pair = Pair::new("late", [&one, &other], 4 << 20);
+    let tensors = on(&one, vec![Tensor::from(vec![9_u8; 3 << 20])]);
+    let limit = Duration::from_millis(300);
+    tell("fake_nixl_holds", true);
+    let sent = pair.sender.start_send(&tensors, &pair.to, limit).unwrap();
+    let held = vec![Tensor::zeros(&[3 << 20], tensors[0].dtype(), &other).unwrap()];
+    let received = pair.receiver.start_receive_into(held, &pair.from, limit).unwrap();
+    assert!(matches!(sent.wait(), Err(Error::TimedOut { .. })));
+    let failed = received.wait().unwrap_err();
+    assert!(matches!(*failed.error, Error::TimedOut { .. }), "{failed}");
+    for agent in [&pair.sender, &pair.receiver] {
+        assert_eq!((agent.usage().set_aside, agent.usage().free), (1, 1 << 20));
+    }
+    assert!(matches!(pair.sender.start_send(&tensors, &pair.to, limit), Err(Error::ArenaFull { .. })));
+    tell("fake_nixl_holds", false);
+    let begun = Instant::now();
+    for agent in [&pair.sender, &pair.receiver] {
+        while agent.usage().set_aside > 0 {
+            assert!(begun.elapsed() < LIMIT, "{:?}", agent.usage());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let held = on(&Device::host(), pair.pass(&tensors, failed.value.unwrap()));
+    assert!(held[0].to_bytes().unwrap() == vec![9; 3 << 20], "wrong bytes");
+}
+
+/// Deliberate bugs: bytes that lay in the memory before are there for peers; the memory is never given back.
+#[test]
+fn an_arena_is_empty_and_goes_with_its_agent() {
+    let _alone = alone();
+    let device = gpu(0);
+    let reserved = || device.memory().unwrap().reserved.unwrap();
+    let before = reserved();
+    let agent = |name: &str| {
+        let options = AgentOptions::default().arena_bytes(8 << 20).arena_on(&device);
+        Agent::new(&nixl(), name, options).unwrap()
+    };
+    let first = agent("first");
+    assert!(reserved() >= before + (8 << 20));
+    drop(first);
+    assert_eq!(reserved(), before);
+    let metadata = agent("second").metadata().unwrap();
+    // Gone again: the place of its memory is all that is left.
+    assert_eq!(u64::from_le_bytes(metadata[5..13].try_into().unwrap()), 1);
+}
+
+/// Deliberate bug: a library without CUDA is an error that says neither that nor what to do.
+#[test]
+fn a_library_without_cuda_is_an_error_that_says_what_to_do() {
+    let _alone = alone();
+    tell("fake_nixl_without_cuda", true);
+    let made = Agent::new(&nixl(), "without", AgentOptions::default().arena_on(&gpu(1)));
+    tell("fake_nixl_without_cuda", false);
+    let error = made.unwrap_err();
+    assert!(matches!(error, Error::NotRegistered { code: -2, .. }), "{error}");
+    for word in ["cuda:1", "without support of CUDA", "UCX_TLS", "arena_on"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    let on_host = Agent::new(&nixl(), "without", AgentOptions::default().arena_bytes(4096));
+    assert!(on_host.is_ok());
+}
+
+/// What a peer has written is unpacked behind what the program does with its own tensors, and no earlier.
+#[test]
+fn unpacking_comes_behind_what_uses_the_tensors() {
+    let _alone = alone();
+    let (one, other) = (gpu(0), gpu(1));
+    let pair = Pair::new("behind", [&one, &other], TREE_BYTES);
+    let stream = other.create_stream(StreamPriority::Normal).unwrap();
+    let tensors = on(&one, vec![Tensor::from(vec![5_u8; 4 << 20])]);
+    let held = vec![Tensor::zeros(&[4 << 20], tensors[0].dtype(), &other).unwrap()];
+    let busy = vec![Tensor::from(vec![7_u8; 4 << 20])];
+    let held = start_copy_into(busy, held, CopyOptions::default().stream(&stream)).unwrap();
+    let held = pair.pass(&tensors, held.wait_on(&stream).unwrap());
+    let down = on(&Device::host(), held);
+    assert!(down[0].to_bytes().unwrap() == vec![5; 4 << 20], "wrong bytes");
+}
