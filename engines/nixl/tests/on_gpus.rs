@@ -3,13 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
 use std::env;
+use std::ffi::c_void;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libloading::Library;
-use transship::{CopyOptions, Device, StreamPriority, Tensor, TensorTree, start_copy, start_copy_into};
+use transship::cuda::cudarc::driver::sys;
+use transship::cuda::{CudaBackend, cu_stream};
+use transship::{
+    CopyOptions, DType, Device, Layout, MemoryKind, RawMemory, SharedOwner, Stream, StreamPriority, Tensor, TensorTree,
+    start_copy, start_copy_into,
+};
 use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,9 +51,58 @@ fn tell(name: &str, whether: bool) {
     unsafe { fake().get::<extern "C" fn(bool)>(name.as_bytes()).unwrap()(whether) };
 }
 
+fn ask(name: &str) -> usize {
+    // SAFETY: the functions that are asked have this prototype.
+    unsafe { fake().get::<extern "C" fn() -> usize>(name.as_bytes()).unwrap()() }
+}
+
 fn moved_on_gpus() -> usize {
-    // SAFETY: the function has this prototype.
-    unsafe { fake().get::<extern "C" fn() -> usize>(b"fake_nixl_moved_on_gpus").unwrap()() }
+    ask("fake_nixl_moved_on_gpus")
+}
+
+/// Work submitted to a stream from now on starts only when this is dropped.
+struct Stall(Arc<(Mutex<bool>, Condvar)>);
+
+impl Stall {
+    fn on(stream: &Stream) -> Self {
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let lent = Arc::into_raw(Arc::clone(&gate)).cast_mut().cast::<c_void>();
+        let backend = CudaBackend::of(&**stream.device().backend()).unwrap();
+        let _current = backend.context().enter().unwrap();
+        // SAFETY: the stream is alive and of the current context; the function takes over the gate that is lent to it, and calls nothing of the driver.
+        let code = unsafe { sys::cuLaunchHostFunc(cu_stream(stream).unwrap(), Some(hold), lent) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+        Self(gate)
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// # Safety
+///
+/// `lent` is a share of a gate.
+unsafe extern "C" fn hold(lent: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let gate = unsafe { Arc::from_raw(lent.cast::<(Mutex<bool>, Condvar)>()) };
+    drop(gate.1.wait_while(gate.0.lock().unwrap(), |is_open| !*is_open).unwrap());
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT, "not {what} within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Longer than what wrongly does not wait takes.
+fn for_a_while() {
+    thread::sleep(Duration::from_millis(300));
 }
 
 fn gpu(number: usize) -> Device {
@@ -126,8 +181,7 @@ fn assert_same(tree: &Tree, expected: &Tree) {
 
 /// Each arena has room for one tree: the next one is packed and written where the one before was.
 ///
-/// Deliberate bugs: a piece is written before the device has packed it; a range is given to the next tree while kernels still read it; a device is not
-/// current where the library is called; memory of the pool is registered.
+/// Deliberate bugs: a device is not current where the library is called; memory of the pool is registered.
 #[test]
 fn trees_go_from_gpu_to_gpu_again_and_again() {
     let _alone = alone();
@@ -147,19 +201,30 @@ fn trees_go_from_gpu_to_gpu_again_and_again() {
     assert!(usage.iter().all(|usage| usage.free == usage.registered && usage.set_aside == 0), "{usage:?}");
 }
 
-/// What is sent is still being copied to when it is sent.
+/// Deliberate bug: a piece is written once its packing is submitted, and not when the device has come by.
 #[test]
-fn what_is_still_being_filled_is_sent_once_it_is() {
+fn nothing_is_written_before_the_device_has_packed_it() {
     let _alone = alone();
-    let (one, other) = (gpu(0), gpu(1));
-    let pair = Pair::new("filled", [&one, &other], TREE_BYTES);
+    let one = gpu(0);
+    // On the host nothing but the sender waits for a device.
+    let pair = Pair::new("packed", [&one, &Device::host()], TREE_BYTES);
+    let bytes: Vec<u8> = (0..8 << 20).map(|at: usize| (at % 253) as u8).collect();
     let stream = one.create_stream(StreamPriority::Normal).unwrap();
-    let expected = vec![Tensor::from((0..8 << 20).map(|at: usize| (at % 253) as u8).collect::<Vec<u8>>())];
-    let filled = start_copy(expected.clone(), &one, CopyOptions::default().stream(&stream)).unwrap();
-    let filled = filled.wait_on(&stream).unwrap();
-    let held = vec![Tensor::zeros(&[8 << 20], expected[0].dtype(), &other).unwrap()];
-    let held = on(&Device::host(), pair.pass(&filled, held));
-    assert!(held[0].to_bytes().unwrap() == expected[0].to_bytes().unwrap(), "wrong bytes");
+    let stall = Stall::on(&stream);
+    let filled = start_copy(vec![Tensor::from(bytes.clone())], &one, CopyOptions::default().stream(&stream));
+    let filled = filled.unwrap().wait_on(&stream).unwrap();
+    let before = ask("fake_nixl_posted");
+    let sent = pair.sender.start_send(&filled, &pair.to, LIMIT).unwrap();
+    let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
+    eventually("given room", || pair.receiver.usage().free < pair.receiver.usage().registered);
+    for_a_while();
+    assert_eq!(ask("fake_nixl_posted"), before, "written before it is there");
+    drop(stall);
+    let received = received.wait().unwrap();
+    sent.wait().unwrap();
+    let mut shown = vec![Tensor::from(vec![0_u8; 8 << 20])];
+    received.put_into(&mut shown).unwrap();
+    assert!(on(&Device::host(), shown)[0].to_bytes().unwrap() == bytes, "wrong bytes");
 }
 
 /// Deliberate bug: a piece is described by the kind of memory that the other side has.
@@ -221,12 +286,8 @@ fn what_does_not_end_in_time_keeps_its_memory() {
     }
     assert!(matches!(pair.sender.start_send(&tensors, &pair.to, limit), Err(Error::ArenaFull { .. })));
     tell("fake_nixl_holds", false);
-    let begun = Instant::now();
     for agent in [&pair.sender, &pair.receiver] {
-        while agent.usage().set_aside > 0 {
-            assert!(begun.elapsed() < LIMIT, "{:?}", agent.usage());
-            thread::sleep(Duration::from_millis(1));
-        }
+        eventually("ended", || agent.usage().set_aside == 0);
     }
     let held = on(&Device::host(), pair.pass(&tensors, failed.value.unwrap()));
     assert!(held[0].to_bytes().unwrap() == vec![9; 3 << 20], "wrong bytes");
@@ -247,9 +308,16 @@ fn an_arena_is_empty_and_goes_with_its_agent() {
     assert!(reserved() >= before + (8 << 20));
     drop(first);
     assert_eq!(reserved(), before);
-    let metadata = agent("second").metadata().unwrap();
-    // Gone again: the place of its memory is all that is left.
-    assert_eq!(u64::from_le_bytes(metadata[5..13].try_into().unwrap()), 1);
+    let second = agent("second");
+    let metadata = second.metadata().unwrap();
+    let start = u64::from_le_bytes(metadata[21..29].try_into().unwrap());
+    let memory = RawMemory::new(start, 8 << 20, MemoryKind::Device);
+    let layout = Layout::contiguous(DType::U8, &[8 << 20]).unwrap();
+    // SAFETY: the arena is there as long as the agent.
+    let all = unsafe { SharedOwner::new((), &device).tensor_over_shared(memory, layout) }.unwrap();
+    assert!(on(&Device::host(), all).to_bytes().unwrap() == vec![0; 8 << 20]);
+    drop(second);
+    assert_eq!(reserved(), before);
 }
 
 /// Deliberate bug: a library without CUDA is an error that says neither that nor what to do.
@@ -268,18 +336,49 @@ fn a_library_without_cuda_is_an_error_that_says_what_to_do() {
     assert!(on_host.is_ok());
 }
 
-/// What a peer has written is unpacked behind what the program does with its own tensors, and no earlier.
+/// Deliberate bug: the room is given to others when unpacking is submitted, and not when the device has come by.
 #[test]
-fn unpacking_comes_behind_what_uses_the_tensors() {
+fn room_is_kept_until_the_device_has_unpacked_it() {
     let _alone = alone();
     let (one, other) = (gpu(0), gpu(1));
-    let pair = Pair::new("behind", [&one, &other], TREE_BYTES);
-    let stream = other.create_stream(StreamPriority::Normal).unwrap();
+    let pair = Pair::new("unpacked", [&one, &other], 4 << 20);
     let tensors = on(&one, vec![Tensor::from(vec![5_u8; 4 << 20])]);
-    let held = vec![Tensor::zeros(&[4 << 20], tensors[0].dtype(), &other).unwrap()];
-    let busy = vec![Tensor::from(vec![7_u8; 4 << 20])];
-    let held = start_copy_into(busy, held, CopyOptions::default().stream(&stream)).unwrap();
-    let held = pair.pass(&tensors, held.wait_on(&stream).unwrap());
-    let down = on(&Device::host(), held);
-    assert!(down[0].to_bytes().unwrap() == vec![5; 4 << 20], "wrong bytes");
+    let stream = other.create_stream(StreamPriority::Normal).unwrap();
+    // What is received goes into tensors that a stalled stream still fills.
+    let busy = || {
+        let held = vec![Tensor::zeros(&[4 << 20], tensors[0].dtype(), &other).unwrap()];
+        let stall = Stall::on(&stream);
+        let filler = on(&other, vec![Tensor::from(vec![7_u8; 4 << 20])]);
+        let held = start_copy_into(filler, held, CopyOptions::default().stream(&stream)).unwrap();
+        (stall, held.wait_on(&stream).unwrap())
+    };
+    let is_kept = || {
+        for_a_while();
+        let usage = pair.receiver.usage();
+        usage.free == 0 && usage.set_aside == 0
+    };
+    let (stall, held) = busy();
+    let before = moved_on_gpus();
+    let sent = pair.sender.start_send(&tensors, &pair.to, LIMIT).unwrap();
+    let received = pair.receiver.start_receive_into(held, &pair.from, LIMIT).unwrap();
+    eventually("written", || moved_on_gpus() > before);
+    assert!(is_kept() && !sent.is_ready() && !received.is_ready());
+    drop(stall);
+    let held = on(&Device::host(), received.wait().unwrap());
+    sent.wait().unwrap();
+    assert!(held[0].to_bytes().unwrap() == vec![5; 4 << 20], "wrong bytes");
+
+    let (stall, held) = busy();
+    let sent = pair.sender.start_send(&tensors, &pair.to, LIMIT).unwrap();
+    let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap().wait().unwrap();
+    sent.wait().unwrap();
+    let mut shown = tensors.clone();
+    received.put_into(&mut shown).unwrap();
+    let copy = start_copy_into(shown, held, CopyOptions::default()).unwrap();
+    drop(received);
+    assert!(is_kept() && !copy.is_ready().unwrap());
+    drop(stall);
+    let held = on(&Device::host(), copy.wait().unwrap());
+    assert!(held[0].to_bytes().unwrap() == vec![5; 4 << 20], "wrong bytes");
+    eventually("free", || pair.receiver.usage().free == pair.receiver.usage().registered);
 }

@@ -14,6 +14,7 @@ const BACKEND: c_int = -2;
 
 static WITHOUT_CUDA: AtomicBool = AtomicBool::new(false);
 static HOLDS: AtomicBool = AtomicBool::new(false);
+static POSTED: AtomicUsize = AtomicUsize::new(0);
 static MOVED_ON_GPUS: AtomicUsize = AtomicUsize::new(0);
 
 /// An agent's name, and what it knows of others.
@@ -35,6 +36,12 @@ pub extern "C" fn fake_nixl_without_cuda(is_without: bool) {
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_nixl_holds(holds: bool) {
     HOLDS.store(holds, Ordering::SeqCst);
+}
+
+/// How many transfers were posted.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_nixl_posted() -> usize {
+    POSTED.load(Ordering::SeqCst)
 }
 
 /// How many bytes were written between memory of devices.
@@ -340,6 +347,7 @@ pub unsafe extern "C" fn nixl_capi_create_xfer_req(
 pub unsafe extern "C" fn nixl_capi_post_xfer_req(_: *mut c_void, request: *mut c_void, _: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     let request = unsafe { &mut *request.cast::<Request>() };
+    POSTED.fetch_add(1, Ordering::SeqCst);
     if request.left.is_some() {
         return INVALID;
     }
