@@ -45,7 +45,9 @@ pub enum Error {
         code: i32,
     },
     /// An arena cannot lie on this device.
-    #[error("no arena can lie on {device}: {reason}; leave AgentOptions::arena_on out, and trees of any device go by the memory of the host")]
+    #[error(
+        "no arena can lie on {device}: {reason}; leave AgentOptions::arena_on out, and trees of any device go by the memory of the host"
+    )]
     UnsuitedDevice {
         /// The device.
         device: DeviceId,

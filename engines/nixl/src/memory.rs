@@ -24,9 +24,8 @@ impl Memory {
         if !device.is_host() {
             return Self::on_gpu(bytes, device);
         }
-        let mut mapping = MmapMut::map_anon(bytes).map_err(|reason| {
-            Error::System { what: "memory for an arena", reason: reason.to_string() }
-        })?;
+        let mut mapping = MmapMut::map_anon(bytes)
+            .map_err(|reason| Error::System { what: "memory for an arena", reason: reason.to_string() })?;
         let start = mapping.as_mut_ptr().expose_provenance();
         Ok(Self { kept: Kept::Host { _mapping: mapping }, start })
     }

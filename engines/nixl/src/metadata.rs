@@ -67,7 +67,13 @@ impl Metadata {
             let (name, of_library) = rest.split_at_checked(name_bytes)?;
             let name = CString::new(name).ok().filter(|name| !name.is_empty())?;
             start.checked_add(length)?;
-            Some(Self { name, place, arena_start: start, arena_bytes: length, of_library: of_library.to_vec() })
+            Some(Self {
+                name,
+                place,
+                arena_start: start,
+                arena_bytes: length,
+                of_library: of_library.to_vec(),
+            })
         };
         parts().ok_or_else(|| refused("its metadata ends too early, or makes no sense"))
     }

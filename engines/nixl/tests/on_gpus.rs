@@ -13,8 +13,8 @@ use libloading::Library;
 use transship::cuda::cudarc::driver::sys;
 use transship::cuda::{CudaBackend, cu_stream};
 use transship::{
-    CopyOptions, DType, Device, Layout, MemoryKind, RawMemory, SharedOwner, Stream, StreamPriority, Tensor, TensorTree,
-    start_copy, start_copy_into,
+    CopyOptions, DType, Device, Layout, MemoryKind, RawMemory, SharedOwner, Stream, StreamPriority, Tensor,
+    TensorTree, start_copy, start_copy_into,
 };
 use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer};
 
@@ -145,7 +145,9 @@ impl Pair {
 fn tree(seed: u8) -> Tree {
     let byte = |at: usize| (at % 251) as u8 ^ seed;
     let mut tree: Tree = (0..60_usize)
-        .map(|number| (format!("many.{number}"), Tensor::from((0..number * 37).map(byte).collect::<Vec<_>>())))
+        .map(|number| {
+            (format!("many.{number}"), Tensor::from((0..number * 37).map(byte).collect::<Vec<_>>()))
+        })
         .collect();
     let large = Tensor::from((0..17 << 20).map(byte).collect::<Vec<u8>>());
     let words: Vec<i32> = (0..6000).map(|word| word ^ i32::from(seed)).collect();
@@ -188,7 +190,8 @@ fn trees_go_from_gpu_to_gpu_again_and_again() {
     let (one, other) = (gpu(0), gpu(1));
     let pair = Pair::new("again", [&one, &other], TREE_BYTES);
     let mut held = places(&other);
-    let addresses = |tree: &Tree| tree.iter().map(|(_, tensor)| tensor.address().unwrap()).collect::<Vec<_>>();
+    let addresses =
+        |tree: &Tree| tree.iter().map(|(_, tensor)| tensor.address().unwrap()).collect::<Vec<_>>();
     let before = (addresses(&held), moved_on_gpus());
     for seed in 1..5 {
         let expected = tree(seed);

@@ -151,11 +151,7 @@ impl<A: Api> DeviceAllocator<A> {
         self.with_driver(bytes, |driver| self.allocate_plain(driver, bytes))
     }
 
-    fn with_driver<T>(
-        &self,
-        bytes: usize,
-        allocate: impl FnOnce(&Current<'_, A>) -> Result<T>,
-    ) -> Result<T> {
+    fn with_driver<T>(&self, bytes: usize, allocate: impl FnOnce(&Current<'_, A>) -> Result<T>) -> Result<T> {
         if bytes > self.total {
             let device = self.context.id();
             return Err(Error::TooLarge { device, kind: "device", requested: bytes, limit: self.total });

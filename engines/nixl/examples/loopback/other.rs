@@ -9,6 +9,9 @@ use std::{process, thread};
 use crate::Result;
 use crate::way::{HINTS, LIMIT, step};
 
+/// What lines of the child begin with: others may write to the same place.
+const MARK: char = '@';
+
 pub(crate) enum Other {
     Child(Arc<Mutex<Option<Child>>>, ChildStdin, BufReader<ChildStdout>),
     Parent,
@@ -21,6 +24,7 @@ impl Other {
     pub(crate) fn child(way: &str) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["--child", way])
+            .env("UCX_LOG_FILE", std::env::var_os("UCX_LOG_FILE").unwrap_or_else(|| "stderr".into()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -48,20 +52,26 @@ impl Other {
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
         match self {
             Self::Child(_, to, _) => writeln!(to, "{line}")?,
-            Self::Parent => println!("{line}"),
+            Self::Parent => println!("{MARK}{line}"),
         }
         Ok(())
     }
 
     pub(crate) fn hear(&mut self) -> Result<String> {
-        let mut line = String::new();
-        let bytes = match self {
-            Self::Child(_, _, from) => from.read_line(&mut line)?,
-            Self::Parent => std::io::stdin().read_line(&mut line)?,
+        let Self::Child(_, _, from) = self else {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line)?;
+            return Ok(line.trim_end().to_owned());
         };
-        match (bytes, &self) {
-            (0, Self::Child(..)) => Err("the sender has ended; it has said why above".into()),
-            _ => Ok(line.trim_end().to_owned()),
+        loop {
+            let mut line = String::new();
+            if from.read_line(&mut line)? == 0 {
+                return Err("the sender has ended; it has said why above".into());
+            }
+            match line.strip_prefix(MARK) {
+                Some(line) => return Ok(line.trim_end().to_owned()),
+                None => eprint!("{line}"),
+            }
         }
     }
 

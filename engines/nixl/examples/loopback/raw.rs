@@ -37,7 +37,9 @@ impl Raw {
         let metadata = raw.agent.metadata()?;
         let receiver = raw.agent.load(&other.swap(&metadata)?)?;
         let there = other.swap(&[0])?;
-        let number = |at: usize| Ok::<_, std::array::TryFromSliceError>(u64::from_le_bytes(there[at..at + 8].try_into()?));
+        let number = |at: usize| {
+            Ok::<_, std::array::TryFromSliceError>(u64::from_le_bytes(there[at..at + 8].try_into()?))
+        };
         let place = match raw.place {
             Place::Host => Place::Host,
             Place::Gpu(_) => Place::Gpu(u32::try_from(number(8)?)?),
@@ -62,7 +64,8 @@ impl Raw {
         // SAFETY: the library that the loader finds under its own name.
         let nixl = unsafe { Nixl::open("libnixl_capi.so") }?;
         let text = |text: &str| CString::new(text);
-        let parameters = way.parameter().map(|(key, value)| Ok::<_, std::ffi::NulError>((text(key)?, text(value)?)));
+        let parameters =
+            way.parameter().map(|(key, value)| Ok::<_, std::ffi::NulError>((text(key)?, text(value)?)));
         let parameters: Vec<_> = parameters.into_iter().collect::<Result<_, _>>()?;
         let device = way.device(side)?;
         let (memory, place) = Memory::filled(&device, byte)?;

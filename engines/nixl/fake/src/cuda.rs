@@ -57,9 +57,8 @@ pub(crate) fn write(to: u64, bytes: &[u8]) -> Option<()> {
 fn at<T>(address: u64, copy: impl FnOnce(&Cuda) -> T) -> Option<T> {
     let (cuda, mut context, mut popped) = (cuda()?, 0_usize, 0);
     // SAFETY: the context goes to a local; any address may be asked about.
-    let codes = unsafe {
-        [(cuda.attribute)((&raw mut context).cast(), CONTEXT, address), (cuda.push)(context)]
-    };
+    let codes =
+        unsafe { [(cuda.attribute)((&raw mut context).cast(), CONTEXT, address), (cuda.push)(context)] };
     if codes != [0, 0] {
         return None;
     }

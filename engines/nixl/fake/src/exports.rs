@@ -344,7 +344,11 @@ pub unsafe extern "C" fn nixl_capi_create_xfer_req(
 ///
 /// As above.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nixl_capi_post_xfer_req(_: *mut c_void, request: *mut c_void, _: *mut c_void) -> c_int {
+pub unsafe extern "C" fn nixl_capi_post_xfer_req(
+    _: *mut c_void,
+    request: *mut c_void,
+    _: *mut c_void,
+) -> c_int {
     // SAFETY: the caller's promise.
     let request = unsafe { &mut *request.cast::<Request>() };
     POSTED.fetch_add(1, Ordering::SeqCst);

@@ -35,8 +35,7 @@ impl Segment {
         match self.kind {
             HOST => self.address != 0,
             GPU => {
-                cuda::is_current()
-                    && cuda::is_whole_allocation(self.address as u64, self.bytes, self.device)
+                cuda::is_current() && cuda::is_whole_allocation(self.address as u64, self.bytes, self.device)
             }
             _ => false,
         }

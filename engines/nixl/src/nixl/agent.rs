@@ -122,9 +122,7 @@ impl RawAgent {
         let code = unsafe { (self.functions.reg_dlist_add_desc)(list, address, bytes, number, null(), 0) };
         let registered = check("nixl_capi_reg_dlist_add_desc", code).and_then(|()| {
             // SAFETY: agent and list are alive; the caller's promise for the memory. No options means all backends.
-            check("nixl_capi_register_mem", unsafe {
-                (self.call().register_mem)(self.raw, list, null_mut())
-            })
+            check("nixl_capi_register_mem", unsafe { (self.call().register_mem)(self.raw, list, null_mut()) })
         });
         // SAFETY: the list was made above and is not used any more.
         unsafe { (self.functions.destroy_reg_dlist)(list) };

@@ -2,11 +2,11 @@
 
 use std::ffi::c_int;
 
+use transship::Device;
 #[cfg(feature = "cuda")]
 use transship::backend::stream_ordered::Current as OrderedCurrent;
 #[cfg(feature = "cuda")]
 use transship::cuda::{Cuda, CudaBackend};
-use transship::Device;
 
 use crate::nixl::functions::{DRAM, VRAM};
 

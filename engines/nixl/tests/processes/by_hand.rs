@@ -45,7 +45,8 @@ impl ByHand {
         let text = |text: &str| CString::new(text).unwrap();
         let parameters: Vec<_> =
             parameters(transport).iter().map(|(key, value)| (text(key), text(value))).collect();
-        let agent = RawAgent::new(nixl, Home::new(&Device::host()), &text(name), c"UCX", &parameters).unwrap();
+        let agent =
+            RawAgent::new(nixl, Home::new(&Device::host()), &text(name), c"UCX", &parameters).unwrap();
         let mut by_hand =
             Self { agent, memory: vec![7; bytes], name, parent: CString::default(), heard: Vec::new() };
         // SAFETY: the memory lives as long as the agent does, which is declared before it.
