@@ -98,7 +98,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     }
 
     /// Allocates device memory (uninitialised) that is one allocation of the driver's own and no part of a pool, for what is registered once and kept: engines
-    /// and other processes cannot share memory of a pool, or do so slowly. Every stream may use it at once. Expensive; here and when it is dropped, the
+    /// and other processes cannot share memory of a pool, or do so slowly. Every stream may use it at once, and no budget counts it. Expensive; here and when it is dropped, the
     /// driver may wait for the device.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use crate::arena::Arena;
 use crate::deadline::Deadline;
 use crate::error::{Error, Failed, Result};
 use crate::link::{Link, Usage};
+use crate::memory;
 use crate::metadata::Metadata;
 use crate::nixl::agent::RawAgent;
 use crate::nixl::library::Nixl;
@@ -55,12 +56,18 @@ impl Agent {
             |(key, value): &(String, String)| Ok((text("a parameter", key)?, text("a value", value)?));
         let parameters = options.parameters.iter().map(parameter).collect::<Result<Vec<_>>>()?;
         let device = options.arena_device;
-        let arena = Arena::new(options.arena_bytes, &device)?;
+        memory::check(&device)?;
         let mut agent = RawAgent::new(*nixl, Home::new(&device), &name, &plugin, &parameters)?;
+        // Behind the backend: UCX watches what the driver allocates, and takes what it has not seen for memory of the host.
+        let arena = Arena::new(options.arena_bytes, &device)?;
         // SAFETY: the arena is mapped as long as anybody has it, and the link has it longer than the agent (the order of its fields). Peers read and write
         // there at any time: no reference points there, and what is read there is believed by nobody.
         let registered = unsafe { agent.register(arena.place(), arena.start(), arena.bytes()) };
-        registered.map_err(|error| not_registered(error, &device, arena.bytes()))?;
+        if let Err(error) = registered {
+            // Whatever it has of the memory goes before that.
+            drop(agent);
+            return Err(not_registered(error, &device, arena.bytes()));
+        }
         // SAFETY: just now.
         let link = unsafe { Link::new(agent, arena, device) };
         Ok(Self { link, name })

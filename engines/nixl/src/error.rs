@@ -33,7 +33,7 @@ pub enum Error {
     /// The library takes no memory of this device.
     #[error(
         "NIXL does not take {bytes} bytes on {device} (nixl_capi_register_mem failed with {code}): this NIXL, or its UCX, is without support of CUDA, or cannot \
-         load it; UCX wants libuct_cuda.so and the driver's libraries, and cuda_copy and cuda_ipc among UCX_TLS where that is set; NIXL_LOG_LEVEL=DEBUG and \
+         load it; UCX wants libuct_cuda.so and the driver's libraries, and cuda_copy and cuda_ipc among UCX_TLS where that is set; UCX_MEMTYPE_CACHE=n lets it ask the driver; NIXL_LOG_LEVEL=DEBUG and \
          UCX_LOG_LEVEL=info say more; an arena on the host needs none of that (leave AgentOptions::arena_on out)"
     )]
     NotRegistered {

@@ -52,6 +52,13 @@ impl Memory {
     }
 }
 
+/// # Errors
+///
+/// [`Error::UnsuitedDevice`], if no arena can lie there.
+pub(crate) fn check(device: &Device) -> Result<()> {
+    if device.is_host() { Ok(()) } else { number_of(device).map(drop) }
+}
+
 /// Which GPU of CUDA it is.
 fn number_of(device: &Device) -> Result<u32> {
     let id = device.id();

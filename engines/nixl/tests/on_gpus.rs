@@ -46,6 +46,22 @@ fn fake() -> &'static Library {
     FAKE.get_or_init(|| unsafe { Library::new(library()) }.unwrap())
 }
 
+/// Something that the library is told, until this is dropped.
+struct Told(&'static str);
+
+impl Told {
+    fn new(name: &'static str) -> Self {
+        tell(name, true);
+        Self(name)
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        tell(self.0, false);
+    }
+}
+
 fn tell(name: &str, whether: bool) {
     // SAFETY: the functions that are told something have this prototype.
     unsafe { fake().get::<extern "C" fn(bool)>(name.as_bytes()).unwrap()(whether) };
@@ -276,19 +292,21 @@ fn what_does_not_end_in_time_keeps_its_memory() {
     let (one, other) = (gpu(0), gpu(1));
     let pair = Pair::new("late", [&one, &other], 4 << 20);
     let tensors = on(&one, vec![Tensor::from(vec![9_u8; 3 << 20])]);
-    let limit = Duration::from_millis(300);
-    tell("fake_nixl_holds", true);
-    let sent = pair.sender.start_send(&tensors, &pair.to, limit).unwrap();
+    // Time enough to begin on a machine that has much else to do.
+    let limits = [6, 9].map(Duration::from_secs);
+    let holds = Told::new("fake_nixl_holds");
+    let sent = pair.sender.start_send(&tensors, &pair.to, limits[0]).unwrap();
     let held = vec![Tensor::zeros(&[3 << 20], tensors[0].dtype(), &other).unwrap()];
-    let received = pair.receiver.start_receive_into(held, &pair.from, limit).unwrap();
-    assert!(matches!(sent.wait(), Err(Error::TimedOut { .. })));
+    let received = pair.receiver.start_receive_into(held, &pair.from, limits[1]).unwrap();
+    let error = sent.wait().unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     let failed = received.wait().unwrap_err();
     assert!(matches!(*failed.error, Error::TimedOut { .. }), "{failed}");
     for agent in [&pair.sender, &pair.receiver] {
         assert_eq!((agent.usage().set_aside, agent.usage().free), (1, 1 << 20));
     }
-    assert!(matches!(pair.sender.start_send(&tensors, &pair.to, limit), Err(Error::ArenaFull { .. })));
-    tell("fake_nixl_holds", false);
+    assert!(matches!(pair.sender.start_send(&tensors, &pair.to, LIMIT), Err(Error::ArenaFull { .. })));
+    drop(holds);
     for agent in [&pair.sender, &pair.receiver] {
         eventually("ended", || agent.usage().set_aside == 0);
     }
@@ -327,9 +345,9 @@ fn an_arena_is_empty_and_goes_with_its_agent() {
 #[test]
 fn a_library_without_cuda_is_an_error_that_says_what_to_do() {
     let _alone = alone();
-    tell("fake_nixl_without_cuda", true);
+    let without = Told::new("fake_nixl_without_cuda");
     let made = Agent::new(&nixl(), "without", AgentOptions::default().arena_on(&gpu(1)));
-    tell("fake_nixl_without_cuda", false);
+    drop(without);
     let error = made.unwrap_err();
     assert!(matches!(error, Error::NotRegistered { code: -2, .. }), "{error}");
     for word in ["cuda:1", "without support of CUDA", "UCX_TLS", "arena_on"] {

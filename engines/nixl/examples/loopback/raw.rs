@@ -68,9 +68,10 @@ impl Raw {
             way.parameter().map(|(key, value)| Ok::<_, std::ffi::NulError>((text(key)?, text(value)?)));
         let parameters: Vec<_> = parameters.into_iter().collect::<Result<_, _>>()?;
         let device = way.device(side)?;
-        let (memory, place) = Memory::filled(&device, byte)?;
         let mut agent = RawAgent::new(nixl, Home::new(&device), &text(name)?, c"UCX", &parameters)?;
         step(&format!("the library has made {name:?}"));
+        // Behind it: UCX takes memory of a GPU that it has not seen allocated for that of the host.
+        let (memory, place) = Memory::filled(&device, byte)?;
         let address = memory.address()?;
         // SAFETY: the memory goes behind the agent.
         let registered = unsafe { agent.register(place, address, BYTES) };
@@ -109,7 +110,7 @@ impl Raw {
             SharedOwner::new((), &self.device)
                 .tensor_over_shared(memory, Layout::contiguous(DType::U8, &[BYTES])?)
         }?;
-        check(&vec![arrived], &expected).map_err(|error| format!("one write of the library: {error}").into())
+        check(&[arrived], &expected).map_err(|error| format!("one write of the library: {error}").into())
     }
 }
 

@@ -50,8 +50,8 @@ impl Places {
 }
 
 /// Fails unless all bytes of `tree` are those of `expected`, which lie on the host.
-pub(crate) fn check(tree: &Vec<Tensor>, expected: &[Tensor]) -> Result<()> {
-    let down = start_copy(tree.clone(), &Device::host(), CopyOptions::default())?.wait()?;
+pub(crate) fn check(tree: &[Tensor], expected: &[Tensor]) -> Result<()> {
+    let down = start_copy(tree.to_vec(), &Device::host(), CopyOptions::default())?.wait()?;
     for (number, (tensor, expected)) in down.iter().zip(expected).enumerate() {
         let (is, should) = (tensor.as_slice::<u8>()?, expected.as_slice::<u8>()?);
         if is != should {
