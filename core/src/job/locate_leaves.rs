@@ -399,7 +399,9 @@ impl<'a> Scan<'a> {
         let resident = match storage.device() {
             // Without elements it only changes its type.
             _ if is_cast && bytes > 0 => false,
-            None => self.to_host && !storage.is_shared_with_others(),
+            // Others write what is shared with them: it is copied.
+            _ if storage.is_shared_with_others() => false,
+            None => self.to_host,
             Some(device) => device.same_as(self.target),
         };
         match self.policy {
@@ -427,10 +429,10 @@ impl<'a> Scan<'a> {
         match storage.device() {
             Some(device) => {
                 let number = self.number_of_source(SourceRef::Device(device));
-                // One that is compacted on its own device is copied only if little of its memory is its own.
-                if !(self.policy == CopyPolicy::Compact && device.same_as(self.target))
-                    && self.casts.is_empty()
-                {
+                // One that is compacted on its own device is copied only if little of its memory is its own; others than one that is shared
+                // with others may stay there.
+                let may_stay = self.policy == CopyPolicy::Compact || storage.is_shared_with_others();
+                if !(may_stay && device.same_as(self.target)) && self.casts.is_empty() {
                     let skew = self.skew_bits(device);
                     self.on_device = Some(Alike { place, number, largest: usize::MAX, skew });
                     self.on_device_lent =

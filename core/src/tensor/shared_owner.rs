@@ -149,19 +149,19 @@ impl SharedOwner {
         Tensor::from_storage(storage, 0, layout)
     }
 
-    /// As [`tensor`](Self::tensor), for memory of the host that others may write at any time, such as another process that maps it too. Only
-    /// copies read it, and each gives whatever bytes it finds: a copy to the host, too, is one. All that would read it in place is
-    /// [`Error::SharedMemory`]: slices, casts, DLPack.
+    /// As [`tensor`](Self::tensor), for memory that others may write at any time, such as another process that maps it too. Only
+    /// copies read it, and each gives whatever bytes it finds: a copy to the device that it lies on, or to the host, too, is one. All that would read it in place is
+    /// [`Error::SharedMemory`]: slices, casts, DLPack, views for kernels.
     ///
     /// # Safety
     ///
-    /// `memory` must be mapped and valid for reads by the host until the owner is dropped, and initialised; if its kind is
+    /// `memory` must be mapped and valid for reads by the host, or by the device, until the owner is dropped, and initialised where it is of the host; if its kind is
     /// [`MemoryKind::Pinned`](crate::MemoryKind::Pinned), page-locked for every driver whose devices it is copied to. No reference of this process
     /// points there.
     ///
     /// # Errors
     ///
-    /// As [`Tensor::from_raw`]; [`Error::Unsupported`] for memory of another device than the host.
+    /// As [`Tensor::from_raw`].
     pub unsafe fn tensor_over_shared(&self, memory: RawMemory, layout: Layout) -> Result<Tensor> {
         // SAFETY: passed on.
         unsafe { self.shared_memory(memory) }?.tensor(0, layout)
@@ -177,7 +177,6 @@ impl SharedOwner {
     ///
     /// As [`tensor_over_shared`](Self::tensor_over_shared).
     pub unsafe fn shared_memory(&self, memory: RawMemory) -> Result<SharedMemory> {
-        self.check_host("take memory that others write; take that of the host")?;
         // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
         Ok(SharedMemory(unsafe { self.lend(memory, Lent::ToCopy) }?))
     }
@@ -291,7 +290,7 @@ impl SharedOwner {
     }
 }
 
-/// Memory of the host that others may write at any time: see [`SharedOwner::shared_memory`].
+/// Memory that others may write at any time: see [`SharedOwner::shared_memory`].
 pub struct SharedMemory(Storage);
 
 impl SharedMemory {
