@@ -57,7 +57,7 @@ fn memory_is_written_where_that_was_allowed() {
     }
 }
 
-/// Results come down into it, straight where it is page-locked.
+/// By way of staging blocks: whose driver has page-locked it is not known.
 #[test]
 fn results_come_down_into_memory_that_may_be_written() {
     let (late, device) = late();
@@ -70,6 +70,31 @@ fn results_come_down_into_memory_that_may_be_written() {
         let there = on(&device, &vec![6; count]);
         drop(start_copy_into(there, held.unwrap(), options()).unwrap().wait().unwrap());
         assert_eq!(theirs, vec![6; count]);
+    }
+    no_violations(&late);
+}
+
+/// Deliberate bugs: what is page-locked for one device is written by another one; it is staged all the same.
+///
+/// catches: 686-lent-memory-is-written-by-any-device, 687-page-locked-memory-is-staged
+#[test]
+fn results_come_down_straight_into_memory_that_is_page_locked_for_their_device() {
+    let config = LateConfig { gather: Some(24), ..LateConfig::new("late") };
+    let (late, device, other) = two(config);
+    for count in [8, 3 << 20] {
+        for (locked_for, is_staged) in [(&device, false), (&other, true), (&Device::host(), true)] {
+            let mut theirs = vec![0_u8; count];
+            let memory = memory_of(&mut theirs, MemoryKind::Pinned);
+            // SAFETY: nobody else touches it before the tensor has gone; these devices write to all memory of the host.
+            let held = unsafe { Tensor::from_raw_mut(memory, Box::new(()), &[count], DType::U8, locked_for) };
+            let held = held.unwrap();
+            assert!(held.device_id().unwrap().is_host());
+            let there = on(&device, &vec![6; count]);
+            let (held, report) = start_copy_into(there, held, options()).unwrap().wait_with_report().unwrap();
+            assert_eq!(report.pinned_staging_bytes > 0, is_staged, "{report}");
+            drop(held);
+            assert_eq!(theirs, vec![6; count]);
+        }
     }
     no_violations(&late);
 }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 
 use crate::backend::{Buffer, MemoryKind, RawMemory};
+use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 
 /// Host memory of somebody else. [`Backend::wrap`](crate::backend::Backend::wrap) is promised no more than that it may be read.
@@ -58,33 +59,45 @@ unsafe impl<O: Send + Sync + 'static> Buffer for ForeignMemory<O> {
 }
 
 /// Host memory of somebody else that may be written as well.
-pub(crate) struct WritableMemory(Box<dyn Buffer>);
+pub(crate) struct WritableMemory {
+    memory: Box<dyn Buffer>,
+    page_locked_for: Option<DeviceId>,
+}
 
 impl WritableMemory {
     /// # Safety
     ///
-    /// The memory of the buffer is valid for writes until that is dropped.
-    pub(crate) unsafe fn new(buffer: Box<dyn Buffer>) -> Self {
-        Self(buffer)
+    /// The memory of the buffer is valid for writes until that is dropped; if it is page-locked for a device, for all that this does, too.
+    pub(crate) unsafe fn new(memory: Box<dyn Buffer>, page_locked_for: Option<DeviceId>) -> Self {
+        Self { memory, page_locked_for }
+    }
+
+    pub(crate) fn of(buffer: &dyn Buffer) -> Option<&Self> {
+        (buffer as &dyn Any).downcast_ref()
+    }
+
+    /// Whether all that `device` does may write to it.
+    pub(crate) fn is_written_by(&self, device: DeviceId) -> bool {
+        self.page_locked_for == Some(device)
     }
 }
 
 // SAFETY: the promises of the buffer; `new` was promised that it may be written.
 unsafe impl Buffer for WritableMemory {
     fn bytes(&self) -> usize {
-        self.0.bytes()
+        self.memory.bytes()
     }
 
     fn kind(&self) -> MemoryKind {
-        self.0.kind()
+        self.memory.kind()
     }
 
     fn address(&self) -> Option<u64> {
-        self.0.address()
+        self.memory.address()
     }
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
-        self.0.host_pointer().map(|(start, _)| (start, true))
+        self.memory.host_pointer().map(|(start, _)| (start, true))
     }
 }
 
