@@ -45,6 +45,12 @@ const DEEPEST_SHOWN: usize = 40;
 
 /// What is a leaf, and what a container.
 pub trait Rules<'py> {
+    /// Takes an object that is a leaf of the most frequent kind, and says whether it was.
+    fn take_plain(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let _ = object;
+        Ok(false)
+    }
+
     /// Says what an object is, and takes it if it is a leaf.
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>>;
 }
@@ -117,6 +123,15 @@ impl Skeleton {
 
     #[inline]
     fn add<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
+        if rules.take_plain(object)? {
+            self.leaves += 1;
+            self.steps.push(Step::Leaf);
+            return Ok(());
+        }
+        self.add_other(object, rules)
+    }
+
+    fn add_other<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
         match rules.take(object)? {
             Found::Leaf => {
                 self.leaves += 1;
