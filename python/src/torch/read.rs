@@ -58,11 +58,16 @@ impl Torch {
     /// at all others.
     #[inline]
     pub fn read_row_by_row(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
-        let Some(read) = self.read else { return Ok(None) };
-        // SAFETY: the object is a tensor of PyTorch's.
-        let Some(described) = (unsafe { described(read, tensor) }) else { return Ok(None) };
-        // SAFETY: its numbers are those of the tensor, which is alive.
-        match unsafe { Leaf::read_row_by_row(&described) } {
+        let leaf = match (&self.direct, self.read) {
+            // SAFETY: the caller has looked at its class.
+            (Some(direct), _) => unsafe { direct.read(tensor) },
+            // SAFETY: the object is a tensor of PyTorch's, which is alive, and has its numbers.
+            (None, Some(read)) => unsafe {
+                described(read, tensor).and_then(|tensor| Leaf::read_row_by_row(&tensor))
+            },
+            (None, None) => None,
+        };
+        match leaf {
             Some(leaf) if may_be_lazy(&leaf) && is_lazy(tensor)? => Ok(None),
             leaf => Ok(leaf),
         }
@@ -101,7 +106,7 @@ impl Torch {
 ///
 /// `read` is PyTorch's, and this is a tensor of its.
 #[inline]
-unsafe fn by_exchange(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
+pub unsafe fn by_exchange(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
     // SAFETY: the caller's promise; the numbers are those of the tensor, which is alive.
     unsafe { Leaf::read(&described(read, tensor)?) }
 }

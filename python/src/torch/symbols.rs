@@ -41,6 +41,38 @@ pub fn views(folder: &Path) -> Option<Views> {
     Some(Views { alloc_from_pool, delete, wrap })
 }
 
+/// Says of a tensor what it is. Each writes one answer, and says whether it could.
+#[derive(Debug, Clone, Copy)]
+pub struct Fields {
+    pub device_type: Ask<i32>,
+    pub device_index: Ask<i32>,
+    pub layout: Ask<i32>,
+    pub dtype: Ask<i32>,
+    pub dim: Ask<i64>,
+    pub sizes: Ask<*const i64>,
+    pub strides: Ask<*const i64>,
+    pub data: Ask<*mut c_void>,
+}
+
+pub type Ask<T> = unsafe extern "C" fn(Handle, *mut T) -> c_int;
+
+/// Functions of PyTorch's C shim, which promises to keep them.
+pub fn fields(folder: &Path) -> Option<Fields> {
+    // SAFETY: the types are those that `torch/csrc/inductor/aoti_torch/c/shim.h` declares.
+    unsafe {
+        Some(Fields {
+            device_type: symbol(folder, "torch_cpu", b"aoti_torch_get_device_type\0")?,
+            device_index: symbol(folder, "torch_cpu", b"aoti_torch_get_device_index\0")?,
+            layout: symbol(folder, "torch_cpu", b"aoti_torch_get_layout\0")?,
+            dtype: symbol(folder, "torch_cpu", b"aoti_torch_get_dtype\0")?,
+            dim: symbol(folder, "torch_cpu", b"aoti_torch_get_dim\0")?,
+            sizes: symbol(folder, "torch_cpu", b"aoti_torch_get_sizes\0")?,
+            strides: symbol(folder, "torch_cpu", b"aoti_torch_get_strides\0")?,
+            data: symbol(folder, "torch_cpu", b"aoti_torch_get_data_ptr\0")?,
+        })
+    }
+}
+
 /// The function that says which stream of a CUDA device is current.
 pub fn current_stream(folder: &Path) -> Option<CurrentStream> {
     // SAFETY: the type is that of `torch/csrc/inductor/aoti_torch/c/shim.h`.
