@@ -104,7 +104,12 @@ impl Torch {
             (None, None) => "attributes",
         };
         ways.set_item("read", read)?;
-        ways.set_item("make", if self.views.is_some() { "alloc_from_pool" } else { "as_strided" })?;
+        let make = match &self.views {
+            Some((views, _)) if views.part_of.is_some() => "alloc_from_pool in place",
+            Some(_) => "alloc_from_pool",
+            None => "as_strided",
+        };
+        ways.set_item("make", make)?;
         ways.set_item(
             "stream",
             if self.current_stream.is_some() { "aoti" } else { "torch.cuda.current_stream" },
@@ -262,7 +267,8 @@ fn views(
         .getattr("_C")?
         .getattr("_aoti")
         .and_then(|aoti| aoti.getattr("unsafe_alloc_void_ptrs_from_tensors"));
-    Ok(symbols::views(folder).zip(handles.ok().map(Bound::unbind)))
+    let found = symbols::views(folder).zip(handles.ok().map(Bound::unbind));
+    found.map(|(views, handles)| results::tried(module, views, handles)).transpose()
 }
 
 fn direct(
