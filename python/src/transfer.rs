@@ -7,7 +7,7 @@ use transship::{
     SharedOwner, Stream, Tensor, start_copy_into,
 };
 
-use crate::gather;
+use crate::gather::{self, Gather};
 use crate::leaf::Leaf;
 use crate::on_source::OnSource;
 use crate::pieces::Piece;
@@ -52,6 +52,8 @@ pub enum Source {
 pub struct Group {
     pub from: Place,
     pub pieces: Vec<Piece>,
+    /// Leaves of the host that are not among the pieces: a chunk each.
+    pub gathers: Vec<Gather>,
     pub sources: Held,
     pub memory: Vec<Memory>,
     /// The stream that the copy runs on: of the target, or of the source where the target is the host.
@@ -112,6 +114,10 @@ impl Group {
                 Some(tensor) => tensor.clone(),
                 None => gather::gathered(&owner, pieces)?,
             });
+        }
+        for Gather { memory: number, listed } in self.gathers {
+            wholes.push(memory.get(number).ok_or(Error::Taken)?.clone());
+            sources.push(gather::of_list(&owner, listed)?);
         }
         targets.append(&mut wholes);
         drop((owner, memory));

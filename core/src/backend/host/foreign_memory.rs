@@ -102,7 +102,24 @@ unsafe impl Buffer for WritableMemory {
 }
 
 /// The range that a description names.
+#[inline]
 pub(crate) fn host_range(memory: RawMemory) -> Result<NonNull<u8>> {
+    let RawMemory { address, bytes, kind } = memory;
+    // Asked for each of many pieces.
+    if matches!(kind, MemoryKind::Pageable | MemoryKind::Pinned)
+        && bytes <= isize::MAX as usize
+        && let Ok(start) = usize::try_from(address)
+        && start.checked_add(bytes).is_some()
+        && let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(start))
+    {
+        return Ok(start);
+    }
+    checked_host_range(memory)
+}
+
+/// The same, and what is wrong with it.
+#[cold]
+fn checked_host_range(memory: RawMemory) -> Result<NonNull<u8>> {
     let RawMemory { address, bytes, kind } = memory;
     let invalid = |reason: &str| Error::InvalidMemory { address, bytes, reason: reason.to_owned() };
     if !matches!(kind, MemoryKind::Pageable | MemoryKind::Pinned) {
