@@ -15,6 +15,7 @@ use transship_core::{Device, ForkCount};
 use crate::arrived::{Arrived, Kept, LastManifest};
 use crate::error::{IpcError, Named, broken, check_here};
 use crate::imported::Imported;
+use crate::lasting::Lasting;
 use crate::listener::connect_to;
 use crate::loan::Loan;
 use crate::mapped_piece::MappedPieces;
@@ -34,6 +35,7 @@ pub struct Importer {
     pools: Pools,
     pieces: Arc<MappedPieces>,
     last: LastManifest,
+    lasting: Lasting,
     turns: Arc<Turns>,
     /// They have come while a turn was waited for.
     trees: VecDeque<Imported>,
@@ -71,9 +73,9 @@ impl Importer {
         let socket = Arc::new(connect_to(path.as_ref())?);
         let (device, pools) = (device.clone(), Pools::default());
         let (pieces, last, process) = (MappedPieces::new(), LastManifest::default(), getpid());
-        let (turns, trees, has_ended) = (Arc::default(), VecDeque::new(), false);
-        let forks = ForkCount::now();
-        Ok(Self { socket, device, pools, pieces, last, turns, trees, has_ended, process, forks })
+        let (lasting, turns, trees) = (Lasting::default(), Arc::default(), VecDeque::new());
+        let (has_ended, forks) = (false, ForkCount::now());
+        Ok(Self { socket, device, pools, pieces, last, lasting, turns, trees, has_ended, process, forks })
     }
 
     /// The next tree, `None` once the exporter has said that there will be no more, and after the connection has ended. Waits for at most `limit`.
@@ -173,6 +175,7 @@ impl Importer {
     /// Takes no more. What has come and was not looked at is given back; tensors still say over the other direction that they have gone.
     fn end(&mut self) {
         self.has_ended = true;
+        self.lasting.close_all();
         self.turns.close_all();
         self.pieces.close();
         let _ = shutdown(&*self.socket, Shutdown::Read);
@@ -215,13 +218,16 @@ impl Importer {
 
     fn take_in(&mut self, message: Message, memory: Option<OwnedFd>) -> Result<Heard, IpcError> {
         match (message, memory) {
-            (Message::Offer { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
+            (Message::Offer { ticket, chunk_bytes, manifest_bytes, lasts }, Some(memory)) => {
                 let arrived = self.on_host(ticket, &memory, [chunk_bytes, manifest_bytes])?;
-                return Ok(Heard::Tree(Imported::new(arrived)?));
+                return self.tree(ticket, arrived, lasts);
             }
-            (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes }, Some(memory)) => {
+            (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes, lasts }, Some(memory)) => {
                 let arrived = self.in_pool(ticket, pool, &memory, [chunk_bytes, manifest_bytes])?;
-                return Ok(Heard::Tree(Imported::new(arrived)?));
+                return self.tree(ticket, arrived, lasts);
+            }
+            (Message::Again { ticket }, None) if self.lasting.has(ticket) => {
+                return Ok(Heard::Tree(self.lasting.next(ticket)?));
             }
             (Message::Window { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
                 let arrived = self.on_host(ticket, &memory, [chunk_bytes, manifest_bytes])?;
@@ -232,6 +238,7 @@ impl Importer {
                 self.turns.open(PeerWindow::new(&self.socket, ticket, arrived))?;
             }
             (Message::Again { ticket }, None) => self.turns.give_again(ticket)?,
+            (Message::Close { ticket }, None) if self.lasting.close(ticket) => {}
             (Message::Close { ticket }, None) => self.turns.close(ticket),
             (Message::Pool { pool, uuid }, Some(descriptor)) => {
                 self.pools.add(pool, uuid_of(uuid), descriptor)?;
@@ -240,6 +247,14 @@ impl Importer {
             _ => return Err(broken("an exporter says what is no offer")),
         }
         Ok(Heard::Other)
+    }
+
+    /// What has come, in memory that lasts for other trees or does not.
+    fn tree(&mut self, ticket: u64, arrived: Arrived, lasts: bool) -> Result<Heard, IpcError> {
+        Ok(Heard::Tree(match lasts {
+            true => self.lasting.add(&self.socket, ticket, arrived)?,
+            false => Imported::new(arrived)?,
+        }))
     }
 
     fn on_host(&mut self, ticket: u64, memory: &OwnedFd, sizes: [u64; 2]) -> Result<Arrived, IpcError> {
