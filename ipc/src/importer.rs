@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
-use transship_core::{Device, ForkCount};
+use transship_core::{Device, ForkCount, TensorTree};
 
 use crate::arrived::{Arrived, Kept, LastManifest};
 use crate::error::{IpcError, Named, broken, check_here};
@@ -88,6 +88,49 @@ impl Importer {
         self.next_before(Instant::now().checked_add(limit), limit)
     }
 
+    /// The same, put into the places of the tensors of `tree`, as [`Imported::put_into`] does. `false` where that gives `None`. Where trees of this look have come before, all but the last step of that is done
+    /// before the next one is waited for, while the exporter fills its memory; `tree` stays as it is until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_within`](Self::next_within) and [`Imported::put_into`]. A tree that does not fit is there for the next call; one that changes between the two steps
+    /// ([`TreeChanged`](transship_core::Error::TreeChanged)) has gone.
+    pub fn put_next_within<S: TensorTree + ?Sized>(
+        &mut self,
+        tree: &mut S,
+        limit: Duration,
+    ) -> Result<bool, IpcError> {
+        check_here(self.forks)?;
+        let until = Instant::now().checked_add(limit);
+        let next = match self.next_now()? {
+            Some(next) => next,
+            None => {
+                let ready = self.lasting.ready();
+                // One that does not fit may be for another tree than comes.
+                let prepared = ready.as_ref().and_then(|ready| Some((ready, ready.prepare(tree).ok()?)));
+                let next = loop {
+                    self.wait(until, limit, "no tree was handed over")?;
+                    if let Some(next) = self.next_now()? {
+                        break next;
+                    }
+                };
+                if let (Some(next), Some((ready, prepared))) = (&next, prepared)
+                    && next.is_of(ready)
+                {
+                    prepared.put()?;
+                    return Ok(true);
+                }
+                next
+            }
+        };
+        let Some(next) = next else { return Ok(false) };
+        let put = next.put_into(tree);
+        if put.is_err() {
+            self.trees.push_front(next);
+        }
+        put.map(|()| true).map_err(IpcError::from)
+    }
+
     /// The next [window](crate::Connection::open_window) of the exporter that this process is to write, in the order in which they are free, `None` once the exporter has said that
     /// there will be no more, and after the connection has ended. Waits for at most `limit`. Trees that come meanwhile are there for [`next_within`](Self::next_within).
     ///
@@ -147,19 +190,27 @@ impl Importer {
 
     fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
         check_here(self.forks)?;
-        if let Some(tree) = self.trees.pop_front() {
-            return Ok(Some(tree));
-        }
         loop {
-            while let Some(heard) = self.hear_now()? {
-                match heard {
-                    Heard::Tree(tree) => return Ok(Some(tree)),
-                    Heard::Other => {}
-                    Heard::Over => return Ok(None),
-                }
+            if let Some(next) = self.next_now()? {
+                return Ok(next);
             }
             self.wait(until, limit, "no tree was handed over")?;
         }
+    }
+
+    /// The next tree, or that there will be no more, if either is known.
+    fn next_now(&mut self) -> Result<Option<Option<Imported>>, IpcError> {
+        if let Some(tree) = self.trees.pop_front() {
+            return Ok(Some(Some(tree)));
+        }
+        while let Some(heard) = self.hear_now()? {
+            match heard {
+                Heard::Tree(tree) => return Ok(Some(Some(tree))),
+                Heard::Other => {}
+                Heard::Over => return Ok(Some(None)),
+            }
+        }
+        Ok(None)
     }
 
     /// A tree that nobody has asked for yet.

@@ -8,16 +8,16 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags, SocketFlags, accept_with, recvmsg, send};
 use rustix::process::{Pid, WaitOptions, waitpid};
-use transship_core::{CopyOptions, Device, Tensor, TensorTree, start_copy};
+use transship_core::{CopyOptions, Device, Error, Tensor, TensorTree, start_copy};
 use transship_ipc::{Connection, Exporter, Importer, IpcError};
 
 use crate::exported::pair;
-use crate::hostile_exporter::{SEALS, Sent, hearing, manifest, tree};
+use crate::hostile_exporter::{self, SEALS, Sent, hearing, listening, manifest, tree};
 use crate::hostile_loader::{message, socket};
 use crate::lent::{SHORT, shared};
-use crate::support::{LONG, batch, case, compare, cuda_case, devices, eventually, folder};
+use crate::support::{LONG, batch, case, compare, cuda_case, devices, eventually, folder, like};
 use crate::tree_child::{on, tree_of};
 
 pub(crate) fn cases() -> Vec<Trial> {
@@ -31,6 +31,10 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("exporters_that_lie_about_memory_are_left", exporters_that_lie_about_memory),
         case("memory_that_is_closed_stays_with_its_tensors", memory_that_is_closed_stays),
         case("a_forked_child_gives_no_memory_back", a_forked_child_gives_no_memory_back),
+        case("trees_are_put_as_they_come", || trees_are_put_as_they_come(&Device::host())),
+        case("what_is_prepared_is_put_for_its_own_tree_alone", what_is_prepared_is_put_for_its_own_tree),
+        case("a_tree_that_does_not_fit_waits", a_tree_that_does_not_fit_waits),
+        cuda_case("cuda_trees_are_put_as_they_come", trees_are_put_as_they_come),
         cuda_case("cuda_memory_is_filled_again_once_its_tree_is_back", filled_again_once_back),
         cuda_case("cuda_trees_that_look_otherwise_are_no_other_trees", trees_that_look_otherwise),
         cuda_case("cuda_memory_that_lasts_goes_with_either_end", memory_goes_with_either_end),
@@ -311,6 +315,97 @@ fn memory_that_is_closed_stays() {
         offer.wait_released(LONG).unwrap();
     }
     eventually("all is unmapped", || shared().is_empty());
+}
+
+/// By a process that holds each tree until the next one is there, and by one that does not.
+///
+/// catches: 618-what-was-prepared-is-not-given-back
+fn trees_are_put_as_they_come(device: &Device) {
+    for holds in [true, false] {
+        let (_folder, path) = folder();
+        let (mut connection, mut importer) = pair(&path, device);
+        let exporter = {
+            let device = device.clone();
+            thread::spawn(move || {
+                let mut offers = Vec::new();
+                // The look changes twice.
+                for number in [0, 9, 18, 27, 36, 1, 10, 19, 28, 0, 9, 18] {
+                    let there = if device.is_host() { batch(number) } else { on(number, &device) };
+                    offers.push(connection.export(&there).unwrap());
+                    // The importer waits for the next one.
+                    thread::sleep(SHORT / 4);
+                }
+                offers.iter().for_each(|offer| offer.wait_released(LONG).unwrap());
+            })
+        };
+        let mut tree = like(0);
+        for number in [0, 9, 18, 27, 36, 1, 10, 19, 28, 0, 9, 18] {
+            if !holds || number < 9 {
+                tree = like(number);
+            }
+            assert!(importer.put_next_within(&mut tree, LONG).unwrap());
+            compare(tree.clone(), number);
+        }
+        drop(tree);
+        assert!(!importer.put_next_within(&mut like(0), LONG).unwrap());
+        exporter.join().unwrap();
+    }
+}
+
+/// catches: 619-whatever-comes-is-what-was-prepared
+fn what_is_prepared_is_put_for_its_own_tree() {
+    let (_folder, path) = folder();
+    let listening = listening(&path);
+    let exporter = thread::spawn(move || {
+        let peer = accept_with(&listening, SocketFlags::CLOEXEC).unwrap();
+        let manifest = manifest(5000);
+        let filled = |byte: u8, (offer, memory): Sent| {
+            rustix::io::pwrite(&memory[0], &[byte; 5000], 0).unwrap();
+            (offer, memory)
+        };
+        hostile_exporter::say(&peer, filled(1, lasting(1, &manifest)));
+        assert_eq!(heard(&peer), (BACK, 1, false));
+        // It has prepared what is in that memory.
+        thread::sleep(SHORT);
+        hostile_exporter::say(&peer, filled(2, lasting(2, &manifest)));
+        assert_eq!(heard(&peer), (BACK, 2, false));
+        thread::sleep(SHORT);
+        hostile_exporter::say(&peer, (message(AGAIN, [2, 0, 0, 0]), vec![]));
+        assert_eq!(heard(&peer), (BACK, 2, false));
+        thread::sleep(SHORT);
+        hostile_exporter::say(&peer, (message(CLOSE, [1, 0, 0, 0]), vec![]));
+        hostile_exporter::say(&peer, (message(AGAIN, [2, 0, 0, 0]), vec![]));
+        let mut last = [heard(&peer), heard(&peer)];
+        last.sort_unstable();
+        assert_eq!(last, [(RELEASED, 1, false), (BACK, 2, false)]);
+    });
+    let mut importer = Importer::connect(&path, devices()[0]).unwrap();
+    for byte in [1, 2, 2, 2] {
+        let mut tree = vec![Tensor::from(vec![0_u8; 5000])];
+        assert!(importer.put_next_within(&mut tree, LONG).unwrap());
+        let there = start_copy(tree, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+        assert_eq!(there[0].to_bytes().unwrap(), [byte; 5000]);
+    }
+    exporter.join().unwrap();
+}
+
+fn a_tree_that_does_not_fit_waits() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    for number in [0, 9, 18, 27] {
+        let offer = connection.export(&batch(number)).unwrap();
+        let mut other = vec![Tensor::from(vec![7_u8])];
+        let error = importer.put_next_within(&mut other, LONG).unwrap_err();
+        assert!(matches!(error, IpcError::Tensors(Error::ManifestMismatch { .. })), "{error}");
+        assert_eq!(other[0].as_slice::<u8>().unwrap(), [7]);
+        let mut tree = like(number);
+        assert!(importer.put_next_within(&mut tree, SHORT).unwrap());
+        compare(tree, number);
+        offer.wait_released(LONG).unwrap();
+        assert!(matches!(importer.put_next_within(&mut other, SHORT), Err(IpcError::NotInTime { .. })));
+        assert!(matches!(importer.put_next_within(&mut like(0), SHORT), Err(IpcError::NotInTime { .. })));
+        assert_eq!(connection.lent(), 0);
+    }
 }
 
 /// catches: 617-a-child-gives-memory-back
