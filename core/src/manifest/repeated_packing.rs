@@ -62,7 +62,7 @@ impl RepeatedPacking {
     ) -> Result<(Self, Vec<(usize, Tensor)>)> {
         let (manifest, places, entries) = pack(tree, alignment)?;
         let (known, tensors) = Known::of(places, entries)?;
-        Ok((Self { manifest, alignment, last: Mutex::new(Some(known)) }, tensors))
+        Ok((Self { manifest, alignment, last: Mutex::new(Some(Arc::new(known))) }, tensors))
     }
 
     /// What it was made of.
@@ -82,7 +82,7 @@ impl RepeatedPacking {
         let (manifest, places, entries) = pack(tree, self.alignment)?;
         self.manifest.check_same(&manifest)?;
         let (known, tensors) = Known::of(places, entries)?;
-        let before = self.last.try_lock().and_then(|mut last| last.replace(known));
+        let before = self.last.try_lock().and_then(|mut last| last.replace(Arc::new(known)));
         drop(before);
         Ok(tensors)
     }
@@ -107,11 +107,11 @@ impl RepeatedPacking {
 
 impl Known {
     /// What is remembered of a structure, and its tensors.
-    fn of(places: Vec<PackedPlace>, entries: Entries<Shared>) -> Result<(Arc<Self>, Vec<(usize, Tensor)>)> {
+    fn of(places: Vec<PackedPlace>, entries: Entries<Shared>) -> Result<(Self, Vec<(usize, Tensor)>)> {
         let (tree, shown) = entries.into_known_and_shown(|shared| shared.tensor.layout().clone());
         let known = Self { tree, first_of: first_of(&shown)?, places };
         let tensors = tensors_at(&known.places, shown);
-        Ok((Arc::new(known), tensors))
+        Ok((known, tensors))
     }
 }
 
