@@ -181,6 +181,25 @@ impl SharedOwner {
         Ok(SharedMemory(unsafe { self.lend(memory, Lent::ToCopy) }?))
     }
 
+    /// Memory to be read, for many tensors over parts of it that are made one by one: they [share it](Tensor::shares_memory_with), and each costs a count. What lies between
+    /// them is not read.
+    ///
+    /// # Safety
+    ///
+    /// As [`Tensor::from_raw`], for each part that a tensor is made over.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tensor::from_raw`].
+    pub unsafe fn memory(&self, memory: RawMemory) -> Result<SharedMemory> {
+        if self.device.is_host() || self.device.limits().copy_granularity != Alignment::ONE {
+            // SAFETY: passed on.
+            return Ok(SharedMemory(unsafe { self.lend(memory, Lent::ToRead) }?));
+        }
+        // SAFETY: passed on; there may be any number of pieces.
+        Ok(SharedMemory(unsafe { self.lend_together(memory, usize::MAX) }?))
+    }
+
     /// A tensor of bytes out of many pieces of memory of the host, each with its offset there, in rising order: copies put them side by side, and it costs
     /// less than a tensor for each. What lies between two pieces is left out: a copy has zeros there. Only copies read it: all that would read it
     /// in place, and casts, are [`Error::SharedMemory`].
@@ -290,11 +309,11 @@ impl SharedOwner {
     }
 }
 
-/// Memory that others may write at any time: see [`SharedOwner::shared_memory`].
+/// Memory for many tensors: see [`SharedOwner::shared_memory`] and [`SharedOwner::memory`].
 pub struct SharedMemory(Storage);
 
 impl SharedMemory {
-    /// A tensor over a part of it, which begins at `offset` bytes. Only copies read it.
+    /// A tensor over a part of it, which begins at `offset` bytes. If others may write it, only copies read it.
     ///
     /// # Errors
     ///
