@@ -123,7 +123,7 @@ fn copy_list(
     let within = start_copy(list.clone(), from, CopyOptions::default())?.wait()?;
     let (there, report) = start_copy(list.clone(), to, CopyOptions::default())?.wait_with_report()?;
     for tensor in [within, there, list] {
-        assert_eq!(bytes(down(tensor)), [expected.clone()]);
+        assert_eq!(bytes(down(tensor)), std::slice::from_ref(&expected));
     }
     assert_eq!(is_read, report.gathered > 0, "{report}");
     Ok(report)
