@@ -1,4 +1,4 @@
-//! Leaves of the host that share a chunk are one tensor for the library, which reads them where they are.
+//! Leaves that share a chunk are one tensor for the library, which reads them where they are.
 
 use transship::{RawMemory, Result, SharedOwner, Tensor};
 
@@ -8,7 +8,7 @@ use crate::pieces::Piece;
 pub fn gathered(owner: &SharedOwner, pieces: &[Piece]) -> Result<Tensor> {
     let listed =
         pieces.iter().map(|piece| (RawMemory::new(piece.address, piece.bytes, piece.kind), piece.to.offset));
-    // SAFETY: the owner keeps the objects that this memory is of, which are in memory of the host and without gaps. That others may write it
+    // SAFETY: the owner keeps the objects that this memory is of, which are all in memory of its device and without gaps. That others may write it
     // meanwhile is said in the documentation, and is the same for every library that takes tensors of Python.
     unsafe { owner.gathered(listed) }
 }
