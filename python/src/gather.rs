@@ -1,4 +1,4 @@
-//! Leaves of the host that share a chunk are one tensor for the library, which reads them where they are.
+//! Leaves that share a chunk are one tensor for the library, which reads them where they are.
 
 use transship::{MemoryKind, RawMemory, Result, SharedOwner, Tensor};
 
@@ -34,7 +34,7 @@ pub fn gathered(owner: &SharedOwner, pieces: &[Piece]) -> Result<Tensor> {
 
 /// The tensor of these pieces, each with its offset.
 pub fn of_list(owner: &SharedOwner, listed: impl IntoIterator<Item = (RawMemory, usize)>) -> Result<Tensor> {
-    // SAFETY: the owner keeps the objects that this memory is of, which are in memory of the host and without gaps. That others may write it
+    // SAFETY: the owner keeps the objects that this memory is of, which are all in memory of its device and without gaps. That others may write it
     // meanwhile is said in the documentation, and is the same for every library that takes tensors of Python.
     unsafe { owner.gathered(listed) }
 }

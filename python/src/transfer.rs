@@ -84,20 +84,26 @@ impl Group {
             stream.wait_stream(behind)?;
         }
         let groups = || self.pieces.chunk_by(|one, next| one.to.memory == next.to.memory);
-        let is_gathered = |pieces: &&[Piece]| {
-            let shares = self.from == Place::Host && pieces.len() > 1;
-            shares || pieces.first().is_some_and(|piece| on_source.of(piece).is_some())
+        let whole = |pieces: &[Piece]| match pieces {
+            [] => Ok(None),
+            [first, ..] if on_source.of(first).is_some() => Ok(on_source.of(first).cloned()),
+            [_] => Ok(None),
+            // Where a device gathers nothing, each leaf is copied by itself.
+            _ if self.from != Place::Host => Ok(gather::gathered(&owner, pieces).ok()),
+            _ => gather::gathered(&owner, pieces).map(Some),
         };
-        let mut sources = lend(&owner, groups().filter(|pieces| !is_gathered(pieces)).flatten())?;
+        let gathered = groups().map(whole).collect::<Result<Vec<_>>>()?;
+        let apart = groups().zip(&gathered).filter(|(_, whole)| whole.is_none());
+        let mut sources = lend(&owner, apart.flat_map(|(pieces, _)| pieces))?;
         let (mut targets, mut wholes) = (Vec::with_capacity(sources.len()), Vec::new());
         let mut results = Vec::new();
         let is_own = self.memory.iter().any(|memory| matches!(memory.source, Source::Own(_)));
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
-        for pieces in groups() {
+        for (pieces, whole) in groups().zip(gathered) {
             let Some(first) = pieces.first() else { continue };
             let to = memory.get(first.to.memory).ok_or(Error::Taken)?;
-            if !is_gathered(&pieces) {
+            let Some(whole) = whole else {
                 if is_own {
                     results.extend((targets.len()..).zip(pieces).map(|(number, _)| (number, 0)));
                 }
@@ -105,15 +111,12 @@ impl Group {
                     targets.push(piece.target(to)?);
                 }
                 continue;
-            }
+            };
             if is_own {
                 results.extend(pieces.iter().map(|piece| (sources.len(), piece.to.offset)));
             }
             wholes.push(to.clone());
-            sources.push(match on_source.of(first) {
-                Some(tensor) => tensor.clone(),
-                None => gather::gathered(&owner, pieces)?,
-            });
+            sources.push(whole);
         }
         for Gather { memory: number, listed } in self.gathers {
             wholes.push(memory.get(number).ok_or(Error::Taken)?.clone());

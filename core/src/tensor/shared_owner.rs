@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::tensor::allocate;
+use crate::tensor::device_list::DeviceList;
 use crate::tensor::gather_list::GatherList;
 use crate::tensor::layout::Layout;
 use crate::tensor::lent_together::{Together, lent_across, lent_together};
@@ -200,31 +201,45 @@ impl SharedOwner {
         Ok(SharedMemory(unsafe { self.lend_together(memory, usize::MAX) }?))
     }
 
-    /// A tensor of bytes out of many pieces of memory of the host, each with its offset there, in rising order: copies put them side by side, and it costs
-    /// less than a tensor for each. What lies between two pieces is left out: a copy has zeros there. Only copies read it: all that would read it
-    /// in place, and casts, are [`Error::SharedMemory`].
+    /// A tensor of bytes out of many pieces of memory, each with its offset there, in rising order: copies put them side by side, and it costs
+    /// less than a tensor for each. Only copies read it: all that would read it in place, and casts, are [`Error::SharedMemory`]. Reports count
+    /// it as one tensor.
+    ///
+    /// Of the host, a copy has zeros between two pieces. Of a device, what lies between them is not copied: a tensor with such gaps goes into memory that
+    /// is there ([`start_copy_into`](crate::start_copy_into)), whose bytes there are not specified then. Pieces of a device are read as
+    /// tensors are: small ones together by a kernel, where it has one, and the others by a copy each. Those of one allocation cost its driver as
+    /// many questions as one of them does.
     ///
     /// # Safety
     ///
-    /// As [`tensor_over_shared`](Self::tensor_over_shared), for each piece; their kind does not matter. Others may write them.
+    /// Of the host, as [`tensor_over_shared`](Self::tensor_over_shared), for each piece; their kind does not matter. Others may write them. Of a
+    /// device, as [`Tensor::from_raw`], for each piece.
     ///
     /// # Errors
     ///
-    /// As [`tensor_over_shared`](Self::tensor_over_shared); [`Error::InvalidMemory`] for a piece that begins before the end of the one before it.
+    /// Of the host, as [`tensor_over_shared`](Self::tensor_over_shared); of a device, as [`Tensor::from_raw`], for pieces of other memory than the device's
+    /// own as well, and [`Error::Unsupported`] where memory has no addresses, or copies consist of granules.
+    /// [`Error::InvalidMemory`] for a piece that begins before the end of the one before it.
     pub unsafe fn gathered(&self, pieces: impl IntoIterator<Item = (RawMemory, usize)>) -> Result<Tensor> {
-        self.check_host("gather pieces of its memory into one tensor; take tensors")?;
-        // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
-        let list = unsafe { GatherList::new(pieces, self.owner.clone()) }?;
-        let layout = Layout::contiguous(DType::U8, &[list.bytes()])?;
-        let buffer: Box<dyn Buffer> = Box::new(list);
-        Tensor::from_storage(Storage::lent_to(Lent::ToCopy, buffer, None, self.filled.clone()), 0, layout)
-    }
-
-    fn check_host(&self, what: &'static str) -> Result<()> {
-        match self.device.is_host() {
-            true => Ok(()),
-            false => Err(Error::Unsupported { device: self.device.id(), what }),
-        }
+        let device = Some(&self.device).filter(|device| !device.is_host());
+        let buffer: Box<dyn Buffer> = match device {
+            // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
+            None => Box::new(unsafe { GatherList::new(pieces, self.owner.clone()) }?),
+            Some(device)
+                if device.limits().copy_granularity == Alignment::ONE
+                    && device.backend().takes_addresses() =>
+            {
+                // SAFETY: as above.
+                Box::new(unsafe { DeviceList::new(pieces, device, &self.owner) }?)
+            }
+            Some(device) => {
+                let what = "gather pieces of its memory into one tensor; take tensors";
+                return Err(Error::Unsupported { device: device.id(), what });
+            }
+        };
+        let layout = Layout::contiguous(DType::U8, &[buffer.bytes()])?;
+        let storage = Storage::lent_to(Lent::ToCopy, buffer, device.cloned(), self.filled.clone());
+        Tensor::from_storage(storage, 0, layout)
     }
 
     /// A tensor over each piece, in their order.
