@@ -77,8 +77,8 @@ pub struct Launched {
 impl Group {
     /// Starts the copy of all pieces. Needs no GIL, and takes none.
     pub fn start(mut self, target: Place, how: How) -> Result<Launched> {
-        let device = target.device()?;
-        let owner = SharedOwner::new(self.sources, &self.from.device()?);
+        let (device, source) = (target.device()?, self.from.device()?);
+        let owner = SharedOwner::new(self.sources, &source);
         let on_source = OnSource::gather(&self.pieces, &mut self.memory, &owner, self.behind.as_ref());
         if let (Some(stream), Some(behind)) = (&self.stream, &self.behind) {
             stream.wait_stream(behind)?;
@@ -98,8 +98,8 @@ impl Group {
         let (mut targets, mut wholes) = (Vec::with_capacity(sources.len()), Vec::new());
         let mut results = Vec::new();
         let is_own = self.memory.iter().any(|memory| matches!(memory.source, Source::Own(_)));
-        let memory =
-            self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
+        let opened = self.memory.into_iter().map(|memory| memory.open(&device, &source));
+        let memory = opened.collect::<Result<Vec<_>>>()?;
         for (pieces, whole) in groups().zip(gathered) {
             let Some(first) = pieces.first() else { continue };
             let to = memory.get(first.to.memory).ok_or(Error::Taken)?;
@@ -160,8 +160,8 @@ impl Memory {
         (self.dtype, self.shape) = (carrier(leaf), sizes(leaf.shape()));
     }
 
-    /// As a tensor that the library may fill.
-    fn open(self, device: &Device) -> Result<Tensor> {
+    /// As a tensor of `device` that the library may fill with what comes from `source`.
+    fn open(self, device: &Device, source: &Device) -> Result<Tensor> {
         match self.source {
             Source::Own(None) => Tensor::empty(&self.shape, self.dtype, device),
             Source::Own(Some(locking)) => {
@@ -171,7 +171,10 @@ impl Memory {
             Source::Lent(address, kind, held) => {
                 let memory = RawMemory::new(address, self.bytes, kind);
                 let owner: Box<dyn Any + Send + Sync> = Box::new(held);
-                // SAFETY: PyTorch has made this memory for the copy, `held` keeps it, and nobody else has it before the copy is done.
+                // Page-locked memory is made for results of GPUs alone (`Request::is_pinned`), by the driver of them all.
+                let device = if kind == MemoryKind::Pinned { source } else { device };
+                // SAFETY: PyTorch has made this memory for the copy, `held` keeps it, and nobody else has it before the copy is done. Page-locked, it is in the
+                // address space of all GPUs.
                 unsafe { Tensor::from_raw_mut(memory, owner, &self.shape, self.dtype, device) }
             }
         }
