@@ -21,7 +21,7 @@ use crate::torch::{Part, Parts, Torch};
 use crate::tree::Skeleton;
 
 /// Signals, such as that of Ctrl-C, are looked for so often.
-const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
+pub const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 
 /// A copy that was started.
 #[pyclass(frozen, module = "transship")]
@@ -54,10 +54,10 @@ impl Handle {
         target: Option<Place>,
         convert: Option<Py<PyAny>>,
     ) -> Self {
-        let Started { chunks, running, before, plan, launch } = started;
+        let Started { chunks, running, before, plan, launch, fills } = started;
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
         let keeps_tensors = slots.iter().any(Slot::is_own);
-        let copies = Copies::new(running, before, keeps_tensors);
+        let copies = Copies::new(running, before, keeps_tensors, fills);
         let content = Content { skeleton, slots, chunks, made: OnceLock::new(), convert };
         Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target }
     }
@@ -111,13 +111,20 @@ impl Handle {
         py.detach(|| self.copies.leave(socket));
     }
 
-    /// Lets a stream of the target wait for the results, and not the host; `stream` is PyTorch's, if it is one, and `handle` the driver's.
+    /// The structure, without waiting: a stream of the target waits for it, and not the host; `stream` is PyTorch's, if it is one, and `handle` the
+    /// driver's.
     #[pyo3(signature = (handle, stream = None))]
-    fn wait_on(&self, py: Python<'_>, handle: usize, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn wait_on(
+        &self,
+        py: Python<'_>,
+        handle: usize,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         let target = self.target.filter(|target| *target != Place::Host);
         let target =
             target.ok_or_else(|| PyValueError::new_err("results on the host are waited for with get()"))?;
-        // SAFETY: the caller's stream is alive, and stays so while the results are used.
+        let content = self.content()?;
+        // SAFETY: the caller's stream is alive, and stays so until the results are gone, as `wait_on` asks for; PyTorch destroys none of its own.
         let waiting = unsafe { target.stream(handle) }.map_err(|error| errors::of(py, &error))?;
         while !py.detach(|| self.copies.wait_on(&waiting)).map_err(|error| errors::of(py, &error))? {
             py.detach(|| self.copies.wait(LOOK_FOR_SIGNALS)).map_err(|error| errors::of(py, &error))?;
@@ -126,8 +133,9 @@ impl Handle {
         if let Some(stream) = stream {
             self.record(py, stream)?;
         }
+        let leaves = self.made(py, &content)?;
         released::drain(py);
-        Ok(())
+        content.skeleton.build(py, leaves)
     }
 
     /// Gives up what is not submitted yet. What is in flight stays owned until the device is done with it. `False` if there is nothing
@@ -188,6 +196,13 @@ impl Handle {
         if needs_results {
             self.wait(py, deadline)?;
         }
+        self.made(py, content)?;
+        self.wait(py, deadline)?;
+        content.made.get().map(Vec::as_slice).ok_or_else(no_result)
+    }
+
+    /// The leaves, of which those in memory of the library are filled, or handed to a stream.
+    fn made<'a>(&self, py: Python<'_>, content: &'a Content) -> PyResult<&'a [Py<PyAny>]> {
         if content.made.get().is_none() {
             let paused = content.convert.is_none().then(|| PausedCollector::new(py));
             let made = self.make(py, content)?;
@@ -195,7 +210,6 @@ impl Handle {
             // Two threads may have made them: the first one's are the result.
             drop(content.made.set(made));
         }
-        self.wait(py, deadline)?;
         content.made.get().map(Vec::as_slice).ok_or_else(no_result)
     }
 
@@ -246,8 +260,7 @@ impl Handle {
         offset: usize,
         leaf: &Leaf,
     ) -> PyResult<Py<PyAny>> {
-        let found = self.copies.with_tensors(|copies| copies.get(copy)?.get(number).cloned()).flatten();
-        let (memory, place) = found.zip(self.target).ok_or_else(no_result)?;
+        let (memory, place) = self.copies.tensor(copy, number).zip(self.target).ok_or_else(no_result)?;
         // Leaves that were gathered are parts of one tensor of bytes.
         let is_whole = memory.nbytes() == leaf.bytes;
         let memory = if is_whole { Ok(memory) } else { memory.narrow(0, offset, leaf.bytes) };

@@ -73,6 +73,8 @@ pub struct Started {
     pub plan: Duration,
     /// How long it took to start the copies.
     pub launch: Duration,
+    /// Whether they fill memory that the caller has.
+    pub fills: bool,
 }
 
 /// How many leaves the last structure had. Mostly the next one has as many.

@@ -345,6 +345,30 @@ def test_a_stream_waits_and_not_the_host():
     assert [float(one) for one in sums] == [3.0 * (1 << 18), 20.0]
 
 
+# Deliberate bugs: copies in `progress.rs` are done once they are handed to a stream; a second stream is not made to wait.
+@pytest.mark.parametrize("memory", ["torch", "transship"])
+def test_a_handle_that_was_handed_over_still_waits(memory):
+    copies, first, second = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream()
+    source = torch.full((1 << 18,), 3.0, device=GPU)
+    # Kernels that are loaded meanwhile would wait for those that run.
+    transship.start_copy([source, source[:5]], GPU, copy=True, memory=memory).get()[0].sum()
+    torch.cuda.synchronize()
+    spin(copies, 2_000_000_000)
+    with torch.cuda.stream(copies):
+        handle = transship.start_copy([source, source[:5]], GPU, copy=True, memory=memory)
+    handle.wait_on(first)
+    assert not handle.ready() and not handle.cancel()
+    with pytest.raises(TimeoutError):
+        handle.get(timeout=0.01)
+    result = handle.wait_on(second)
+    with torch.cuda.stream(second):
+        sums = result[0].sum(), result[1].sum()
+    assert not copies.query() and not first.query() and not second.query()
+    assert handle.get(timeout=60)[0] is result[0] and handle.ready()
+    second.synchronize()
+    assert [float(one) for one in sums] == [3.0 * (1 << 18), 15.0]
+
+
 def test_awaiting():
     async def main():
         stream = torch.cuda.Stream()
