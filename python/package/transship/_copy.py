@@ -53,7 +53,8 @@ class Handle:
         """Return the structure without waiting for the device: work submitted to ``stream`` from now on finds its tensors filled.
 
         ``stream`` is a ``torch.cuda.Stream``, or the driver's handle of a stream of the target as an ``int``. The inputs must stay as
-        they are until that stream has come by. May be called again, for other streams; ``get``, ``ready`` and ``await`` wait for the
+        they are until that stream has come by. A stream that is given as a number must not be destroyed before the results are gone, and
+        whatever was made of them: their memory is used again behind it. May be called again, for other streams; ``get``, ``ready`` and ``await`` wait for the
         copy afterwards as before.
 
         Raises:

@@ -36,7 +36,9 @@ class Tensor:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> Any: ...
+    ) -> Any:
+        """``stream`` is a stream of the consumer's, as DLPack numbers them: it waits for what fills the tensor, and the memory is not used again
+        before it has come by. It must not be destroyed before the last reference to the tensor, and to what was made of it, is gone."""
 
 class Slots:
     """Memory that workers of loaders fill; on Linux."""
