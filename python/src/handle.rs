@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
+use transship::Event;
 
 use crate::errors;
 use crate::leaf::Leaf;
@@ -31,6 +32,8 @@ pub struct Handle {
     copies: Copies,
     phases: [(&'static str, Duration); 3],
     target: Option<Place>,
+    /// The point of PyTorch's stream behind what PyTorch has copied itself, if it has.
+    by_torch: Option<Event>,
 }
 
 /// All objects of Python that a handle keeps: each reference is visited by the garbage collector. Copies in flight have references of their
@@ -54,12 +57,12 @@ impl Handle {
         target: Option<Place>,
         convert: Option<Py<PyAny>>,
     ) -> Self {
-        let Started { chunks, running, before, plan, launch, fills } = started;
+        let Started { chunks, running, before, plan, launch, fills, by_torch } = started;
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
         let keeps_tensors = slots.iter().any(Slot::is_own);
         let copies = Copies::new(running, before, keeps_tensors, fills);
         let content = Content { skeleton, slots, chunks, made: OnceLock::new(), convert };
-        Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target }
+        Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target, by_torch }
     }
 
     fn content(&self) -> PyResult<Arc<Content>> {
@@ -130,9 +133,10 @@ impl Handle {
             py.detach(|| self.copies.wait(LOOK_FOR_SIGNALS)).map_err(|error| errors::of(py, &error))?;
             py.check_signals()?;
         }
-        if let Some(stream) = stream {
-            self.record(py, stream)?;
+        if let Some(event) = &self.by_torch {
+            waiting.wait_event(event).map_err(|error| errors::of(py, &error))?;
         }
+        record(py, &content, target, handle, stream)?;
         let leaves = self.made(py, &content)?;
         released::drain(py);
         content.skeleton.build(py, leaves)
@@ -213,21 +217,6 @@ impl Handle {
         content.made.get().map(Vec::as_slice).ok_or_else(no_result)
     }
 
-    /// Lets memory of PyTorch not be used again before this stream has come by.
-    fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (torch, content) = (Torch::import(py)?, self.content()?);
-        let whole = content.slots.iter().filter_map(|slot| match slot {
-            Slot::There(object) => Some(object),
-            _ => None,
-        });
-        for object in content.chunks.iter().chain(whole).map(|object| object.bind(py)) {
-            if torch.is_tensor(object) && object.getattr("is_cuda")?.is_truthy()? {
-                object.call_method1("record_stream", (stream,))?;
-            }
-        }
-        Ok(())
-    }
-
     fn make(&self, py: Python<'_>, content: &Content) -> PyResult<Vec<Py<PyAny>>> {
         let mut made = Vec::with_capacity(content.slots.len());
         let mut chunks: Vec<Option<Parts<'_, '_>>> = content.chunks.iter().map(|_| None).collect();
@@ -286,6 +275,34 @@ impl Handle {
             }
         }
     }
+}
+
+/// Lets memory of PyTorch not be used again before this stream of `place` has come by: PyTorch's own one, if it is one.
+fn record(
+    py: Python<'_>,
+    content: &Content,
+    place: Place,
+    handle: usize,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let Some(torch) = Torch::loaded(py)? else { return Ok(()) };
+    let whole = content.slots.iter().filter_map(|slot| match slot {
+        Slot::There(object) => Some(object),
+        _ => None,
+    });
+    let mut stream = stream.cloned();
+    for object in content.chunks.iter().chain(whole).map(|object| object.bind(py)) {
+        if !torch.is_tensor(object) || !object.getattr("is_cuda")?.is_truthy()? {
+            continue;
+        }
+        let known = match stream.take() {
+            Some(known) => known,
+            None => torch.stream_of_handle(py, place, handle)?,
+        };
+        torch.record_stream(object, &known)?;
+        stream = Some(known);
+    }
+    Ok(())
 }
 
 fn no_result() -> PyErr {
