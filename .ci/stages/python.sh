@@ -23,11 +23,11 @@ stage_python() {
     (
         unset CARGO_TARGET_DIR
         for driver in cuda hip; do
-            TRANSSHIP_TEST_DRIVER=$driver step "${simulated[@]}" "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_devices.py
+            TRANSSHIP_TEST_DRIVER=$driver step "${simulated[@]}" "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_devices.py python/tests/test_stalled.py
         done
     )
     if [[ -z $has_pytorch ]]; then
-        not_run "without PyTorch only python/tests/test_devices.py"
+        not_run "without PyTorch only python/tests/test_devices.py and test_stalled.py"
         return
     fi
     step "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests

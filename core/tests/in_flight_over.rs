@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures::executor::block_on;
 use support::held::{MODES, batch, bytes, options, ordinary, up};
-use support::{in_time, late, no_violations, on};
+use support::{Kernel, bytes_of, in_time, late, no_violations, on};
+use transship_core::backend::StreamPriority;
 use transship_core::{Cancelled, Error, start_copy, start_copy_into};
 
 /// Deliberate bugs: what was submitted after the copy had failed is not waited for; it is over before workers have let go.
@@ -102,4 +103,31 @@ fn a_handle_that_was_ready_says_that_it_is_finished() {
         assert!(again.error().to_string().contains("do not poll a handle once it was ready"), "{again}");
     }
     assert!(matches!(copy.wait().unwrap_err().error(), Error::Finished));
+}
+
+/// catches: 659-a-later-stream-does-not-wait
+#[test]
+fn what_was_handed_to_a_stream_is_waited_for_by_another_one_and_by_the_host() {
+    for mode in MODES {
+        let (late, device) = late();
+        device.prepare(1 << 16).unwrap();
+        let streams = [StreamPriority::Normal; 2].map(|priority| device.create_stream(priority).unwrap());
+        late.stall();
+        let copy = start_copy(batch(2), &device, options().background(mode)).unwrap();
+        let in_flight = copy.in_flight();
+        let there = in_time({
+            let first = streams[0].clone();
+            move || copy.wait_on(&first).unwrap()
+        });
+        assert!(!in_flight.is_over().unwrap());
+        assert!(!in_flight.wait_timeout(Duration::from_millis(5)).unwrap());
+        streams[1].wait_in_flight(&in_flight).unwrap();
+        let kernel = Kernel::launch(&there[3], &streams[1]);
+        assert!(!streams[1].is_idle().unwrap());
+        late.release();
+        assert_eq!(kernel.result(), bytes_of(&batch(2)[3]));
+        in_time(move || block_on(in_flight)).unwrap();
+        assert!(there[3].is_ready().unwrap());
+        no_violations(&late);
+    }
 }

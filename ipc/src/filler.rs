@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use rustix::process::{Pid, getpid};
 use transship_core::{MemoryKind, RawMemory};
 
 use crate::error::IpcError;
@@ -12,11 +13,12 @@ use crate::slot_memory::SlotMemory;
 /// A process that fills [`Slots`](crate::Slots). It opens no device and starts no thread.
 pub struct SlotFiller(Arc<SlotMemory>);
 
-/// A slot that this process writes. Dropped, it is free again.
+/// A slot that this process writes. Dropped, it is free again; in a process that was forked from that which has claimed it this does nothing.
 pub struct ClaimedSlot {
     memory: Arc<SlotMemory>,
     slot: usize,
     claim: u64,
+    process: Pid,
 }
 
 impl SlotFiller {
@@ -32,7 +34,7 @@ impl SlotFiller {
     /// A free slot, `None` if there is none. `owner` is by whom it is [taken back](crate::Slots::take_back) should this process die.
     pub fn claim(&self, owner: NonZero<u32>) -> Option<ClaimedSlot> {
         let (slot, claim) = self.0.claim(owner)?;
-        Some(ClaimedSlot { memory: Arc::clone(&self.0), slot, claim })
+        Some(ClaimedSlot { memory: Arc::clone(&self.0), slot, claim, process: getpid() })
     }
 }
 
@@ -54,7 +56,9 @@ impl ClaimedSlot {
 
 impl Drop for ClaimedSlot {
     fn drop(&mut self) {
-        self.memory.give_up(self.slot, self.claim);
+        if self.process == getpid() {
+            self.memory.give_up(self.slot, self.claim);
+        }
     }
 }
 

@@ -64,7 +64,9 @@ pub fn start_copies(
         let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
         let how = How { pinned_staging: pinned, background };
         let request = Request { target, packing, how, own_memory };
-        targets.push(Target { request, slots: settled(ours, &chosen, always)?, started: Started::default() });
+        let slots = settled(ours, &chosen, always)?;
+        let by_torch = torch.map(|torch| torch.behind_copies(py, Some(target))).transpose()?.flatten();
+        targets.push(Target { request, slots, started: Started { by_torch, ..Started::default() } });
         skeletons.push(skeleton);
     }
     let read = begin.elapsed();
@@ -116,15 +118,23 @@ pub fn start_copy_into(
     let how = How { pinned_staging: pinned, background };
     let filling = Filling { target, how, ordering, path_of: &path_of };
     let leaves = typed_leaves(py, &ours.slots, &chosen);
+    into::check_for_torch(py, torch, &filling, &ours.slots, &destinations)?;
     // Before anything is written, since a leaf may fail when others are.
     if let Some(torch) = torch {
         let written = destinations.iter().map(|into| into.object.bind(py).clone());
         let written: Vec<_> = written.filter(|object| torch.is_tensor(object)).collect();
         torch.mark_written(py, &written)?;
     }
-    let started = into::start(py, torch, &filling, leaves, &destinations)?;
-    into::fill_by_torch(py, torch, &filling, &ours.slots, &destinations)?;
-    let started = Started { launch: begin.elapsed() - read, ..started };
+    let by_torch = |number: usize| matches!(ours.slots.get(number), Some(Slot::There(_)));
+    let mut started = into::start(py, torch, &filling, leaves, &destinations, &by_torch)?;
+    if let Err(error) = into::fill_by_torch(py, torch, &ours.slots, &destinations) {
+        into::give_up(py, started.running)?;
+        return Err(error);
+    }
+    if let Some(torch) = torch {
+        started.by_torch = torch.behind_copies(py, Some(target))?;
+    }
+    let started = Started { launch: begin.elapsed() - read, fills: true, ..started };
     let slots = destinations.into_iter().map(|into| Slot::There(into.object)).collect();
     Ok(Handle::new((skeleton, slots), started, read, Some(target), None))
 }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
+use transship::Event;
 
 use crate::errors;
 use crate::leaf::Leaf;
@@ -21,7 +22,7 @@ use crate::torch::{Part, Parts, Torch};
 use crate::tree::Skeleton;
 
 /// Signals, such as that of Ctrl-C, are looked for so often.
-const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
+pub const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 
 /// A copy that was started.
 #[pyclass(frozen, module = "transship")]
@@ -31,6 +32,8 @@ pub struct Handle {
     copies: Copies,
     phases: [(&'static str, Duration); 3],
     target: Option<Place>,
+    /// The point of PyTorch's stream behind what PyTorch has copied itself, if it has.
+    by_torch: Option<Event>,
 }
 
 /// All objects of Python that a handle keeps: each reference is visited by the garbage collector. Copies in flight have references of their
@@ -54,12 +57,12 @@ impl Handle {
         target: Option<Place>,
         convert: Option<Py<PyAny>>,
     ) -> Self {
-        let Started { chunks, running, before, plan, launch } = started;
+        let Started { chunks, running, before, plan, launch, fills, by_torch } = started;
         let phases = [("read", read), ("plan", plan), ("launch", launch)];
         let keeps_tensors = slots.iter().any(Slot::is_own);
-        let copies = Copies::new(running, before, keeps_tensors);
+        let copies = Copies::new(running, before, keeps_tensors, fills);
         let content = Content { skeleton, slots, chunks, made: OnceLock::new(), convert };
-        Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target }
+        Self { content: Mutex::new(Some(Arc::new(content))), copies, phases, target, by_torch }
     }
 
     fn content(&self) -> PyResult<Arc<Content>> {
@@ -111,23 +114,32 @@ impl Handle {
         py.detach(|| self.copies.leave(socket));
     }
 
-    /// Lets a stream of the target wait for the results, and not the host; `stream` is PyTorch's, if it is one, and `handle` the driver's.
+    /// The structure, without waiting: a stream of the target waits for it, and not the host; `stream` is PyTorch's, if it is one, and `handle` the
+    /// driver's.
     #[pyo3(signature = (handle, stream = None))]
-    fn wait_on(&self, py: Python<'_>, handle: usize, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn wait_on(
+        &self,
+        py: Python<'_>,
+        handle: usize,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         let target = self.target.filter(|target| *target != Place::Host);
         let target =
             target.ok_or_else(|| PyValueError::new_err("results on the host are waited for with get()"))?;
-        // SAFETY: the caller's stream is alive, and stays so while the results are used.
+        let content = self.content()?;
+        // SAFETY: the caller's stream is alive, and stays so until the results are gone, as `wait_on` asks for; PyTorch destroys none of its own.
         let waiting = unsafe { target.stream(handle) }.map_err(|error| errors::of(py, &error))?;
         while !py.detach(|| self.copies.wait_on(&waiting)).map_err(|error| errors::of(py, &error))? {
             py.detach(|| self.copies.wait(LOOK_FOR_SIGNALS)).map_err(|error| errors::of(py, &error))?;
             py.check_signals()?;
         }
-        if let Some(stream) = stream {
-            self.record(py, stream)?;
+        if let Some(event) = &self.by_torch {
+            waiting.wait_event(event).map_err(|error| errors::of(py, &error))?;
         }
+        record(py, &content, target, handle, stream)?;
+        let leaves = self.made(py, &content)?;
         released::drain(py);
-        Ok(())
+        content.skeleton.build(py, leaves)
     }
 
     /// Gives up what is not submitted yet. What is in flight stays owned until the device is done with it. `False` if there is nothing
@@ -188,6 +200,13 @@ impl Handle {
         if needs_results {
             self.wait(py, deadline)?;
         }
+        self.made(py, content)?;
+        self.wait(py, deadline)?;
+        content.made.get().map(Vec::as_slice).ok_or_else(no_result)
+    }
+
+    /// The leaves, of which those in memory of the library are filled, or handed to a stream.
+    fn made<'a>(&self, py: Python<'_>, content: &'a Content) -> PyResult<&'a [Py<PyAny>]> {
         if content.made.get().is_none() {
             let paused = content.convert.is_none().then(|| PausedCollector::new(py));
             let made = self.make(py, content)?;
@@ -195,23 +214,7 @@ impl Handle {
             // Two threads may have made them: the first one's are the result.
             drop(content.made.set(made));
         }
-        self.wait(py, deadline)?;
         content.made.get().map(Vec::as_slice).ok_or_else(no_result)
-    }
-
-    /// Lets memory of PyTorch not be used again before this stream has come by.
-    fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (torch, content) = (Torch::import(py)?, self.content()?);
-        let whole = content.slots.iter().filter_map(|slot| match slot {
-            Slot::There(object) => Some(object),
-            _ => None,
-        });
-        for object in content.chunks.iter().chain(whole).map(|object| object.bind(py)) {
-            if torch.is_tensor(object) && object.getattr("is_cuda")?.is_truthy()? {
-                object.call_method1("record_stream", (stream,))?;
-            }
-        }
-        Ok(())
     }
 
     fn make(&self, py: Python<'_>, content: &Content) -> PyResult<Vec<Py<PyAny>>> {
@@ -246,8 +249,7 @@ impl Handle {
         offset: usize,
         leaf: &Leaf,
     ) -> PyResult<Py<PyAny>> {
-        let found = self.copies.with_tensors(|copies| copies.get(copy)?.get(number).cloned()).flatten();
-        let (memory, place) = found.zip(self.target).ok_or_else(no_result)?;
+        let (memory, place) = self.copies.tensor(copy, number).zip(self.target).ok_or_else(no_result)?;
         // Leaves that were gathered are parts of one tensor of bytes.
         let is_whole = memory.nbytes() == leaf.bytes;
         let memory = if is_whole { Ok(memory) } else { memory.narrow(0, offset, leaf.bytes) };
@@ -273,6 +275,34 @@ impl Handle {
             }
         }
     }
+}
+
+/// Lets memory of PyTorch not be used again before this stream of `place` has come by: PyTorch's own one, if it is one.
+fn record(
+    py: Python<'_>,
+    content: &Content,
+    place: Place,
+    handle: usize,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let Some(torch) = Torch::loaded(py)? else { return Ok(()) };
+    let whole = content.slots.iter().filter_map(|slot| match slot {
+        Slot::There(object) => Some(object),
+        _ => None,
+    });
+    let mut stream = stream.cloned();
+    for object in content.chunks.iter().chain(whole).map(|object| object.bind(py)) {
+        if !torch.is_tensor(object) || !object.getattr("is_cuda")?.is_truthy()? {
+            continue;
+        }
+        let known = match stream.take() {
+            Some(known) => known,
+            None => torch.stream_of_handle(py, place, handle)?,
+        };
+        torch.record_stream(object, &known)?;
+        stream = Some(known);
+    }
+    Ok(())
 }
 
 fn no_result() -> PyErr {

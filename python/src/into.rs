@@ -3,11 +3,13 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use transship::{
-    BackgroundWork, CopyOptions, Error, Layout, MemoryKind, RawMemory, Result, SharedOwner, Stream, Tensor,
+    BackgroundWork, CopyOptions, Error, InFlight, Layout, MemoryKind, RawMemory, Result, SharedOwner, Stream,
+    Tensor,
 };
 
 use crate::destinations::Destination;
 use crate::errors;
+use crate::handle::LOOK_FOR_SIGNALS;
 use crate::kinds::Kinds;
 use crate::leaf::{Leaf, Order};
 use crate::place::Place;
@@ -27,13 +29,15 @@ pub struct Filling<'a> {
     pub path_of: PathOf<'a>,
 }
 
-/// Starts to copy each leaf into its destination, of those that have the same numbers.
+/// Starts to copy each leaf into its destination, of those that have the same numbers; `by_torch` are those that PyTorch will fill. After an error nothing is
+/// written any more.
 pub fn start(
     py: Python<'_>,
     torch: Option<&Torch>,
     filling: &Filling<'_>,
     leaves: Vec<Typed>,
     destinations: &[Destination],
+    by_torch: &dyn Fn(usize) -> bool,
 ) -> PyResult<Started> {
     for leaf in &leaves {
         check(leaf, &destinations[leaf.number]).map_err(|text| refused(filling, leaf.number, &text))?;
@@ -50,12 +54,31 @@ pub fn start(
         .into_iter()
         .flat_map(|(from, leaves)| in_groups(leaves).into_iter().map(move |group| (from, group)))
         .collect();
-    check_apart(filling, &groups, destinations)?;
+    check_apart(filling, &groups, destinations, by_torch)?;
     for (from, leaves) in groups {
         let group = Group { from, leaves, destinations };
-        started.running.push(group.start(py, torch, filling)?);
+        match group.start(py, torch, filling) {
+            Ok(running) => started.running.push(running),
+            Err(error) => {
+                give_up(py, started.running)?;
+                return Err(error);
+            }
+        }
     }
     Ok(started)
+}
+
+/// Ends these copies, and waits until nothing of them is in flight: the program may write its memory again.
+pub fn give_up(py: Python<'_>, running: Vec<Running>) -> PyResult<()> {
+    let left: Vec<InFlight> = running.into_iter().map(|copy| copy.cancel().in_flight).collect();
+    for in_flight in left {
+        // A broken device never says when it is over.
+        while matches!(py.detach(|| in_flight.wait_timeout(LOOK_FOR_SIGNALS)), Ok(false)) {
+            py.check_signals()?;
+        }
+    }
+    released::drain(py);
+    Ok(())
 }
 
 /// Fails unless a copy of the leaf has the shape and type of its destination. That is said in words.
@@ -79,6 +102,7 @@ fn check_apart(
     filling: &Filling<'_>,
     groups: &[(Place, Vec<Typed>)],
     destinations: &[Destination],
+    by_torch: &dyn Fn(usize) -> bool,
 ) -> PyResult<()> {
     /// Where bytes are that a copy touches, and by which copy they are written, if they are.
     type Touched = (u64, u64, usize, Option<usize>);
@@ -96,6 +120,17 @@ fn check_apart(
                 let end = leaf.leaf.address.saturating_add(leaf.leaf.span() as u64);
                 touched.push((leaf.leaf.address, end, leaf.number, None));
             }
+        }
+    }
+    for (number, Destination { leaf: into, .. }) in destinations.iter().enumerate() {
+        if into.bytes > 0 && by_torch(number) {
+            // PyTorch fills one after the other, as if it were one copy.
+            touched.push((
+                into.address,
+                into.address.saturating_add(into.span() as u64),
+                number,
+                Some(groups.len()),
+            ));
         }
     }
     touched.sort_unstable();
@@ -259,8 +294,8 @@ fn lie_alike(leaf: &Leaf, other: &Leaf) -> bool {
     }
 }
 
-/// PyTorch fills what it has to copy itself.
-pub fn fill_by_torch(
+/// Fails unless PyTorch can fill what it has to copy itself, as far as that shows before it does.
+pub fn check_for_torch(
     py: Python<'_>,
     torch: Option<&Torch>,
     filling: &Filling<'_>,
@@ -271,16 +306,31 @@ pub fn fill_by_torch(
         let Slot::There(object) = slot else { continue };
         let object = object.bind(py);
         let into = into.object.bind(py);
-        let Some(torch) = torch.filter(|torch| torch.is_tensor(into)) else {
+        if !torch.is_some_and(|torch| torch.is_tensor(into)) {
             let text = "a tensor that PyTorch has to copy itself is copied into tensors of PyTorch only";
             return Err(PyTypeError::new_err(text));
-        };
+        }
         let is_alike = object.getattr("shape")?.eq(into.getattr("shape")?)?
             && object.getattr("dtype")?.eq(into.getattr("dtype")?)?;
         if !is_alike {
             return Err(refused(filling, number, "another shape or type than the one to copy into"));
         }
-        torch.fill(object, into)?;
+    }
+    Ok(())
+}
+
+/// PyTorch fills what it has to copy itself.
+pub fn fill_by_torch(
+    py: Python<'_>,
+    torch: Option<&Torch>,
+    slots: &[Slot],
+    destinations: &[Destination],
+) -> PyResult<()> {
+    let Some(torch) = torch else { return Ok(()) };
+    for (slot, into) in slots.iter().zip(destinations) {
+        if let Slot::There(object) = slot {
+            torch.fill(object.bind(py), into.object.bind(py))?;
+        }
     }
     Ok(())
 }

@@ -131,10 +131,11 @@ mod _transship {
         };
         let how = How { pinned_staging: use_pinned_staging, background: use_background_thread };
         let request = |target| Request { target, packing, how, own_memory: false };
-        let started = match target {
+        let mut started = match target {
             Some(target) => start(py, Some(torch), request(target), &mut slots)?,
             None => Started::default(),
         };
+        started.by_torch = torch.behind_copies(py, target)?;
         Ok(Handle::new((skeleton, slots), started, read, target, None))
     }
 
@@ -170,7 +171,10 @@ mod _transship {
         let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
         let request =
             Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory };
-        let started = start(py, torch, request, &mut slots)?;
+        let mut started = start(py, torch, request, &mut slots)?;
+        if let Some(torch) = torch {
+            started.by_torch = torch.behind_copies(py, Some(target))?;
+        }
         Ok(Handle::new((skeleton, slots), started, read, Some(target), convert))
     }
 

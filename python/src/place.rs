@@ -91,7 +91,8 @@ impl Place {
     ///
     /// # Safety
     ///
-    /// `handle` is a stream of this device. It is not destroyed while the library uses it: as PyTorch's own, which never are.
+    /// `handle` is a stream of this device. It is not destroyed while the library uses it, memory that was handed to it included: as PyTorch's own,
+    /// which never are.
     pub unsafe fn stream(self, handle: usize) -> Result<Stream> {
         let key = (self, handle);
         if let Some(stream) = STREAMS_OF_OTHERS.lock().as_ref().and_then(|streams| streams.get(&key).cloned())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
-use transship::{MemoryKind, Stream};
+use transship::{Event, MemoryKind, Stream};
 
 use crate::errors;
 use crate::gather::Gather;
@@ -74,6 +74,10 @@ pub struct Started {
     pub plan: Duration,
     /// How long it took to start the copies.
     pub launch: Duration,
+    /// Whether they fill memory that the caller has.
+    pub fills: bool,
+    /// The point of PyTorch's stream behind what PyTorch has copied itself, if it has.
+    pub by_torch: Option<Event>,
 }
 
 /// How many leaves the last structure had. Mostly the next one has as many.

@@ -116,6 +116,10 @@ impl Tensor {
         (device.device_type, device.device_id)
     }
 
+    /// ``stream`` is a stream of the consumer's, as DLPack numbers them: it waits for what fills the tensor, and its memory is not used again
+    /// before what was submitted there until the last reference to it went. It must not be destroyed before that, nor before the copies that the tensor is
+    /// given to. Streams of PyTorch's pools and default streams never are; whoever destroys his own lets go of the tensor and of what was made of it first.
+    /// With ``stream=-1`` nothing is ordered, and the consumer waits by himself before he lets go.
     #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
     fn __dlpack__<'py>(
         &self,
@@ -154,7 +158,9 @@ impl Tensor {
                 usize::try_from(handle).map_err(|_| PyValueError::new_err("no handle of a stream"))?
             }
         };
-        // SAFETY: DLPack's consumers say a stream that is alive, and stays so while they use the tensor.
+        // SAFETY: DLPack's consumers say a stream that is alive now. That it stays so as long as the tensor is there is asked of them by
+        // the documentation of `__dlpack__`: the protocol does not. An order at the exchange alone would not do: consumers let go of a
+        // tensor before their streams have come by.
         let stream = unsafe { self.leaf.place.stream(handle) };
         stream.and_then(|stream| self.memory.record_stream(&stream)).map_err(|error| errors::of(py, &error))
     }

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -147,6 +148,30 @@ def test_what_pytorch_copies_itself():
     assert result[0] is into and into.tolist() == [1 - 2j, -3j]
     with pytest.raises(TypeError):
         fill([torch.ones(2, dtype=torch.complex64).conj()], [np.zeros(2, np.complex64)])
+
+
+# Deliberate bugs: `check_for_torch` in `into.rs` is asked when the library has begun; `check_apart` there leaves out what PyTorch fills.
+def test_nothing_is_written_unless_pytorch_can_fill_its_part():
+    first, memory = torch.zeros(3), torch.zeros(10, dtype=torch.complex64)
+    odd = torch.ones(4, dtype=torch.complex64).conj()
+    for into, error in [(np.zeros(4, np.complex64), TypeError), (torch.zeros(5, dtype=torch.complex64), ValueError), (torch.zeros(4), ValueError)]:
+        with pytest.raises(error):
+            fill([torch.ones(3), odd], [first, into])
+    with pytest.raises(ValueError, match=r"\[1\]: .*lies within"):
+        fill([torch.ones(4, dtype=torch.complex64), odd], [memory[:4], memory[2:6]])
+    assert not first.any() and not memory.any()
+    fill([torch.ones(4, dtype=torch.complex64), odd], [memory[:4], memory[4:8]])
+    assert memory[:8].sum() == 8
+
+
+def test_nothing_is_written_any_more_once_it_has_raised():
+    large, source = torch.zeros(1 << 22), torch.ones(1 << 22)
+    for _ in range(5):
+        with pytest.raises(RuntimeError, match="not implemented"):
+            transship.start_copy_into([source, torch.eye(3).to_sparse()], [large, torch.zeros(3, 3)])
+        large.fill_(5)
+        time.sleep(0.02)
+        assert bool((large == 5).all())
 
 
 def test_types_change_on_the_way():

@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import os
 import sys
 
 import numpy as np
@@ -54,6 +55,19 @@ def test_what_is_there_is_not_copied_and_comes_once():
     assert batch[0].tolist() == [0, 1, 2] and slot.slots.free() == 0
     del batch
     assert slot.slots.free() == 1
+
+
+# Deliberate bug: `ClaimedSlot` in `ipc/src/filler.rs` does not look at which process it is.
+def test_a_child_of_a_worker_gives_no_slot_back():
+    """One that a collate function forks, and that ends as any other: the batch that is being written would be written over."""
+    slot = InOneProcess()
+    child = os.fork()
+    if child == 0:
+        slot.claimed.give_up()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert slot.slots.free() == 0 and slot.filler.claim(8) is None
+    assert slot.lease() is not None
 
 
 def of_numpy(samples):

@@ -215,14 +215,6 @@ impl<S: TensorTree> CopyHandle<S> {
         })
     }
 
-    /// To be called before the job is released.
-    fn in_flight(&self) -> InFlight {
-        match &self.job {
-            Some(job) => job.left_in_flight.watch(&self.completion),
-            None => InFlight::until(&self.completion),
-        }
-    }
-
     /// Runs `work`, and then drops on this thread what the program has lent to this copy and the copy has released. Drops nothing
     /// of other copies.
     fn and_drop_sources<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
@@ -241,6 +233,15 @@ impl<S> CopyHandle<S> {
     /// What made the copy fail.
     pub fn is_ready(&self) -> Result<bool> {
         self.completion.is_done()
+    }
+
+    /// Tells when nothing of the copy is in flight any more: after [`wait_on`](Self::wait_on), when the copy is done; after a failure, when its
+    /// memory can be used again. To be asked for before either. It is over once this handle is used up or dropped, and the device is done.
+    pub fn in_flight(&self) -> InFlight {
+        match &self.job {
+            Some(job) => job.left_in_flight.watch(&self.completion),
+            None => InFlight::until(&self.completion),
+        }
     }
 
     /// Ends what no worker has begun. For handles that give nothing out any more.

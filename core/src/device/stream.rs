@@ -9,6 +9,7 @@ use crate::backend::{BackendStream, StreamPriority, Ticket, TimeMark};
 use crate::device::device::Device;
 use crate::device_id::DeviceId;
 use crate::error::Result;
+use crate::in_flight::after_cancel::InFlight;
 use crate::in_flight::submission_queue::SubmissionQueue;
 use crate::runtime::fork;
 
@@ -74,6 +75,18 @@ impl Stream {
     /// As [`wait_event`](Self::wait_event).
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
         self.wait_event(&other.record()?)
+    }
+
+    /// Makes later work of this stream wait for what a copy has [in flight](crate::CopyHandle::in_flight), on the device. Blocks at most until
+    /// all of that is submitted.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_event`](Self::wait_event), and [`InFlight::is_over`].
+    pub fn wait_in_flight(&self, copy: &InFlight) -> Result<()> {
+        crate::runtime::fork::check()?;
+        self.queue.check()?;
+        copy.precede(self.queue.stream())
     }
 
     /// Whether everything submitted so far is done.

@@ -1,4 +1,4 @@
-//! What is left in flight of a copy that nobody wants any more, and when it is over.
+//! What is in flight of a copy that its handle was used up for, or that nobody wants any more, and when it is over.
 
 use std::fmt;
 use std::future::Future;
@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::backend::BackendStream;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
 use crate::runtime::sync::OnceLock;
 
-/// What a [cancelled](crate::CopyHandle::cancel) copy has left in flight. Await it or wait for it: then the device is done with
-/// all memory of the copy, and nobody else uses it for the copy either. Dropping it changes nothing.
+/// What a copy has in flight that was [cancelled](crate::CopyHandle::cancel), has failed, or was handed to a stream
+/// ([`CopyHandle::in_flight`](crate::CopyHandle::in_flight)). Await it or wait for it: then the device is done with
+/// all memory of the copy, and nobody else uses it for the copy either. One task at a time awaits it. Dropping it changes nothing.
 #[must_use = "it tells when the memory of the copy can be used again"]
 pub struct InFlight(Arc<Completion>);
 
@@ -22,6 +24,16 @@ impl InFlight {
         let over = Completion::new();
         reach(&over, copy);
         Self(over)
+    }
+
+    /// Makes later work of `stream` wait for it on the device. Blocks at most until all of it is submitted.
+    pub(crate) fn precede(&self, stream: &Arc<dyn BackendStream>) -> Result<()> {
+        self.0.wait_submitted(None)?;
+        for (queue, position) in self.0.positions() {
+            queue.precede(stream, position)?;
+        }
+        // A failure clears the positions: look again.
+        self.0.is_done().map(drop)
     }
 
     /// Whether it is over. Asks the device; never blocks.

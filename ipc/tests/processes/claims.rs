@@ -142,22 +142,23 @@ fn fillers_never_meet_in_a_slot() {
     assert_eq!(slots.free(), 2);
 }
 
-/// catches: 547-a-forked-child-gives-slots-back
+/// catches: 547-a-forked-child-gives-slots-back, 658-a-forked-child-gives-claims-back
 fn a_forked_child_gives_no_slot_back() {
-    let (slots, filler) = made(1);
+    let (slots, filler) = made(2);
     let lease = lease(&slots, filler.claim(owner(1)).unwrap());
+    let claimed = filler.claim(owner(1)).unwrap();
     // SAFETY: the child drops what needs no lock and no thread, and ends.
     match unsafe { libc::fork() } {
         0 => {
-            drop(lease);
+            drop((lease, claimed));
             // SAFETY: it ends the process, and runs nothing else of it.
             unsafe { libc::_exit(0) }
         }
         child => assert!(waitpid(Pid::from_raw(child), WaitOptions::empty()).unwrap().is_some()),
     }
     assert!(slots.free() == 0 && filler.claim(owner(1)).is_none());
-    drop(lease);
-    assert_eq!(slots.free(), 1);
+    drop((lease, claimed));
+    assert_eq!(slots.free(), 2);
 }
 
 /// One slot, and a device that copies as late as it may.

@@ -34,7 +34,7 @@ class Handle:
         self._h = handle
 
     def ready(self) -> bool:
-        """Say whether the copy is done, or has failed. Does not block."""
+        """Say whether the copy is done; or has failed or was cancelled, and nothing of it is in flight any more. Does not block."""
         return self._h.ready()
 
     def get(self, timeout: float | None = None) -> Any:
@@ -53,20 +53,21 @@ class Handle:
         """Return the structure without waiting for the device: work submitted to ``stream`` from now on finds its tensors filled.
 
         ``stream`` is a ``torch.cuda.Stream``, or the driver's handle of a stream of the target as an ``int``. The inputs must stay as
-        they are until that stream has come by.
+        they are until that stream has come by. A stream that is given as a number must not be destroyed before the results are gone, and
+        whatever was made of them: their memory is used again behind it. May be called again, for other streams; ``get``, ``ready`` and ``await`` wait for the
+        copy afterwards as before.
 
         Raises:
             transship.Error: the copy has failed.
             ValueError: the target is the host.
         """
         if isinstance(stream, int):
-            self._h.wait_on(stream)
-        else:
-            self._h.wait_on(stream.cuda_stream, stream)
-        return self._h.get()
+            return self._h.wait_on(stream)
+        return self._h.wait_on(stream.cuda_stream, stream)
 
     def cancel(self) -> bool:
-        """Give up what is not submitted yet; ``get`` raises from then on. ``False`` if the copy is over, or a thread waits for it."""
+        """Give up what is not submitted yet. ``get`` raises from then on, once nothing is in flight any more: then what the copy reads and
+        fills may be written again. ``False`` if the copy is over or was handed to a stream, or a thread waits for it."""
         return self._h.cancel()
 
     def progress(self) -> tuple[int, int] | None:

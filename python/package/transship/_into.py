@@ -27,8 +27,8 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
     ``get()`` returns a structure like ``tree`` with the tensors of ``into`` in it, the same objects. Until the copy is done nobody reads
     or writes these, and nobody writes ``tree``. With PyTorch the copy runs on its current streams: behind what was submitted there to
     what it reads and writes, and before what is submitted there once ``get()`` has returned. Without PyTorch, what others do with the
-    tensors on a device has to be done. If the copy fails or is cancelled, the contents of ``into`` are anything. For what autograd has
-    saved, the tensors count as changed in place.
+    tensors on a device has to be done. If the copy fails or is cancelled, the contents of ``into`` are anything, and are
+    written no more once this, or ``get()``, has raised. For what autograd has saved, the tensors count as changed in place.
 
     Raises:
         ValueError: the structures differ, or a shape, or a type: the text names the path, such as ``['layers'][3].weight``. A tensor of

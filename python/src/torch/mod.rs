@@ -1,6 +1,7 @@
 //! PyTorch, by the fastest way that the installed one has. Nothing of it is linked; it is imported when it is first needed.
 
 mod direct;
+mod order;
 mod read;
 mod results;
 mod symbols;
@@ -168,6 +169,7 @@ impl Torch {
         guard.call_method0("__enter__")?;
         let filled = into.call_method1("copy_", (tensor,));
         guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        order::note_copy();
         filled.map(drop)
     }
 
@@ -255,6 +257,9 @@ impl Torch {
         guard.call_method0("__enter__")?;
         let copy = tensor.call_method("to", (device,), Some(&named));
         guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        if copy.as_ref().is_ok_and(|copy| !copy.is(tensor)) {
+            order::note_copy();
+        }
         copy
     }
 }
