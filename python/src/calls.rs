@@ -5,6 +5,7 @@ use std::time::Instant;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use smallvec::SmallVec;
 use transship::Cast;
 
 use crate::casts::Casts;
@@ -51,13 +52,16 @@ pub fn start_copies(
     let begin = Instant::now();
     let (mut skeletons, mut targets) = (Vec::new(), Vec::new());
     let mut chosen: Vec<Option<(Cast, usize)>> = Vec::new();
+    let (mut first_read, is_read_again) = (Vec::new(), devices.len() > 1);
     for device in devices {
         let target = place::of_name(py, &device)?;
         let mut ours = Ours::new(py, torch, target, always, present.clone())?.with_originals();
         let skeleton = Skeleton::of(tree, &mut ours)?;
         if skeletons.is_empty() {
+            first_read = if is_read_again { as_read(&ours.slots) } else { Vec::new() };
             chosen = choose(&skeleton, &ours, &casts)?;
-        } else if ours.slots.len() != chosen.len() {
+        } else if as_read(&ours.slots) != first_read {
+            // Casts were chosen for what was read first, and each target gets what all get.
             return Err(PyRuntimeError::new_err("the structure has changed while it was read"));
         }
         check_types(py, &skeleton, &ours.slots, &chosen, &refused)?;
@@ -150,6 +154,15 @@ fn choose(skeleton: &Skeleton, ours: &Ours<'_>, casts: &Casts<'_>) -> PyResult<V
     };
     let leaves = ours.slots.iter().zip(originals).enumerate();
     leaves.map(|leaf| choose(leaf).map_err(|error| at(py, skeleton, leaf.0, error))).collect()
+}
+
+/// The type and shape of each leaf; `None` for what PyTorch copies itself.
+fn as_read(slots: &[Slot]) -> Vec<Option<(usize, SmallVec<[i64; 4]>)>> {
+    let read = |slot: &Slot| match slot {
+        Slot::Leaf(At::Source(_), leaf) => Some((leaf.element, SmallVec::from_slice(leaf.shape()))),
+        _ => None,
+    };
+    slots.iter().map(read).collect()
 }
 
 /// The type of a leaf's elements; that of what PyTorch copies itself is known by its name.

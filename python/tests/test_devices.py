@@ -329,3 +329,24 @@ def test_to_all_again_and_again_from_threads():
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+class Changing:
+    """A container that holds another array each time that it is looked at."""
+
+    def __init__(self, *arrays):
+        self.arrays = list(arrays)
+
+    def look(self):
+        return [self.arrays.pop(0)], None
+
+
+transship.register_container(Changing, Changing.look, lambda context, items: items)
+
+
+# Deliberate bug: `start_copies` in `calls.rs` compares the number of leaves alone.
+def test_a_structure_that_changes_between_two_looks_is_not_read_beyond_its_end():
+    """Without an error the second array is read as if it had the elements of the first one: the targets share nothing."""
+    tree = [np.zeros(4, np.int64), Changing(np.ones(1 << 20), np.ones(1 << 20, np.uint8))]
+    with pytest.raises(RuntimeError, match="changed while it was read"):
+        transship.start_copy_to_all(tree, [DEVICES[0], "cpu"], like="dlpack", cast={"float64": "float32"})
