@@ -1,6 +1,6 @@
 //! Structures of Python, taken apart into leaves and put together again.
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
@@ -23,6 +23,8 @@ pub struct Skeleton {
     /// For each of these, what it called what it held: a list of keys, a tuple of names, or `None`.
     names: Vec<Py<PyAny>>,
     leaves: usize,
+    /// How many containers are open. Whatever walks the steps goes no deeper than they were made.
+    depth: usize,
     /// Where the first error was, from the inside out.
     failed_at: Vec<String>,
 }
@@ -40,6 +42,8 @@ enum Step {
     Other(usize),
 }
 
+/// More containers in each other are an error: newer Pythons let code of C go deeper than most stacks are.
+const MAX_DEPTH: usize = 1000;
 /// Paths of more steps are not shown.
 const DEEPEST_SHOWN: usize = 40;
 
@@ -127,8 +131,14 @@ impl Skeleton {
                 self.steps.push(Step::Same);
             }
             Found::Container(opened) => {
+                if self.depth == MAX_DEPTH {
+                    return Err(too_deep());
+                }
                 let _depth = Depth::enter(object.py())?;
+                self.depth += 1;
+                // After an error nothing is added any more.
                 self.add_container(object, opened, rules)?;
+                self.depth -= 1;
             }
         }
         Ok(())
@@ -272,6 +282,13 @@ impl Builder<'_> {
         }
         Ok(tuple.unbind())
     }
+}
+
+#[cold]
+fn too_deep() -> PyErr {
+    let text =
+        format!("a structure of tensors with more than {MAX_DEPTH} containers in each other, or in itself");
+    PyRecursionError::new_err(text)
 }
 
 fn unbalanced() -> PyErr {

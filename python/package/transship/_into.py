@@ -15,7 +15,7 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
     target, and addresses stay what they are.
 
     Args:
-        tree: the structure to copy, of any depth, as for ``start_copy``.
+        tree: the structure to copy, as for ``start_copy``.
         into: a structure with a tensor of the same shape and type at each place where ``tree`` has one: tensors of PyTorch, arrays of
             numpy and whatever else has ``__dlpack__`` and may be written. List items belong together by index, those of mappings by
             key, attributes by name. All lie on one device, which is the target. They may have gaps between their elements, such as

@@ -1,0 +1,75 @@
+"""Structures that are odd, or change while they are looked at: an error, or the right copy, and never memory that is not theirs."""
+
+import subprocess
+import sys
+
+
+NESTED = """
+import sys, threading
+import numpy as np
+import transship
+
+class Derived(list):
+    pass
+
+KINDS = [lambda held: [held], lambda held: (held,), lambda held: {"key": held}, lambda held: Derived([held])]
+failed = []
+
+def nested(depth, kind):
+    tree = np.ones(3)
+    for _ in range(depth):
+        tree = kind(tree)
+    return tree
+
+def innermost(tree, depth):
+    for _ in range(depth):
+        (tree,) = tree.values() if isinstance(tree, dict) else tree
+    return tree
+
+def check():
+    endless = []
+    endless.append(endless)
+    for kind in KINDS:
+        tree, into = nested(1000, kind), nested(1000, kind)
+        innermost(into, 1000).fill(0)
+        results = [
+            transship.start_copy(tree, "cpu", like="numpy", copy=True).get(),
+            transship.start_copy(tree, "cpu", like="numpy", cast=lambda path, leaf: np.float32 if len(path) == 1000 else None).get(),
+            transship.start_copy_into(tree, into).get(),
+        ]
+        assert [innermost(result, 1000).sum() for result in results] == [3, 3, 3]
+        for deeper in (nested(1001, kind), nested(200_000, kind), endless):
+            for call in (
+                lambda: transship.start_copy(deeper, "cpu", copy=True),
+                lambda: transship.start_copy_to_all(deeper, ["cpu"], copy=True),
+                lambda: transship.start_copy_into(deeper, []),
+                lambda: transship.start_copy_into([], deeper),
+            ):
+                try:
+                    call()
+                except RecursionError as error:
+                    assert "1000 containers" in str(error), error
+                else:
+                    raise AssertionError("no error")
+
+def work():
+    try:
+        check()
+    except BaseException as error:
+        failed.append(error)
+
+# What Python itself allows is far more than the stack has, as it is by default from 3.12 on.
+sys.setrecursionlimit(1_000_000)
+threading.stack_size(2 << 20)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+if failed:
+    raise failed[0]
+"""
+
+
+# Deliberate bug: `add` in `tree.rs` does not look at `MAX_DEPTH`.
+def test_what_is_nested_too_deeply_is_an_error_and_not_the_end_of_the_stack():
+    done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
