@@ -56,11 +56,11 @@ impl<'py> Destinations<'py> {
         Ok(Destination { keeper: kept.clone_ref(object.py()), object: kept, leaf, allocation })
     }
 
-    fn of_dlpack(object: &Bound<'py, PyAny>) -> PyResult<Destination> {
+    fn of_dlpack(&self, object: &Bound<'py, PyAny>) -> PyResult<Destination> {
         if is_of_jax(object)? {
             return Err(PyTypeError::new_err("an array of jax never changes, and is not copied into"));
         }
-        let (capsule, leaf) = dlpack::read_to_write(object)?;
+        let (capsule, leaf) = dlpack::read_to_write(object, self.torch)?;
         Ok(Destination { object: object.clone().unbind(), keeper: capsule.unbind(), leaf, allocation: None })
     }
 }
@@ -75,7 +75,7 @@ impl<'py> Rules<'py> for Destinations<'py> {
                 let kept = object.clone().unbind();
                 Destination { keeper: kept.clone_ref(object.py()), object: kept, leaf, allocation: None }
             }
-            (Kind::Dlpack, _) => Self::of_dlpack(object)?,
+            (Kind::Dlpack, _) => self.of_dlpack(object)?,
             (Kind::Masked, _) => {
                 return Err(PyTypeError::new_err("a masked array: copy into its `data` and its `mask`"));
             }

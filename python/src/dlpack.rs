@@ -12,7 +12,9 @@ use smallvec::SmallVec;
 use transship::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, VERSION};
 
 use crate::leaf::Leaf;
+use crate::order;
 use crate::place::Place;
+use crate::torch::Torch;
 
 const VERSIONED: &CStr = c"dltensor_versioned";
 const UNVERSIONED: &CStr = c"dltensor";
@@ -20,15 +22,16 @@ const UNVERSIONED: &CStr = c"dltensor";
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
-/// Describes an object that has `__dlpack__`. What comes with it keeps its memory. What lies on a device is in order of that device's default stream.
-pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
-    let read = read_capsule(ask(object)?)?;
+/// Describes an object that has `__dlpack__`. What comes with it keeps its memory. What lies on a device is in the order that copies from there
+/// come behind.
+pub fn read<'py>(object: &Bound<'py, PyAny>, torch: Option<&Torch>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
+    let read = read_capsule(ask(object, torch)?)?;
     let is_as_it_is = |(_, leaf): &(_, Leaf)| leaf.is_aligned();
     // Arrays of numpy may go backwards, and lie at any address.
     if !read.as_ref().is_some_and(is_as_it_is)
         && let Ok(numpy) = object.py().import("sys")?.getattr("modules")?.get_item("numpy")
         && object.is_instance(&numpy.getattr("ndarray")?)?
-        && let Some(copied) = read_capsule(ask(&numpy.call_method1("array", (object,))?)?)?
+        && let Some(copied) = read_capsule(ask(&numpy.call_method1("array", (object,))?, torch)?)?
     {
         return Ok(copied);
     }
@@ -40,8 +43,11 @@ pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Lea
 }
 
 /// As [`read`], for a tensor that is to be written.
-pub fn read_to_write<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
-    let capsule = ask(object)?;
+pub fn read_to_write<'py>(
+    object: &Bound<'py, PyAny>,
+    torch: Option<&Torch>,
+) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
+    let capsule = ask(object, torch)?;
     if let Ok(managed) = capsule.cast::<PyCapsule>()?.pointer_checked(Some(VERSIONED)) {
         // SAFETY: this is what capsules of this name hold.
         let flags = unsafe { managed.cast::<DLManagedTensorVersioned>().as_ref() }.flags;
@@ -95,7 +101,7 @@ fn ask_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAn
     Ok(object.call_method(pyo3::intern!(py, "__dlpack__"), (), Some(arrays.named.bind(py))).ok())
 }
 
-fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn ask<'py>(object: &Bound<'py, PyAny>, torch: Option<&Torch>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if let Some(capsule) = ask_array(object)? {
         return Ok(capsule);
@@ -103,10 +109,9 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let named = PyDict::new(py);
     named.set_item("max_version", (VERSION.major, VERSION.minor))?;
     let (kind, number): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
-    match Place::of(transship::dlpack::DLDevice { device_type: kind, device_id: number }) {
-        Some(Place::Cuda(_)) => named.set_item("stream", 1)?,
-        Some(Place::Hip(_)) => named.set_item("stream", 0)?,
-        _ => {}
+    let place = Place::of(transship::dlpack::DLDevice { device_type: kind, device_id: number });
+    if let Some(place @ (Place::Cuda(_) | Place::Hip(_))) = place {
+        named.set_item("stream", named_in_dlpack(place, order::handle_of(py, torch, place)))?;
     }
     match object.call_method("__dlpack__", (), Some(&named)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
@@ -121,6 +126,11 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         }
         answer => answer,
     }
+}
+
+/// What DLPack calls a stream: the default one of CUDA is 1 there.
+fn named_in_dlpack(place: Place, handle: usize) -> usize {
+    if matches!(place, Place::Cuda(_)) { handle.max(1) } else { handle }
 }
 
 fn described(capsule: &Bound<'_, PyCapsule>) -> PyResult<DLTensor> {

@@ -9,7 +9,7 @@
 //! | `misaligned` | leaves that are copied before anything else looks at them |
 //! | `plan` | which leaves share a chunk |
 //! | `pieces` | which leaves are copied as one |
-//! | `start`, `transfer` | from leaves to copies of the library |
+//! | `start`, `transfer`, `order` | from leaves to copies of the library |
 //! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
 //! | `into`, `destinations` | copies into memory of the program |
 //! | `gather`, `on_source` | the leaves of a chunk become one tensor, on the host or on the device that they are on |
@@ -33,6 +33,7 @@ mod kinds;
 mod leaf;
 mod misaligned;
 mod on_source;
+mod order;
 mod ours;
 mod paused;
 mod pieces;

@@ -230,7 +230,7 @@ impl<'py> Ours<'py> {
                 Ok(leaf.map(|leaf| Slot::Leaf(At::Source(object.clone().unbind()), leaf.clone())))
             }
             (Kind::Dlpack | Kind::Masked, _, _) => {
-                let (capsule, leaf) = dlpack::read(object)?;
+                let (capsule, leaf) = dlpack::read(object, self.torch)?;
                 match (self.torch, &self.device) {
                     (Some(torch), Some(device)) if forebear::is_gathered_between(&leaf, self.target) => {
                         let tensor = object.py().import("torch")?.call_method1("from_dlpack", (object,))?;

@@ -331,6 +331,55 @@ def test_to_all_again_and_again_from_threads():
     assert failures == []
 
 
+@pytest.fixture
+def stalled():
+    """The default stream of a device of the stand-in for libcuda stands still, from when this is called until what it returns is."""
+    if not DEVICES[0].startswith("cuda"):
+        pytest.skip("streams are stalled by functions of libcuda")
+    driver = ctypes.CDLL("libcuda.so.1")
+    if not hasattr(driver, "driver_sim_control"):
+        pytest.skip("a driver that is none of ours may wait for what is stalled")
+    go, waits, kept = threading.Event(), ctypes.CFUNCTYPE(None, ctypes.c_void_p), []
+
+    def stall(device):
+        number, context = int(device.split(":")[1]), ctypes.c_uint64()
+        function = waits(lambda _: go.wait(60) and None)
+        kept.append(function)
+        assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number) == 0
+        assert driver.cuCtxPushCurrent_v2(context) == 0
+        assert driver.cuLaunchHostFunc(ctypes.c_uint64(0), function, None) == 0
+        assert driver.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+        assert driver.cuDevicePrimaryCtxRelease_v2(number) == 0
+        return go.set
+
+    yield stall
+    go.set()
+    # What was stalled is over before the function goes.
+    for device in FOUND:
+        transship.start_copy(transship.start_copy([np.ones(1)], device, like="dlpack", copy=True).get(), "cpu", like="numpy").get()
+
+
+def still_waits(handle):
+    try:
+        handle.get(timeout=0.5)
+        return False
+    except TimeoutError:
+        return True
+
+
+# Deliberate bug: `start` in `into.rs` waits for no default stream.
+def test_into_memory_that_another_library_still_writes(stalled):
+    """Without PyTorch others hand their tensors out in order of the default stream."""
+    held = transship.start_copy([np.zeros(1000)], DEVICES[0], like="dlpack").get()
+    transship.start_copy_into([np.ones(1000)], held).get()
+    go = stalled(DEVICES[0])
+    handle = transship.start_copy_into([np.full(1000, 2.0)], held)
+    assert still_waits(handle)
+    go()
+    handle.get()
+    assert_arrays(down(held), [np.full(1000, 2.0)])
+
+
 class Changing:
     """A container that holds another array each time that it is looked at."""
 

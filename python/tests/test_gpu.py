@@ -410,6 +410,51 @@ def test_tensors_of_other_libraries_on_the_device():
     assert down[0].tolist() == [0, 1, 2, 3, 4] and float(down[1].sum()) == 300_000
 
 
+class Produced:
+    """A tensor that another library fills on a stream of its own, and hands out in the order of the stream that it is asked for."""
+
+    def __init__(self, value):
+        self.stream, self.asked = torch.cuda.Stream(), []
+        self.tensor = torch.zeros(1 << 20, device=GPU)
+        torch.cuda.synchronize()
+        spin(self.stream)
+        with torch.cuda.stream(self.stream):
+            self.tensor.fill_(value)
+
+    def __dlpack__(self, *, stream=None, **options):
+        self.asked.append(stream)
+        with torch.cuda.stream(self.stream):
+            return self.tensor.__dlpack__(stream=stream, **options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+# Deliberate bug: `ask` in `dlpack.rs` names the default stream.
+@pytest.mark.parametrize("memory", ["torch", "transship"])
+def test_a_tensor_of_another_library_is_read_behind_what_fills_it(memory):
+    current = torch.cuda.Stream()
+    for target in ("cpu", GPU):
+        produced = Produced(5)
+        with torch.cuda.stream(current):
+            copied = transship.start_copy([produced], target, memory=memory, copy=True).get()
+        assert set(produced.asked) == {current.cuda_stream}
+        assert bool((copied[0] == 5).all())
+    produced = Produced(6)
+    assert bool((transship.start_copy([produced], "cpu", memory=memory).get()[0] == 6).all())
+    assert set(produced.asked) == {1}
+
+
+# Deliberate bug: `ask` in `dlpack.rs` names the default stream.
+def test_a_tensor_of_another_library_is_filled_behind_what_writes_it():
+    current, produced = torch.cuda.Stream(), Produced(9)
+    with torch.cuda.stream(current):
+        transship.start_copy_into([torch.full((1 << 20,), 3.0)], [produced]).get()
+    torch.cuda.synchronize()
+    assert set(produced.asked) == {current.cuda_stream}
+    assert bool((produced.tensor == 3).all())
+
+
 @two_gpus
 def test_between_gpus():
     data = [torch.arange(n, dtype=torch.float32, device=GPU) for n in (1, 5, 1000, 300_000)] + [torch.ones(3)]
