@@ -71,7 +71,9 @@ impl<'py> Rules<'py> for Destinations<'py> {
         let found = match (&kind, self.torch) {
             (Kind::Torch, Some(torch)) => self.of_torch(torch, object)?,
             (Kind::Own, _) => {
-                let leaf = object.cast::<Tensor>()?.get().leaf().clone();
+                let tensor = object.cast::<Tensor>()?.get();
+                tensor.put_in_order(object.py(), self.torch)?;
+                let leaf = tensor.leaf().clone();
                 let kept = object.clone().unbind();
                 Destination { keeper: kept.clone_ref(object.py()), object: kept, leaf, allocation: None }
             }

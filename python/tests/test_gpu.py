@@ -455,6 +455,36 @@ def test_a_tensor_of_another_library_is_filled_behind_what_writes_it():
     assert bool((produced.tensor == 3).all())
 
 
+def being_filled(value):
+    """A tensor of transship that is not filled yet: a stream waits for that, and the host does not."""
+    filling, compute = torch.cuda.Stream(), torch.cuda.Stream()
+    spin(filling)
+    with torch.cuda.stream(filling):
+        handle = transship.start_copy([torch.full((1 << 18,), value)], GPU, memory="transship", like="dlpack")
+    return handle.wait_on(compute)
+
+
+# Deliberate bug: `put_in_order` in `tensor.rs` waits for nothing.
+def test_a_tensor_of_transship_is_read_behind_the_copy_that_fills_it():
+    transship.start_copy(being_filled(1.0), "cpu", like="torch").get()
+    for stream in (torch.cuda.Stream(), torch.cuda.default_stream()):
+        for target in ("cpu", GPU):
+            with torch.cuda.stream(stream):
+                copied = transship.start_copy(being_filled(3.0), target, like="torch", copy=True).get()
+            assert bool((copied[0] == 3).all())
+
+
+# Deliberate bug: `put_in_order` in `tensor.rs` waits for nothing.
+def test_a_tensor_of_transship_is_filled_again_behind_the_copy_that_fills_it():
+    other = torch.cuda.Stream()
+    for _ in range(2):
+        held = being_filled(3.0)
+        with torch.cuda.stream(other):
+            transship.start_copy_into([torch.full((1 << 18,), 5.0)], held).get()
+        torch.cuda.synchronize()
+        assert bool((transship.start_copy(held, "cpu", like="torch").get()[0] == 5).all())
+
+
 @two_gpus
 def test_between_gpus():
     data = [torch.arange(n, dtype=torch.float32, device=GPU) for n in (1, 5, 1000, 300_000)] + [torch.ones(3)]
