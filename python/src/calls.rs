@@ -29,7 +29,7 @@ use crate::typed::Typed;
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
 #[pyo3(signature = (tree, devices, *, cast, refused, own_memory, convert, present, packing, alignment, max_chunk_bytes, pinned,
-    background, always))]
+    background, always, behind=None))]
 pub fn start_copies(
     tree: &Bound<'_, PyAny>,
     devices: Vec<String>,
@@ -44,6 +44,7 @@ pub fn start_copies(
     pinned: bool,
     background: bool,
     always: bool,
+    behind: Option<usize>,
 ) -> PyResult<Vec<Handle>> {
     let py = tree.py();
     released::drain(py);
@@ -67,7 +68,7 @@ pub fn start_copies(
         check_types(py, &skeleton, &ours.slots, &chosen, &refused)?;
         let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
         let how = How { pinned_staging: pinned, background };
-        let request = Request { target, packing, how, own_memory };
+        let request = Request { target, packing, how, own_memory, behind };
         targets.push(Target { request, slots: settled(ours, &chosen, always)?, started: Started::default() });
         skeletons.push(skeleton);
     }

@@ -131,7 +131,7 @@ mod _transship {
             max_chunk: at_least_one(max_packed_chunk_bytes),
         };
         let how = How { pinned_staging: use_pinned_staging, background: use_background_thread };
-        let request = |target| Request { target, packing, how, own_memory: false };
+        let request = |target| Request { target, packing, how, own_memory: false, behind: None };
         let started = match target {
             Some(target) => start(py, Some(torch), request(target), &mut slots)?,
             None => Started::default(),
@@ -140,11 +140,12 @@ mod _transship {
     }
 
     /// `transship.start_copy`. `convert` makes results out of tensors in memory of the library; without it that is PyTorch's. `present` makes
-    /// them out of what is on the target already; without it that goes through.
+    /// them out of what is on the target already; without it that goes through. `behind` is the handle of a stream of the target that leaves
+    /// there come behind.
     #[pyfunction]
     #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
     #[pyo3(signature = (tree, device, *, refused, own_memory, convert, present, packing, alignment, max_chunk_bytes, pinned,
-        background, always))]
+        background, always, behind=None))]
     fn start_copy(
         tree: &Bound<'_, PyAny>,
         device: &str,
@@ -158,6 +159,7 @@ mod _transship {
         pinned: bool,
         background: bool,
         always: bool,
+        behind: Option<usize>,
     ) -> PyResult<Handle> {
         let py = tree.py();
         released::drain(py);
@@ -170,7 +172,7 @@ mod _transship {
         let mut slots = rules.slots;
         let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
         let request =
-            Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory };
+            Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory, behind };
         let started = start(py, torch, request, &mut slots)?;
         Ok(Handle::new((skeleton, slots), started, read, Some(target), convert))
     }

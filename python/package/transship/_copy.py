@@ -107,6 +107,7 @@ def start_copy(
     pinned: bool = True,
     background: bool = True,
     copy: bool = False,
+    _behind: int | None = None,
 ) -> Handle:
     """Start to copy all tensors of a structure to a device, and return at once.
 
@@ -160,6 +161,8 @@ def start_copy(
         "pinned": pinned,
         "background": background,
         "always": copy,
+        # Of ``prefetch``: the handle of the stream that tensors on the device were made on.
+        "behind": _behind,
     }
     if cast is not None:
         return Handle(_transship.start_copies(tree, [full_name(name)], cast=lowered(cast), **options)[0])
