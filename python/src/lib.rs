@@ -16,6 +16,7 @@
 //! | `progress`, `handle`, `paused` | copies that run, and their results |
 //! | `slots`, `slot_batch`, `description` | memory that worker processes of loaders fill: who has it, and batches in it |
 //! | `released` | objects that were let go of without the GIL |
+//! | `forked` | locks in children of `fork` |
 
 mod calls;
 mod casts;
@@ -26,6 +27,7 @@ mod dlpack;
 mod dtype;
 mod errors;
 mod forebear;
+mod forked;
 mod gather;
 mod handle;
 mod into;
@@ -98,6 +100,12 @@ mod _transship {
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::forked::watch();
+        Ok(())
+    }
 
     /// `multi_tensor_copier.start_copy`: its keywords, defaults and limits.
     #[pyfunction]
