@@ -1,7 +1,6 @@
 //! Memory of the program that a copy fills: which tensors can be filled, and where they lie.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::dlpack;
@@ -49,7 +48,7 @@ impl<'py> Destinations<'py> {
                 "a tensor without plain memory (sparse, quantised, conjugated, of a class of its own) is not copied into",
             ));
         };
-        let offset: u64 = object.call_method0(intern!(object.py(), "storage_offset"))?.extract()?;
+        let offset = torch.storage_offset(object)?;
         let offset = offset.checked_mul(leaf.type_of_elements().bytes() as u64);
         let allocation = offset.and_then(|offset| leaf.address.checked_sub(offset));
         let kept = object.clone().unbind();

@@ -1,7 +1,13 @@
 """Structures that are odd, or change while they are looked at: an error, or the right copy, and never memory that is not theirs."""
 
+import os
 import subprocess
 import sys
+
+import torch
+
+import transship
+from trees import assert_same, copy_all
 
 
 NESTED = """
@@ -73,3 +79,51 @@ if failed:
 def test_what_is_nested_too_deeply_is_an_error_and_not_the_end_of_the_stack():
     done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+class Lying(torch.Tensor):
+    """It has more elements than there are, of another type, and elsewhere."""
+
+    shape = property(lambda self: torch.Size([1 << 30]))
+    dtype = property(lambda self: torch.float64)
+    device = property(lambda self: torch.device("meta"))
+    layout = property(lambda self: torch.sparse_coo)
+    is_nested = property(lambda self: True)
+
+    def stride(self):
+        return (1,)
+
+    def data_ptr(self):
+        return 64
+
+    def storage_offset(self):
+        return 1 << 40
+
+
+class Intercepting(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        if getattr(function, "__name__", "") in ("data_ptr", "stride", "__get__"):
+            raise AssertionError("the class was asked")
+        return super().__torch_function__(function, types, arguments, named or {})
+
+
+# Deliberate bug: `by_attributes` in `torch/read.rs` asks the tensor.
+def test_what_a_class_says_of_its_tensors_is_not_believed():
+    plain = torch.arange(6.0).reshape(2, 3)
+    lying, intercepting = plain.as_subclass(Lying), plain.as_subclass(Intercepting)
+    for tree in ([lying], [intercepting], [lying, intercepting, plain]):
+        for result in copy_all(tree).get():
+            assert_same(result, plain)
+        for result in transship.start_copy(tree, "cpu", copy=True, cast=None).get():
+            assert_same(result, plain)
+    held = torch.zeros(2, 3)
+    transship.start_copy_into([plain], [held.as_subclass(Lying)]).get()
+    assert_same(held, plain)
+
+
+def test_nor_is_it_by_what_every_pytorch_has():
+    slow = {**os.environ, "TRANSSHIP_TORCH": "slow"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not_believed"]
+    done = subprocess.run(command, env=slow, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:]
