@@ -1,5 +1,7 @@
 //! Structures of Python, taken apart into leaves and put together again.
 
+use std::ffi::c_int;
+
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -87,8 +89,15 @@ impl Skeleton {
         if leaves.len() != self.leaves {
             return Err(PyRuntimeError::new_err("a structure with another number of leaves"));
         }
-        let mut builder =
-            Builder { skeleton: self, leaves: leaves.iter(), step: 0, key: 0, same: 0, rebuild: 0 };
+        let mut builder = Builder {
+            skeleton: self,
+            leaves: leaves.iter(),
+            step: 0,
+            key: 0,
+            same: 0,
+            rebuild: 0,
+            made: Vec::new(),
+        };
         builder.next(py)
     }
 
@@ -227,6 +236,8 @@ struct Builder<'a> {
     key: usize,
     same: usize,
     rebuild: usize,
+    /// Items of containers that are about to be made.
+    made: Vec<Py<PyAny>>,
 }
 
 impl Builder<'_> {
@@ -260,27 +271,56 @@ impl Builder<'_> {
     }
 
     fn list<'py>(&mut self, py: Python<'py>, len: usize) -> PyResult<Bound<'py, PyList>> {
-        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a list that is too long"))?;
-        // SAFETY: a new list, whose items are set below before anybody sees it; empty ones are dropped as such.
-        let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(size)) }?;
-        for index in 0..size {
-            let item = self.next(py)?;
-            // SAFETY: the list is new and has such an item; the reference is handed over.
-            unsafe { ffi::PyList_SetItem(list.as_ptr(), index, item.into_ptr()) };
-        }
+        // SAFETY: both are of lists.
+        let list = unsafe { self.filled(py, len, ffi::PyList_New, ffi::PyList_SetItem) }?;
         Ok(list.cast_into()?)
     }
 
     fn tuple(&mut self, py: Python<'_>, len: usize) -> PyResult<Py<PyAny>> {
-        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a tuple that is too long"))?;
-        // SAFETY: as for a list.
-        let tuple = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(size)) }?;
-        for index in 0..size {
-            let item = self.next(py)?;
-            // SAFETY: as for a list.
-            unsafe { ffi::PyTuple_SetItem(tuple.as_ptr(), index, item.into_ptr()) };
+        // SAFETY: both are of tuples.
+        unsafe { self.filled(py, len, ffi::PyTuple_New, ffi::PyTuple_SetItem) }.map(Bound::unbind)
+    }
+
+    /// A container with the next items. It is made when they are there: code of the program, which runs for some of them, can find what the
+    /// garbage collector knows of.
+    ///
+    /// # Safety
+    ///
+    /// `new` makes a container of so many items that `set` sets, and hands the reference over to.
+    unsafe fn filled<'py>(
+        &mut self,
+        py: Python<'py>,
+        len: usize,
+        new: unsafe extern "C" fn(isize) -> *mut ffi::PyObject,
+        set: unsafe extern "C" fn(*mut ffi::PyObject, isize, *mut ffi::PyObject) -> c_int,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a container that is too long"))?;
+        let steps = self.skeleton.steps.get(self.step..self.step.saturating_add(len));
+        let are_there =
+            steps.is_some_and(|steps| steps.iter().all(|step| matches!(step, Step::Leaf | Step::Same)));
+        let first = self.made.len();
+        if !are_there {
+            for _ in 0..len {
+                let item = self.next(py)?;
+                self.made.push(item);
+            }
         }
-        Ok(tuple.unbind())
+        // SAFETY: the caller's promise; what is not set yet is dropped as such.
+        let container = unsafe { Bound::from_owned_ptr_or_err(py, new(size)) }?;
+        let set = |index, item: Py<PyAny>| {
+            // SAFETY: the container is new, nobody has seen it, and it has such an item.
+            match unsafe { set(container.as_ptr(), index, item.into_ptr()) } {
+                0 => Ok(()),
+                _ => Err(PyErr::fetch(py)),
+            }
+        };
+        match are_there {
+            true => (0..size).try_for_each(|index| set(index, self.next(py)?))?,
+            false => {
+                (0..size).zip(self.made.drain(first..)).try_for_each(|(index, item)| set(index, item))?
+            }
+        }
+        Ok(container)
     }
 }
 

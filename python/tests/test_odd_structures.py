@@ -1,5 +1,6 @@
 """Structures that are odd, or change while they are looked at: an error, or the right copy, and never memory that is not theirs."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -127,3 +128,46 @@ def test_nor_is_it_by_what_every_pytorch_has():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not_believed"]
     done = subprocess.run(command, env=slow, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+class Looking:
+    """When it is made anew it looks at whatever lists and tuples there are."""
+
+    seen = 0
+
+    def __init__(self, held):
+        self.held = held
+
+    @classmethod
+    def made(cls, context, items):
+        for found in gc.get_objects():
+            if type(found) in (list, tuple) and len(found) == 12_347:
+                cls.seen += 1
+                # What is not set yet cannot be looked at: that ends the process.
+                assert found[-1] is not None
+        return cls(items)
+
+
+transship.register_container(Looking, lambda looking: (looking.held, None), Looking.made)
+
+
+LOOKED_AT = """
+import torch, transship
+from test_odd_structures import Looking
+
+for kind in (list, tuple):
+    tree = kind([torch.ones(1), Looking([torch.ones(2)]), *[torch.ones(1)] * 12_345])
+    handle = transship.start_copy(tree, "cpu", copy=True)
+    del tree
+    result = handle.get()
+    assert type(result) is kind and len(result) == 12_347
+    assert type(result[1]) is Looking and result[1].held[0].tolist() == [1, 1] and result[-1].tolist() == [1]
+    del result
+    assert Looking.seen == 0, Looking.seen
+"""
+
+
+# Deliberate bug: `filled` in `tree.rs` makes the container first.
+def test_a_container_is_not_seen_before_it_is_full():
+    done = subprocess.run([sys.executable, "-c", LOOKED_AT], cwd=os.path.dirname(__file__), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
