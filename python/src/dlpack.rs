@@ -48,12 +48,10 @@ pub fn read_to_write<'py>(
     torch: Option<&Torch>,
 ) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
     let capsule = ask(object, torch)?;
-    if let Ok(managed) = capsule.cast::<PyCapsule>()?.pointer_checked(Some(VERSIONED)) {
-        // SAFETY: this is what capsules of this name hold.
-        let flags = unsafe { managed.cast::<DLManagedTensorVersioned>().as_ref() }.flags;
-        if flags & (READ_ONLY | IS_COPIED) != 0 {
-            return Err(PyValueError::new_err("a tensor that must not be written is not copied into"));
-        }
+    if let Some(managed) = versioned(capsule.cast()?)?
+        && managed.flags & (READ_ONLY | IS_COPIED) != 0
+    {
+        return Err(PyValueError::new_err("a tensor that must not be written is not copied into"));
     }
     let text = "a tensor of an element type that is not known here, on a device that is not, or with negative strides";
     read_capsule(capsule)?.ok_or_else(|| PyTypeError::new_err(text))
@@ -133,15 +131,22 @@ fn named_in_dlpack(place: Place, handle: usize) -> usize {
     if matches!(place, Place::Cuda(_)) { handle.max(1) } else { handle }
 }
 
+/// What such a capsule holds; `None` for another one.
+fn versioned<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<Option<&'a DLManagedTensorVersioned>> {
+    let Ok(managed) = capsule.pointer_checked(Some(VERSIONED)) else { return Ok(None) };
+    let managed = managed.cast::<DLManagedTensorVersioned>();
+    // SAFETY: whatever the version, it comes first. No reference yet to what may be laid out otherwise.
+    let DLPackVersion { major, minor } = unsafe { (&raw const (*managed.as_ptr()).version).read() };
+    match major {
+        // SAFETY: this is what capsules of this name hold, for as long as they live.
+        1 => Ok(Some(unsafe { managed.as_ref() })),
+        _ => Err(PyBufferError::new_err(format!("DLPack {major}.{minor} is none that is known here"))),
+    }
+}
+
 fn described(capsule: &Bound<'_, PyCapsule>) -> PyResult<DLTensor> {
-    if let Ok(managed) = capsule.pointer_checked(Some(VERSIONED)) {
-        // SAFETY: this is what capsules of this name hold.
-        let managed = unsafe { managed.cast::<DLManagedTensorVersioned>().as_ref() };
-        let DLPackVersion { major, minor } = managed.version;
-        return match major {
-            1 => Ok(managed.dl_tensor),
-            _ => Err(PyBufferError::new_err(format!("DLPack {major}.{minor} is none that is known here"))),
-        };
+    if let Some(managed) = versioned(capsule)? {
+        return Ok(managed.dl_tensor);
     }
     let managed = capsule.pointer_checked(Some(UNVERSIONED))?;
     // SAFETY: as above.
@@ -173,7 +178,7 @@ pub fn export<'py>(
         strides: std::ptr::null_mut(),
         byte_offset: 0,
     };
-    let mut exported = Box::new(Exported {
+    let all = Box::into_raw(Box::new(Exported {
         versioned: DLManagedTensorVersioned {
             version: VERSION,
             manager_ctx: std::ptr::null_mut(),
@@ -188,16 +193,16 @@ pub fn export<'py>(
         },
         numbers: leaf.numbers.clone(),
         _keeper: keeper,
-    });
-    let shape = exported.numbers.as_mut_ptr();
-    // SAFETY: there are twice as many numbers.
-    let strides = unsafe { shape.add(leaf.rank()) };
-    for described in [&mut exported.versioned.dl_tensor, &mut exported.unversioned.dl_tensor] {
-        (described.shape, described.strides) = (shape, strides);
-    }
-    let all = Box::into_raw(exported);
-    // SAFETY: it is alive, and nobody else has it.
+    }));
+    // SAFETY: it is alive, and nobody else has it; there are twice as many numbers as the rank. They stay where they are: a box that moves
+    // would take its pointers along.
     unsafe {
+        let numbers = &mut (*all).numbers;
+        let shape = numbers.as_mut_ptr();
+        let strides = shape.add(leaf.rank());
+        for described in [&raw mut (*all).versioned.dl_tensor, &raw mut (*all).unversioned.dl_tensor] {
+            ((*described).shape, (*described).strides) = (shape, strides);
+        }
         (*all).versioned.manager_ctx = all.cast();
         (*all).unversioned.manager_ctx = all.cast();
     }
@@ -209,9 +214,13 @@ pub fn export<'py>(
         }
     };
     // SAFETY: the pointer is not null, the name lives for ever, and the destructor knows such capsules.
-    unsafe {
+    let capsule = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(pointer, name.as_ptr(), Some(drop_capsule)))
-    }
+    };
+    capsule.inspect_err(|_| {
+        // SAFETY: there is no capsule that would drop it.
+        drop(unsafe { Box::from_raw(all) });
+    })
 }
 
 /// Drops what nobody has consumed; who has, has given the capsule another name, and calls the deleter.

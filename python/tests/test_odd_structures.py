@@ -1,10 +1,13 @@
 """Structures that are odd, or change while they are looked at: an error, or the right copy, and never memory that is not theirs."""
 
+import ctypes
 import gc
 import os
 import subprocess
 import sys
 
+import numpy as np
+import pytest
 import torch
 
 import transship
@@ -171,3 +174,54 @@ for kind in (list, tuple):
 def test_a_container_is_not_seen_before_it_is_full():
     done = subprocess.run([sys.executable, "-c", LOOKED_AT], cwd=os.path.dirname(__file__), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+class Described(ctypes.Structure):
+    """DLPack's DLTensor."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class Foreign:
+    """An array of numpy's, of a library that says something else of it."""
+
+    def __init__(self, name, change, **named):
+        self.array, self.name, self.change, self.named = np.ones(5), name, change, named
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **_):
+        capsule = self.array.__dlpack__(**self.named)
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        self.change(get(capsule, self.name))
+        return capsule
+
+
+def test_an_address_beyond_all_memory_is_an_error():
+    def shift(address):
+        Described.from_address(address).byte_offset = 2**64 - 8
+
+    with pytest.raises(TypeError):
+        transship.start_copy([Foreign(b"dltensor", shift)], "cpu", copy=True)
+
+
+@pytest.mark.skipif(int(np.__version__.split(".")[0]) < 2, reason="this numpy has no versions of DLPack")
+def test_another_version_of_dlpack_is_an_error():
+    def become_another(address):
+        ctypes.c_uint32.from_address(address).value = 2
+
+    foreign = Foreign(b"dltensor_versioned", become_another, max_version=(1, 0))
+    with pytest.raises(BufferError, match="DLPack 2"):
+        transship.start_copy([foreign], "cpu", copy=True)
+    with pytest.raises(BufferError, match="DLPack 2"):
+        transship.start_copy_into([np.zeros(5)], [foreign])
