@@ -106,7 +106,7 @@ transship.register_container(Changing, Changing.look, lambda context, items: ite
 # Deliberate bug: `start_copies` in `calls.rs` compares the number of leaves alone.
 @pytest.mark.parametrize(
     "other",
-    [torch.ones(1 << 20, dtype=torch.uint8), torch.ones(1 << 20), torch.ones(1 << 19, dtype=torch.float64), torch.ones(1 << 20, 1, dtype=torch.float64), torch.ones(1 << 20, dtype=torch.float64).to_sparse()],
+    [torch.ones(1 << 20, dtype=torch.uint8), torch.ones(1 << 20), torch.ones(1 << 19, dtype=torch.float64), torch.ones(1 << 20, 1, dtype=torch.float64), torch.ones(1 << 20).to_sparse()],
     ids=["smaller elements", "another type", "fewer", "another shape", "none that is read"],
 )
 @pytest.mark.parametrize("cast", [{"float64": "float32"}, None])

@@ -26,8 +26,8 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
 
     ``get()`` returns a structure like ``tree`` with the tensors of ``into`` in it, the same objects. Until the copy is done nobody reads
     or writes these, and nobody writes ``tree``. With PyTorch the copy runs on its current streams: behind what was submitted there to
-    what it reads and writes, and before what is submitted there once ``get()`` has returned. Without PyTorch, what others do with the
-    tensors on a device has to be done. If the copy fails or is cancelled, the contents of ``into`` are anything. For what autograd has
+    what it reads and writes, and before what is submitted there once ``get()`` has returned. Without PyTorch it comes
+    behind what was submitted to the default stream of the device; what others do there elsewhere has to be done. If the copy fails or is cancelled, the contents of ``into`` are anything. For what autograd has
     saved, the tensors count as changed in place.
 
     Raises:
