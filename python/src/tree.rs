@@ -46,6 +46,8 @@ enum Step {
 
 /// More containers in each other are an error: newer Pythons let code of C go deeper than most stacks are.
 const MAX_DEPTH: usize = 1000;
+/// For what is no container: code of the program, of PyTorch and of numpy.
+const STACK_OF_A_LEAF: usize = 128 << 10;
 /// Paths of more steps are not shown.
 const DEEPEST_SHOWN: usize = 40;
 
@@ -143,6 +145,7 @@ impl Skeleton {
                 if self.depth == MAX_DEPTH {
                     return Err(too_deep());
                 }
+                check_stack()?;
                 let _depth = Depth::enter(object.py())?;
                 self.depth += 1;
                 // After an error nothing is added any more.
@@ -254,6 +257,7 @@ impl Builder<'_> {
             Step::List(len) => self.list(py, *len).map(|list| list.into_any().unbind()),
             Step::Tuple(len) => self.tuple(py, *len),
             Step::Dict(len) => {
+                check_stack()?;
                 let dict = PyDict::new(py);
                 for _ in 0..*len {
                     self.key += 1;
@@ -300,6 +304,7 @@ impl Builder<'_> {
             steps.is_some_and(|steps| steps.iter().all(|step| matches!(step, Step::Leaf | Step::Same)));
         let first = self.made.len();
         if !are_there {
+            check_stack()?;
             for _ in 0..len {
                 let item = self.next(py)?;
                 self.made.push(item);
@@ -329,6 +334,18 @@ fn too_deep() -> PyErr {
     let text =
         format!("a structure of tensors with more than {MAX_DEPTH} containers in each other, or in itself");
     PyRecursionError::new_err(text)
+}
+
+/// Fails where the stack of this thread comes to its end. Whatever walks over containers looks at each: another thread may have read them.
+#[inline]
+fn check_stack() -> PyResult<()> {
+    match stacker::remaining_stack() {
+        Some(left @ 1..) if left < STACK_OF_A_LEAF => Err(PyRecursionError::new_err(
+            "a structure of tensors that is nested deeper than the stack of this thread",
+        )),
+        // What is not known is none, or nothing.
+        _ => Ok(()),
+    }
 }
 
 fn unbalanced() -> PyErr {

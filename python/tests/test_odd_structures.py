@@ -70,13 +70,51 @@ def work():
 
 # What Python itself allows is far more than the stack has, as it is by default from 3.12 on.
 sys.setrecursionlimit(1_000_000)
-threading.stack_size(2 << 20)
+threading.stack_size(4 << 20)
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 if failed:
     raise failed[0]
 """
+
+
+SMALL_STACKS = NESTED.split("def check")[0] + """
+def check(calls, stack):
+    def run():
+        for call in calls:
+            try:
+                call()
+            except RecursionError as error:
+                failed.append(error)
+
+    threading.stack_size(stack << 10)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+sys.setrecursionlimit(1_000_000)
+for kind in KINDS:
+    tree, into = nested(1000, kind), nested(1000, kind)
+    handle = transship.start_copy(tree, "cpu", like="numpy", copy=True)
+    for stack in (256, 512, 768, 1024):
+        check([
+            lambda: transship.start_copy(tree, "cpu", copy=True),
+            lambda: transship.start_copy(tree, "cpu", cast=lambda path, leaf: None),
+            lambda: transship.start_copy_into(tree, into),
+            handle.get,
+        ], stack)
+    assert innermost(handle.get(), 1000).sum() == 3
+assert failed
+for error in failed:
+    assert "the stack of this thread" in str(error), error
+"""
+
+
+# Deliberate bug: `check_stack` in `tree.rs` looks at nothing.
+def test_the_stack_of_a_thread_may_be_smaller():
+    done = subprocess.run([sys.executable, "-c", SMALL_STACKS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
 
 
 # Deliberate bug: `add` in `tree.rs` does not look at `MAX_DEPTH`.
