@@ -17,11 +17,14 @@ stage_engines() {
     weight_sync
 }
 
-# NIXL needs no device: two processes over loopback are tested with the library itself.
+# NIXL needs no device: two processes over loopback are tested with the library itself. Arenas on GPUs are, on a stand-in for two devices of CUDA, with a stand-in
+# for the library: UCX needs more of a driver.
 engine_nixl() {
     local folder
-    lint_engine nixl transship-nixl
+    lint_engine nixl "transship-nixl fake-nixl" --features cuda
     in_engine nixl test
+    TRANSSHIP_REQUIRE=cuda-sim step "${simulated[@]}" cargo test --locked --manifest-path engines/nixl/Cargo.toml \
+        --target-dir "$target/engines" --features cuda --test on_gpus
     if folder=$(nixl_folder); then
         LD_LIBRARY_PATH=$folder TRANSSHIP_REQUIRE=nixl in_engine nixl test --test loading --test processes
     else

@@ -1,4 +1,4 @@
-//! One tensor out of many pieces of memory of the host.
+//! One tensor out of many pieces of memory of the host. Those of a device are in `gathered_on_a_device.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -107,9 +107,5 @@ fn pieces_come_in_the_order_of_their_offsets() {
     let overlapping = gathered(&Arc::new(vec![(0, vec![1, 2]), (1, vec![3])]));
     let text = overlapping.unwrap_err().to_string();
     assert!(text.contains("its offset is 1, and the piece before it ends at 2"), "{text}");
-    let (_, device) = late();
-    // SAFETY: nothing is lent.
-    let on_a_device = unsafe { SharedOwner::new((), &device).gathered([]) };
-    assert!(matches!(on_a_device, Err(Error::Unsupported { .. })));
     assert_eq!(gathered(&Arc::new(Vec::new())).unwrap().shape(), [0]);
 }

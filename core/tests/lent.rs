@@ -57,7 +57,7 @@ fn memory_is_written_where_that_was_allowed() {
     }
 }
 
-/// Results come down into it, straight where it is page-locked.
+/// By way of staging blocks: whose driver has page-locked it is not known.
 #[test]
 fn results_come_down_into_memory_that_may_be_written() {
     let (late, device) = late();
@@ -70,6 +70,31 @@ fn results_come_down_into_memory_that_may_be_written() {
         let there = on(&device, &vec![6; count]);
         drop(start_copy_into(there, held.unwrap(), options()).unwrap().wait().unwrap());
         assert_eq!(theirs, vec![6; count]);
+    }
+    no_violations(&late);
+}
+
+/// Deliberate bugs: what is page-locked for one device is written by another one; it is staged all the same.
+///
+/// catches: 686-lent-memory-is-written-by-any-device, 687-page-locked-memory-is-staged
+#[test]
+fn results_come_down_straight_into_memory_that_is_page_locked_for_their_device() {
+    let config = LateConfig { gather: Some(24), ..LateConfig::new("late") };
+    let (late, device, other) = two(config);
+    for count in [8, 3 << 20] {
+        for (locked_for, is_staged) in [(&device, false), (&other, true), (&Device::host(), true)] {
+            let mut theirs = vec![0_u8; count];
+            let memory = memory_of(&mut theirs, MemoryKind::Pinned);
+            // SAFETY: nobody else touches it before the tensor has gone; these devices write to all memory of the host.
+            let held = unsafe { Tensor::from_raw_mut(memory, Box::new(()), &[count], DType::U8, locked_for) };
+            let held = held.unwrap();
+            assert!(held.device_id().unwrap().is_host());
+            let there = on(&device, &vec![6; count]);
+            let (held, report) = start_copy_into(there, held, options()).unwrap().wait_with_report().unwrap();
+            assert_eq!(report.pinned_staging_bytes > 0, is_staged, "{report}");
+            drop(held);
+            assert_eq!(theirs, vec![6; count]);
+        }
     }
     no_violations(&late);
 }
@@ -418,13 +443,40 @@ fn memory_that_others_write_is_copied_and_read_in_no_other_way() {
         eventually("the owner has gone", || Arc::strong_count(&owner) == 1);
         no_violations(&late);
     }
-    // SAFETY: nothing lies there, and nothing is read.
-    let on_a_device = unsafe {
-        let (_, device) = with(LateConfig::new("shared"));
-        let memory = RawMemory::new(16, 16, MemoryKind::Device);
-        SharedOwner::new((), &device).tensor_over_shared(memory, bytes(16))
-    };
-    assert!(matches!(on_a_device, Err(Error::Unsupported { .. })));
+}
+
+/// Deliberate bugs: what a peer may write at any time is given out as the result of a copy to where it lies; so is what lies beside it, or is copied with it; a kernel
+/// gets it.
+///
+/// catches: 622-shared-memory-of-a-device-stays
+/// catches: 623-what-lies-beside-shared-memory-is-copied
+/// catches: 624-a-kernel-gets-shared-memory
+#[test]
+fn memory_of_a_device_that_others_write_is_copied_and_read_in_no_other_way() {
+    let (late, device) = with(LateConfig::new("shared"));
+    let theirs = on(&device, &[3; 8]);
+    let (address, owner) = (theirs.address().unwrap().unwrap(), Arc::new(()));
+    let lent = SharedOwner::new((Arc::clone(&owner), theirs), &device);
+    let memory = RawMemory::new(address, 8, MemoryKind::Device);
+    // SAFETY: the owner is the tensor that the memory is of; nobody writes there.
+    let shared = unsafe { lent.tensor_over_shared(memory, bytes(8)) }.unwrap();
+    // SAFETY: as above.
+    let beside = unsafe { lent.tensor(memory, bytes(8)) }.unwrap();
+    drop(lent);
+    assert!(matches!(shared.elements_address::<u8>(), Err(Error::SharedMemory)));
+    assert_eq!(beside.elements_address::<u8>().unwrap(), address);
+
+    let pair = vec![shared.clone(), beside];
+    let there = start_copy(pair, &device, options()).unwrap().wait().unwrap();
+    let addresses: Vec<_> = there.iter().map(|tensor| tensor.elements_address::<u8>().unwrap()).collect();
+    assert!(addresses[0] != address && addresses[1] == address, "{addresses:?}, {address}");
+    assert_eq!(bytes_of(&there[0]), [3; 8]);
+    let down = start_copy(shared, &Device::host(), options()).unwrap().wait().unwrap();
+    assert_eq!(down.as_slice::<u8>().unwrap(), [3; 8]);
+    drop((there, down));
+    device.synchronize().unwrap();
+    eventually("the owner has gone", || Arc::strong_count(&owner) == 1);
+    no_violations(&late);
 }
 
 /// Whoever lends memory orders its use by streams. By way of the host it is read on another stream than the caller's.

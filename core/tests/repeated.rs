@@ -197,6 +197,41 @@ fn what_is_packed_again_is_packed_as_it_is_the_first_time() {
     }
 }
 
+/// catches: 616-whatever-comes-is-the-same
+#[test]
+fn what_is_known_of_the_last_one_is_given_for_what_is_like_it_alone() {
+    let tensor = |value: u8, size: usize| Tensor::from(vec![value; size]);
+    let tree = |value| BTreeMap::from([("a", tensor(value, 5)), ("b", tensor(value, 7))]);
+    let (packing, first) = RepeatedPacking::of(&tree(1), ALIGNMENT).unwrap();
+    same(&first, &Manifest::packed_with_tensors(&tree(1), ALIGNMENT).unwrap().1);
+    packing.manifest().check_same(&Manifest::packed(&tree(1), ALIGNMENT).unwrap()).unwrap();
+    for value in 2..5 {
+        let known = packing.tensors_of_same(&tree(value)).unwrap().unwrap();
+        same(&known, &Manifest::packed_with_tensors(&tree(value), ALIGNMENT).unwrap().1);
+    }
+    let shared = tensor(1, 5);
+    let others = [
+        BTreeMap::from([("a", tensor(1, 5))]),
+        BTreeMap::from([("a", tensor(1, 5)), ("b", tensor(1, 7)), ("c", tensor(1, 1))]),
+        BTreeMap::from([("a", tensor(1, 5)), ("c", tensor(1, 7))]),
+        BTreeMap::from([("a", tensor(1, 5)), ("b", tensor(1, 8))]),
+        BTreeMap::from([("a", tensor(1, 5)), ("b", Tensor::from(vec![1_i8; 7]))]),
+        BTreeMap::from([("a", tensor(1, 5)), ("b", tensor(1, 7).reshape(&[1, 7]).unwrap())]),
+        BTreeMap::new(),
+    ];
+    for other in others {
+        assert!(packing.tensors_of_same(&other).unwrap().is_none(), "{:?}", other.keys());
+        assert!(packing.tensors_of_same(&tree(9)).unwrap().is_some(), "it is not forgotten");
+    }
+    // What is shared makes another one of it, either way.
+    let (apart, tied) = ([tensor(1, 5), tensor(2, 5)], [shared.clone(), shared]);
+    let packing = RepeatedPacking::of(&apart, ALIGNMENT).unwrap().0;
+    assert!(packing.tensors_of_same(&tied).unwrap().is_none());
+    let packing = RepeatedPacking::of(&tied, ALIGNMENT).unwrap().0;
+    assert!(packing.tensors_of_same(&apart).unwrap().is_none());
+    assert_eq!(packing.tensors_of_same(&tied).unwrap().unwrap().len(), 1);
+}
+
 #[test]
 fn parts_of_one_piece_of_memory_are_told_apart() {
     let whole = Tensor::from((0..30_u8).collect::<Vec<_>>());

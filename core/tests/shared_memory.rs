@@ -113,6 +113,27 @@ fn a_copy_is_memory_of_its_own_and_keeps_all_of_it_while_it_runs() {
 }
 
 /// Deliberate bug: where a tensor ends, or begins, is not looked at.
+/// Memory that nobody writes is read in place.
+#[test]
+fn parts_of_memory_to_be_read_share_it() {
+    let counted = Arc::new((0..40_u8).collect::<Vec<u8>>());
+    let address = counted.as_ptr().expose_provenance() as u64;
+    let memory = RawMemory::new(address, counted.len(), MemoryKind::Pageable);
+    let owner = SharedOwner::new(counted.clone(), &Device::host());
+    // SAFETY: the owner keeps the bytes, which nobody writes.
+    let memory = unsafe { owner.memory(memory) }.unwrap();
+    let layout = || Layout::contiguous(DType::U8, &[EACH]).unwrap();
+    let mut tensors = [0, 8, 32].map(|offset| memory.tensor(offset, layout()).unwrap());
+    assert!(matches!(memory.tensor(33, layout()), Err(Error::OutOfRange { .. })));
+    drop((memory, owner));
+    assert!(tensors[0].shares_memory_with(&tensors[2]));
+    assert_eq!(tensors[2].as_slice::<u8>().unwrap(), [32, 33, 34, 35, 36, 37, 38, 39]);
+    assert!(tensors[1].as_mut_bytes().is_err());
+    assert_eq!(Arc::strong_count(&counted), 2);
+    drop(tensors);
+    assert_eq!(Arc::strong_count(&counted), 1);
+}
+
 #[test]
 fn a_tensor_lies_within_the_memory() {
     let counted = Arc::new(vec![0_u8; EACH]);

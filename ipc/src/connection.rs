@@ -3,9 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use transship_core::{Device, Manifest, TensorTree};
+use transship_core::{Device, DeviceId, Manifest, RepeatedPacking, TensorTree};
 
 use crate::error::IpcError;
+use crate::kept::Kept;
 use crate::ledger::Ledger;
 use crate::offer::Offer;
 use crate::packed::{ALIGNMENT, Packed, Packing};
@@ -19,18 +20,23 @@ use crate::window::Window;
 pub struct Connection {
     ledger: Arc<Ledger>,
     pools: Shared,
+    /// How the last tree was packed, and where it lay.
+    last: Option<(Arc<RepeatedPacking>, DeviceId)>,
 }
 
 impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> Result<Self, IpcError> {
-        Ok(Self { ledger: Ledger::open(socket)?, pools: Shared::default() })
+        Ok(Self { ledger: Ledger::open(socket)?, pools: Shared::default(), last: None })
     }
 
     /// Copies `tree`, all of which lies on the host or on one device, into memory there that both processes share, and hands it over. Waits until it is copied, behind all
     /// work that its tensors wait for, and not for the importer. `tree` is not used any more then.
     ///
-    /// Memory of the host that the importer has given back is used again for trees of the same size, four pieces of it at most: it stays with both processes until a tree of
-    /// another size comes, or this goes. Devices of CUDA can share memory. Each importer has a pool of its own on each device, apart from all other memory of this process; it keeps what was freed, for the trees
+    /// Trees of one look, by paths, types, shapes and what they share, that come one after the other are cheaper from the third one on: they lie in memory that the importer has mapped, and how they are packed is
+    /// known. Four pieces of memory at most are kept so, of up to 64 MiB each on a device: with both processes, until the importer listens after a tree of another look was exported, or this was
+    /// dropped, or it goes. Other memory of the host that the importer has given back is used again for trees of the same size.
+    ///
+    /// Devices of CUDA can share memory. Each importer has a pool of its own on each device, apart from all other memory of this process; it keeps what was freed, for the trees
     /// to come, until this and the last tree have gone.
     ///
     /// # Errors
@@ -40,10 +46,36 @@ impl Connection {
     /// ([`Unsupported`](transship_core::Error::Unsupported)) or has none left. Nothing is handed over then.
     pub fn export<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<Offer, IpcError> {
         self.ledger.check_there()?;
-        let packing = Packing::new(tree)?;
-        let packed = self.memory_for(packing.manifest(), packing.device())?;
-        packing.copy_into(&packed)?;
-        Ok(Offer::new(&self.ledger, self.ledger.lend(packed)?))
+        let tree = Packing::new(tree, self.last.as_ref().map(|(last, _)| last))?;
+        let (packing, device) = (Arc::clone(tree.packing()), tree.device().id());
+        let is_like_last = self.last.as_ref().is_some_and(|(last, of)| {
+            *of == device && (Arc::ptr_eq(last, &packing) || last.manifest() == packing.manifest())
+        });
+        self.last = Some((Arc::clone(&packing), device));
+        if !is_like_last {
+            self.ledger.close_kept();
+        } else if let Some((ticket, kept)) = self.ledger.take_kept(&packing, device)? {
+            return self.export_again(tree, ticket, kept);
+        }
+        let packed = self.memory_for(packing.manifest(), tree.device())?;
+        let places = tree.copy_into(&packed)?;
+        let kept = is_like_last.then_some(Kept { packing, device, places });
+        Ok(Offer::new(&self.ledger, self.ledger.lend(packed, kept)?))
+    }
+
+    /// Hands a tree over in memory that the importer has mapped.
+    fn export_again(&self, tree: Packing, ticket: u64, kept: Kept) -> Result<Offer, IpcError> {
+        let Kept { packing, device, places } = kept;
+        match tree.copy_to(places) {
+            Ok(places) => {
+                let lent = self.ledger.lend_again(ticket, Kept { packing, device, places })?;
+                Ok(Offer::new(&self.ledger, lent))
+            }
+            Err(error) => {
+                self.ledger.close_memory(ticket);
+                Err(error.into())
+            }
+        }
     }
 
     /// Memory of `device` for a tree that looks like `tree`, which the importer writes again and again: a window, in the word of MPI. No byte of `tree` is copied. Tensors

@@ -1,5 +1,7 @@
 //! A tree that another process has handed over.
 
+use std::sync::Arc;
+
 use transship_core::{Manifest, Result, SharedOwner, Tensor, TensorTree};
 
 use crate::arrived::Arrived;
@@ -10,7 +12,7 @@ use crate::received::Received;
 /// Tensors on a device are ordinary ones that are read-only. Those on the host are to be copied, to a device or to the host, and can be read in no other way: the other
 /// process can still write to their memory. Once they and this are dropped, and no copy and no stream uses them any more, the other process is told. They stay valid when it has gone.
 pub struct Imported {
-    received: Received,
+    received: Arc<Received>,
 }
 
 impl Imported {
@@ -20,12 +22,16 @@ impl Imported {
         let owner = SharedOwner::new(owner, &device);
         // SAFETY: the memory is there until `owner` is dropped, and each tensor of the manifest lies in it (`Arrived`). Memory of the host is page-locked for the driver of its kind,
         // and was made of zeros. The exporter does not write to that of a device meanwhile; one that does changes bytes where no reference points.
-        Ok(Self { received: unsafe { Received::new(put, &owner, memory)? } })
+        Ok(Self::of(unsafe { Received::new(put, &owner, memory)? }))
     }
 
-    /// Of the importer of a window.
-    pub(crate) fn of(received: Received) -> Self {
-        Self { received }
+    pub(crate) fn of(received: impl Into<Arc<Received>>) -> Self {
+        Self { received: received.into() }
+    }
+
+    /// Whether its tensors are those of `received`.
+    pub(crate) fn is_of(&self, received: &Arc<Received>) -> bool {
+        Arc::ptr_eq(&self.received, received)
     }
 
     /// Which tensors it has.

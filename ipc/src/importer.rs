@@ -10,11 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
-use transship_core::{Device, ForkCount};
+use transship_core::{Device, ForkCount, TensorTree};
 
 use crate::arrived::{Arrived, Kept, LastManifest};
 use crate::error::{IpcError, Named, broken, check_here};
 use crate::imported::Imported;
+use crate::lasting::Lasting;
 use crate::listener::connect_to;
 use crate::loan::Loan;
 use crate::mapped_piece::MappedPieces;
@@ -34,6 +35,7 @@ pub struct Importer {
     pools: Pools,
     pieces: Arc<MappedPieces>,
     last: LastManifest,
+    lasting: Lasting,
     turns: Arc<Turns>,
     /// They have come while a turn was waited for.
     trees: VecDeque<Imported>,
@@ -71,9 +73,9 @@ impl Importer {
         let socket = Arc::new(connect_to(path.as_ref())?);
         let (device, pools) = (device.clone(), Pools::default());
         let (pieces, last, process) = (MappedPieces::new(), LastManifest::default(), getpid());
-        let (turns, trees, has_ended) = (Arc::default(), VecDeque::new(), false);
-        let forks = ForkCount::now();
-        Ok(Self { socket, device, pools, pieces, last, turns, trees, has_ended, process, forks })
+        let (lasting, turns, trees) = (Lasting::default(), Arc::default(), VecDeque::new());
+        let (has_ended, forks) = (false, ForkCount::now());
+        Ok(Self { socket, device, pools, pieces, last, lasting, turns, trees, has_ended, process, forks })
     }
 
     /// The next tree, `None` once the exporter has said that there will be no more, and after the connection has ended. Waits for at most `limit`.
@@ -84,6 +86,49 @@ impl Importer {
     /// [`IpcError::Tensors`] where it cannot be mapped or page-locked here, in the place of a tree: it is given back, and those behind it come.
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Imported>, IpcError> {
         self.next_before(Instant::now().checked_add(limit), limit)
+    }
+
+    /// The same, put into the places of the tensors of `tree`, as [`Imported::put_into`] does. `false` where that gives `None`. Where trees of this look have come before, all but the last step of that is done
+    /// before the next one is waited for, while the exporter fills its memory; `tree` stays as it is until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_within`](Self::next_within) and [`Imported::put_into`]. A tree that does not fit is there for the next call; one that changes between the two steps
+    /// ([`TreeChanged`](transship_core::Error::TreeChanged)) has gone.
+    pub fn put_next_within<S: TensorTree + ?Sized>(
+        &mut self,
+        tree: &mut S,
+        limit: Duration,
+    ) -> Result<bool, IpcError> {
+        check_here(self.forks)?;
+        let until = Instant::now().checked_add(limit);
+        let next = match self.next_now()? {
+            Some(next) => next,
+            None => {
+                let ready = self.lasting.ready();
+                // One that does not fit may be for another tree than comes.
+                let prepared = ready.as_ref().and_then(|ready| Some((ready, ready.prepare(tree).ok()?)));
+                let next = loop {
+                    self.wait(until, limit, "no tree was handed over")?;
+                    if let Some(next) = self.next_now()? {
+                        break next;
+                    }
+                };
+                if let (Some(next), Some((ready, prepared))) = (&next, prepared)
+                    && next.is_of(ready)
+                {
+                    prepared.put()?;
+                    return Ok(true);
+                }
+                next
+            }
+        };
+        let Some(next) = next else { return Ok(false) };
+        let put = next.put_into(tree);
+        if put.is_err() {
+            self.trees.push_front(next);
+        }
+        put.map(|()| true).map_err(IpcError::from)
     }
 
     /// The next [window](crate::Connection::open_window) of the exporter that this process is to write, in the order in which they are free, `None` once the exporter has said that
@@ -145,19 +190,27 @@ impl Importer {
 
     fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
         check_here(self.forks)?;
-        if let Some(tree) = self.trees.pop_front() {
-            return Ok(Some(tree));
-        }
         loop {
-            while let Some(heard) = self.hear_now()? {
-                match heard {
-                    Heard::Tree(tree) => return Ok(Some(tree)),
-                    Heard::Other => {}
-                    Heard::Over => return Ok(None),
-                }
+            if let Some(next) = self.next_now()? {
+                return Ok(next);
             }
             self.wait(until, limit, "no tree was handed over")?;
         }
+    }
+
+    /// The next tree, or that there will be no more, if either is known.
+    fn next_now(&mut self) -> Result<Option<Option<Imported>>, IpcError> {
+        if let Some(tree) = self.trees.pop_front() {
+            return Ok(Some(Some(tree)));
+        }
+        while let Some(heard) = self.hear_now()? {
+            match heard {
+                Heard::Tree(tree) => return Ok(Some(Some(tree))),
+                Heard::Other => {}
+                Heard::Over => return Ok(Some(None)),
+            }
+        }
+        Ok(None)
     }
 
     /// A tree that nobody has asked for yet.
@@ -173,6 +226,7 @@ impl Importer {
     /// Takes no more. What has come and was not looked at is given back; tensors still say over the other direction that they have gone.
     fn end(&mut self) {
         self.has_ended = true;
+        self.lasting.close_all();
         self.turns.close_all();
         self.pieces.close();
         let _ = shutdown(&*self.socket, Shutdown::Read);
@@ -215,13 +269,16 @@ impl Importer {
 
     fn take_in(&mut self, message: Message, memory: Option<OwnedFd>) -> Result<Heard, IpcError> {
         match (message, memory) {
-            (Message::Offer { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
+            (Message::Offer { ticket, chunk_bytes, manifest_bytes, lasts }, Some(memory)) => {
                 let arrived = self.on_host(ticket, &memory, [chunk_bytes, manifest_bytes])?;
-                return Ok(Heard::Tree(Imported::new(arrived)?));
+                return self.tree(ticket, arrived, lasts);
             }
-            (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes }, Some(memory)) => {
+            (Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes, lasts }, Some(memory)) => {
                 let arrived = self.in_pool(ticket, pool, &memory, [chunk_bytes, manifest_bytes])?;
-                return Ok(Heard::Tree(Imported::new(arrived)?));
+                return self.tree(ticket, arrived, lasts);
+            }
+            (Message::Again { ticket }, None) if self.lasting.has(ticket) => {
+                return Ok(Heard::Tree(self.lasting.next(ticket)?));
             }
             (Message::Window { ticket, chunk_bytes, manifest_bytes }, Some(memory)) => {
                 let arrived = self.on_host(ticket, &memory, [chunk_bytes, manifest_bytes])?;
@@ -232,6 +289,7 @@ impl Importer {
                 self.turns.open(PeerWindow::new(&self.socket, ticket, arrived))?;
             }
             (Message::Again { ticket }, None) => self.turns.give_again(ticket)?,
+            (Message::Close { ticket }, None) if self.lasting.close(ticket) => {}
             (Message::Close { ticket }, None) => self.turns.close(ticket),
             (Message::Pool { pool, uuid }, Some(descriptor)) => {
                 self.pools.add(pool, uuid_of(uuid), descriptor)?;
@@ -240,6 +298,14 @@ impl Importer {
             _ => return Err(broken("an exporter says what is no offer")),
         }
         Ok(Heard::Other)
+    }
+
+    /// What has come, in memory that lasts for other trees or does not.
+    fn tree(&mut self, ticket: u64, arrived: Arrived, lasts: bool) -> Result<Heard, IpcError> {
+        Ok(Heard::Tree(match lasts {
+            true => self.lasting.add(&self.socket, ticket, arrived)?,
+            false => Imported::new(arrived)?,
+        }))
     }
 
     fn on_host(&mut self, ticket: u64, memory: &OwnedFd, sizes: [u64; 2]) -> Result<Arrived, IpcError> {

@@ -11,10 +11,11 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
 use transship_core::backend::PeerMemory;
-use transship_core::{DeviceUuid, ForkCount};
+use transship_core::{DeviceId, DeviceUuid, ForkCount, RepeatedPacking};
 
 use crate::error::{IpcError, Named, broken, check_here};
 use crate::event_fd::EventFd;
+use crate::kept::{Kept, LARGEST_KEPT};
 use crate::packed::{OnDevice, Packed};
 use crate::pools::words;
 use crate::shared_piece::{FreePieces, MOST_KEPT, SharedPiece};
@@ -32,8 +33,18 @@ pub(crate) struct Ledger {
     changed: Condvar,
 }
 
+/// A tree that was handed over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tree {
+    /// Of its memory.
+    ticket: u64,
+    /// Tells it from the other trees there.
+    number: u64,
+}
+
 #[derive(Default)]
 struct Trees {
+    /// The next ticket, or number of a tree.
     next: u64,
     /// The importer has these, or will find them on its socket.
     lent: BTreeMap<u64, Lent>,
@@ -48,12 +59,37 @@ struct Trees {
 struct Lent {
     /// Of a window alone.
     turn: Option<Turn>,
+    /// The number of the tree there; `None` once that is back, and the importer has the memory mapped for the next one.
+    tree: Option<u64>,
+    /// Of memory that lasts from one tree to the next, unless it is being filled, or is not wanted any more.
+    kept: Option<Kept>,
+    lasts: bool,
     /// What lies on a device is freed behind its use there.
     _chunk: Option<Arc<dyn PeerMemory>>,
     /// What is kept for the trees to come.
     piece: Option<Arc<SharedPiece>>,
     /// Of a window that somebody waits for by a descriptor: it is signalled while [`take_written`](Ledger::take_written) would not wait.
     event: Option<Arc<EventFd>>,
+}
+
+impl Trees {
+    /// Fails if the importer has gone, or has as much as it may have. Each is a message at the most that is not read, here or there.
+    fn check_room(&self) -> Result<(), IpcError> {
+        match (self.has_gone, self.used() >= MOST_SLOTS) {
+            (true, _) => Err(IpcError::PeerGone),
+            (false, true) => Err(IpcError::TooManyTrees { limit: MOST_SLOTS }),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// How many trees and windows there are.
+    fn used(&self) -> usize {
+        self.lent.values().filter(|lent| lent.turn.is_some() || lent.tree.is_some()).count()
+    }
+
+    fn has(&self, tree: Tree) -> bool {
+        self.lent.get(&tree.ticket).is_some_and(|lent| lent.tree == Some(tree.number))
+    }
 }
 
 impl Lent {
@@ -119,14 +155,80 @@ impl Ledger {
         })
     }
 
-    /// Hands over a tree. Gives its ticket.
-    pub(crate) fn lend(&self, packed: Packed) -> Result<u64, IpcError> {
+    /// Hands over a tree. Its memory lasts for the trees to come if `kept` is there, and not too much is kept.
+    pub(crate) fn lend(&self, packed: Packed, kept: Option<Kept>) -> Result<Tree, IpcError> {
         let (chunk_bytes, manifest_bytes) = (packed.chunk_bytes as u64, packed.manifest_bytes as u64);
+        let is_small = packed.on_device.is_none() || packed.chunk_bytes <= LARGEST_KEPT;
         let (pool, chunk) = packed.on_device.map(|there| (there.pool, there.chunk)).unzip();
-        self.tell_of(None, (chunk, &packed.piece), |ticket| match pool {
-            None => Message::Offer { ticket, chunk_bytes, manifest_bytes },
-            Some(pool) => Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes },
-        })
+        let kept = kept.filter(|_| is_small);
+        let ticket = self.tell_of(None, kept, (chunk, &packed.piece), |ticket, lasts| match pool {
+            None => Message::Offer { ticket, chunk_bytes, manifest_bytes, lasts },
+            Some(pool) => Message::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes, lasts },
+        })?;
+        Ok(Tree { ticket, number: ticket })
+    }
+
+    /// Memory that the importer has mapped for trees of this packing, and that no tree is in: it is the caller's until [`lend_again`](Self::lend_again).
+    pub(crate) fn take_kept(
+        &self,
+        packing: &Arc<RepeatedPacking>,
+        device: DeviceId,
+    ) -> Result<Option<(u64, Kept)>, IpcError> {
+        // What a forked process would fill, its parent fills too.
+        if getpid() != self.process {
+            return Ok(None);
+        }
+        let mut trees = self.trees();
+        trees.check_room()?;
+        let mut free = trees.lent.iter_mut().filter(|(_, lent)| lent.tree.is_none());
+        Ok(free.find_map(|(ticket, lent)| {
+            let kept = lent.kept.take_if(|kept| kept.fits(packing, device))?;
+            Some((*ticket, kept))
+        }))
+    }
+
+    /// Hands over the next tree in such memory, which was filled.
+    pub(crate) fn lend_again(&self, ticket: u64, kept: Kept) -> Result<Tree, IpcError> {
+        let mut trees = self.trees();
+        let number = trees.next;
+        trees.next += 1;
+        let Some(lent) = trees.lent.get_mut(&ticket) else {
+            // Memory is freed without the lock.
+            drop(trees);
+            drop(kept);
+            return Err(IpcError::PeerGone);
+        };
+        lent.kept = Some(kept);
+        lent.tree = Some(number);
+        drop(trees);
+        // Behind that: the importer may give it back at once.
+        match tell(&self.socket, Message::Again { ticket }) {
+            Ok(()) => Ok(Tree { ticket, number }),
+            Err(error) => {
+                self.take_back(ticket);
+                Err(error)
+            }
+        }
+    }
+
+    /// Trees look otherwise now: the importer gives back what it has mapped for them, when it next listens.
+    pub(crate) fn close_kept(&self) {
+        if self.process != getpid() {
+            return;
+        }
+        let mut trees = self.trees();
+        let free = trees.lent.iter_mut().filter(|(_, lent)| lent.tree.is_none());
+        let closed: Vec<_> =
+            free.filter_map(|(ticket, lent)| lent.kept.take().map(|kept| (*ticket, kept))).collect();
+        drop(trees);
+        for (ticket, _kept) in closed {
+            self.close_memory(ticket);
+        }
+    }
+
+    /// Tells the importer that a window, or memory that was [taken](Self::take_kept), is not wanted any more.
+    pub(crate) fn close_memory(&self, ticket: u64) {
+        let _ = tell(&self.socket, Message::Close { ticket });
     }
 
     /// Has the importer write a window. Gives its ticket.
@@ -134,7 +236,7 @@ impl Ledger {
         let (chunk_bytes, manifest_bytes) = (packed.chunk_bytes as u64, packed.manifest_bytes as u64);
         let there = packed.on_device.as_ref();
         let chunk = there.map(|there| Arc::clone(&there.chunk));
-        self.tell_of(Some(Turn::Importer), (chunk, &packed.piece), |ticket| match there {
+        self.tell_of(Some(Turn::Importer), None, (chunk, &packed.piece), |ticket, _| match there {
             None => Message::Window { ticket, chunk_bytes, manifest_bytes },
             Some(OnDevice { pool, .. }) => {
                 Message::WindowInPool { ticket, pool: *pool, chunk_bytes, manifest_bytes }
@@ -202,7 +304,7 @@ impl Ledger {
             return;
         }
         if self.is_lent(ticket) {
-            let _ = tell(&self.socket, Message::Close { ticket });
+            self.close_memory(ticket);
         }
     }
 
@@ -210,11 +312,12 @@ impl Ledger {
     fn tell_of(
         &self,
         turn: Option<Turn>,
+        kept: Option<Kept>,
         (chunk, piece): (Option<Arc<dyn PeerMemory>>, &Arc<SharedPiece>),
-        message: impl FnOnce(u64) -> Message,
+        message: impl FnOnce(u64, bool) -> Message,
     ) -> Result<u64, IpcError> {
-        let ticket = self.new_ticket(turn, chunk, piece)?;
-        match tell_with(&self.socket, message(ticket), &piece.descriptor) {
+        let (ticket, lasts) = self.new_ticket(turn, kept, chunk, piece)?;
+        match tell_with(&self.socket, message(ticket, lasts), &piece.descriptor) {
             Ok(()) => Ok(ticket),
             Err(error) => {
                 self.take_back(ticket);
@@ -224,13 +327,18 @@ impl Ledger {
     }
 
     /// In a child of its process nothing is known of it.
-    pub(crate) fn is_lent(&self, ticket: u64) -> bool {
+    fn is_lent(&self, ticket: u64) -> bool {
         self.forks.is_now() && self.trees().lent.contains_key(&ticket)
+    }
+
+    /// The same of a tree.
+    pub(crate) fn has_tree(&self, tree: Tree) -> bool {
+        self.forks.is_now() && self.trees().has(tree)
     }
 
     /// None in a child of its process.
     pub(crate) fn lent(&self) -> usize {
-        if self.forks.is_now() { self.trees().lent.len() } else { 0 }
+        if self.forks.is_now() { self.trees().used() } else { 0 }
     }
 
     /// Fails if it has gone, and in a child of its process.
@@ -240,9 +348,8 @@ impl Ledger {
     }
 
     /// Whether this tree has come back when at most so much time has passed.
-    pub(crate) fn wait(&self, ticket: u64, limit: Duration) -> bool {
-        let is_lent = |trees: &mut Trees| trees.lent.contains_key(&ticket);
-        let waited = self.changed.wait_timeout_while(self.trees(), limit, is_lent);
+    pub(crate) fn wait(&self, tree: Tree, limit: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.trees(), limit, |trees| trees.has(tree));
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
@@ -255,32 +362,34 @@ impl Ledger {
         let mut trees = self.trees();
         trees.is_closed = true;
         let free = std::mem::take(&mut trees.free);
+        let kept: Vec<Kept> = trees.lent.values_mut().filter_map(|lent| lent.kept.take()).collect();
         drop(trees);
-        drop(free);
+        drop((free, kept));
         self.event.signal();
     }
 
+    /// The ticket, and whether the memory lasts.
     fn new_ticket(
         &self,
         turn: Option<Turn>,
+        kept_there: Option<Kept>,
         chunk: Option<Arc<dyn PeerMemory>>,
         piece: &Arc<SharedPiece>,
-    ) -> Result<u64, IpcError> {
+    ) -> Result<(u64, bool), IpcError> {
         let mut trees = self.trees();
-        if trees.has_gone {
-            return Err(IpcError::PeerGone);
-        }
-        // Each is a message at the most that is not read, here or there.
-        if trees.lent.len() >= MOST_SLOTS {
-            return Err(IpcError::TooManyTrees { limit: MOST_SLOTS });
-        }
+        trees.check_room()?;
         let ticket = trees.next;
         trees.next += 1;
         let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.piece.is_some()).count();
         // Tensors of this process may be over a window when it comes back.
-        let piece_to_keep = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
-        trees.lent.insert(ticket, Lent { turn, _chunk: chunk, piece: piece_to_keep, event: None });
-        Ok(ticket)
+        let piece = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
+        let (kept, other) = if piece.is_some() { (kept_there, None) } else { (None, kept_there) };
+        let (lasts, tree) = (kept.is_some(), turn.is_none().then_some(ticket));
+        trees.lent.insert(ticket, Lent { turn, tree, kept, lasts, _chunk: chunk, piece, event: None });
+        // Tensors are dropped without the lock.
+        drop(trees);
+        drop(other);
+        Ok((ticket, lasts))
     }
 
     fn listen(&self) {
@@ -307,7 +416,10 @@ impl Ledger {
         if lent.turn == Some(Turn::Written) {
             trees.finished.insert(ticket);
         }
-        if let Some(piece) = lent.piece.take_if(|_| !trees.is_closed) {
+        // What has lasted comes back because other trees come: the memory of those may have been found without it.
+        let is_kept =
+            |piece: &mut Arc<SharedPiece>| !trees.is_closed && (!lent.lasts || trees.free.is_wanted(piece));
+        if let Some(piece) = lent.piece.take_if(is_kept) {
             trees.free.put(piece);
         }
         drop(trees);
@@ -315,6 +427,13 @@ impl Ledger {
         // Memory is freed without the lock.
         drop(lent);
         true
+    }
+
+    /// The importer has let go of a tree, and not of its memory. `false` if it has none there.
+    fn note_back(&self, ticket: u64) -> bool {
+        let mut trees = self.trees();
+        let lent = trees.lent.get_mut(&ticket).filter(|lent| lent.lasts);
+        lent.is_some_and(|lent| lent.tree.take().is_some())
     }
 
     /// `false` if it is not the importer's to write.
@@ -344,6 +463,7 @@ impl Ledger {
             let is_known = match message {
                 Message::Released { ticket } => self.take_back(ticket),
                 Message::Written { ticket } => self.note_written(ticket),
+                Message::Back { ticket } => self.note_back(ticket),
                 _ => return Err(broken("an importer says what only an exporter may")),
             };
             if !is_known {

@@ -125,6 +125,10 @@ mod in_place;
 #[cfg(target_os = "linux")]
 mod job;
 #[cfg(target_os = "linux")]
+mod kept;
+#[cfg(target_os = "linux")]
+mod lasting;
+#[cfg(target_os = "linux")]
 mod ledger;
 #[cfg(target_os = "linux")]
 mod listener;

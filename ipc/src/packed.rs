@@ -6,7 +6,7 @@ use rustix::param::page_size;
 use transship_core::backend::{PeerMemory, SharedPool};
 use transship_core::{
     Alignment, CopyError, CopyOptions, Device, DeviceId, Error, Layout, Manifest, MemoryKind, RawMemory,
-    Result, SharedOwner, Tensor, TensorTree, start_copy_into,
+    RepeatedPacking, Result, SharedOwner, Tensor, TensorTree, start_copy_into,
 };
 
 use crate::error::IpcError;
@@ -88,7 +88,7 @@ impl Packed {
 
 /// The tensors of a tree, and where they are to lie.
 pub(crate) struct Packing {
-    manifest: Manifest,
+    packing: Arc<RepeatedPacking>,
     /// With the offset of each in the chunk.
     tensors: Vec<(usize, Tensor)>,
     /// Where they lie now.
@@ -96,14 +96,28 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    pub(crate) fn new<S: TensorTree + ?Sized>(tree: &S) -> std::result::Result<Self, IpcError> {
-        let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
-        let device = device_of(&manifest, &tensors)?;
-        Ok(Self { manifest, tensors, device })
+    /// By what is known of the `last` tree, if this one is like it.
+    pub(crate) fn new<S: TensorTree + ?Sized>(
+        tree: &S,
+        last: Option<&Arc<RepeatedPacking>>,
+    ) -> std::result::Result<Self, IpcError> {
+        let known = match last {
+            Some(last) => last.tensors_of_same(tree)?.map(|tensors| (Arc::clone(last), tensors)),
+            None => None,
+        };
+        let (packing, tensors) = match known {
+            Some(known) => known,
+            None => {
+                let (packing, tensors) = RepeatedPacking::of(tree, ALIGNMENT)?;
+                (Arc::new(packing), tensors)
+            }
+        };
+        let device = device_of(packing.manifest(), &tensors)?;
+        Ok(Self { packing, tensors, device })
     }
 
-    pub(crate) fn manifest(&self) -> &Manifest {
-        &self.manifest
+    pub(crate) fn packing(&self) -> &Arc<RepeatedPacking> {
+        &self.packing
     }
 
     /// The device that all of it lies on.
@@ -111,14 +125,18 @@ impl Packing {
         &self.device
     }
 
-    /// Copies it into new memory for its manifest, within its device. Waits until that is done.
-    pub(crate) fn copy_into(self, packed: &Packed) -> Result<()> {
+    /// Copies it into new memory for its manifest, within its device. Waits until that is done. Gives the places of its tensors there.
+    pub(crate) fn copy_into(self, packed: &Packed) -> Result<Vec<Tensor>> {
         let (owner, memory) = (packed.owner(&self.device), packed.memory()?);
         // SAFETY: the memory is there until `owner` is dropped: mapped, and made of zeros, or of a device (`PeerMemory`). Nothing else of this process uses it. No other process has it,
         // or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`).
         let places = unsafe { places_of(&self.tensors, &owner, memory)? };
-        copy_to(self.tensors, places)?;
-        Ok(())
+        self.copy_to(places)
+    }
+
+    /// The same into places that it has given for a tree of the same manifest. They are dropped on an error.
+    pub(crate) fn copy_to(self, places: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        Ok(copy_to(self.tensors, places)?)
     }
 }
 
@@ -167,19 +185,15 @@ fn beside_manifest(
 
 /// The host, if none of them has elements.
 fn device_of(manifest: &Manifest, tensors: &[(usize, Tensor)]) -> std::result::Result<Device, IpcError> {
-    let mut own: Option<Device> = None;
+    let Some((_, first)) = tensors.first() else { return Ok(Device::host()) };
+    let own = first.device_id()?;
     for (offset, tensor) in tensors {
-        let device = tensor.device()?;
-        match &own {
-            None => own = Some(device),
-            Some(own) if own.id() == device.id() => {}
-            Some(own) => {
-                let (path, other, own) = (path_at(manifest, *offset)?, device.id(), own.id());
-                return Err(IpcError::SeveralDevices { path, other, own });
-            }
+        let other = tensor.device_id()?;
+        if other != own {
+            return Err(IpcError::SeveralDevices { path: path_at(manifest, *offset)?, other, own });
         }
     }
-    Ok(own.unwrap_or_else(Device::host))
+    Ok(first.device()?)
 }
 
 /// Of the first tensor there.

@@ -3,21 +3,15 @@
 use std::sync::Arc;
 
 use transship_core::{
-    Error, Layout, Manifest, ManifestLeaf, MemoryKind, PreparedPut, RawMemory, RepeatedPut, Result,
-    SharedMemory, SharedOwner, Tensor, TensorTree,
+    Manifest, ManifestLeaf, MemoryKind, PreparedPut, RawMemory, RepeatedPut, Result, SharedMemory,
+    SharedOwner, Tensor, TensorTree,
 };
 
 /// The tensors of a manifest.
 pub(crate) struct Received {
     put: Arc<RepeatedPut>,
-    tensors: Tensors,
-}
-
-enum Tensors {
-    /// In one chunk of memory that another process can write to: they are copied, and read in no other way.
-    Shared(SharedMemory),
-    /// These, in the order of the manifest.
-    There(Vec<Tensor>),
+    /// The chunk. What is there on the host is copied, and read in no other way: another process can write to it.
+    memory: SharedMemory,
 }
 
 impl Received {
@@ -25,15 +19,15 @@ impl Received {
     ///
     /// # Safety
     ///
-    /// Memory of the host: as [`SharedOwner::shared_memory`]. Memory of a device: as [`SharedOwner::tensors`], where each tensor of the manifest lies.
+    /// Memory of the host: as [`SharedOwner::shared_memory`]. Memory of a device: as [`SharedOwner::memory`], where each tensor of the manifest lies.
     pub(crate) unsafe fn new(put: Arc<RepeatedPut>, owner: &SharedOwner, memory: RawMemory) -> Result<Self> {
-        let tensors = match memory.kind {
+        let memory = match memory.kind {
+            // SAFETY: passed on: a tensor is made for each of the manifest, and for no other part.
+            MemoryKind::Device => unsafe { owner.memory(memory)? },
             // SAFETY: passed on.
-            MemoryKind::Device => Tensors::There(unsafe { owner.tensors(places(put.manifest(), memory)?)? }),
-            // SAFETY: passed on.
-            _ => Tensors::Shared(unsafe { owner.shared_memory(memory)? }),
+            _ => unsafe { owner.shared_memory(memory)? },
         };
-        Ok(Self { put, tensors })
+        Ok(Self { put, memory })
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -60,23 +54,6 @@ impl Received {
 
     /// The tensor that `leaf` describes.
     fn tensor(&self, leaf: &ManifestLeaf<'_>) -> Result<Tensor> {
-        match &self.tensors {
-            Tensors::There(tensors) => {
-                let tensor = tensors.get(leaf.number()).cloned();
-                tensor.ok_or(Error::TreeChanged { first: self.manifest().len(), second: tensors.len() })
-            }
-            Tensors::Shared(memory) => memory.tensor(leaf.offset(), leaf.layout().clone()),
-        }
+        self.memory.tensor(leaf.offset(), leaf.layout().clone())
     }
-}
-
-/// Where each tensor lies in the chunk that `memory` begins with.
-fn places(manifest: &Manifest, memory: RawMemory) -> Result<Vec<(RawMemory, Layout)>> {
-    let mut places = Vec::with_capacity(manifest.len());
-    manifest.for_each_leaf(|leaf| {
-        let address = memory.address.saturating_add(leaf.offset() as u64);
-        places.push((RawMemory::new(address, leaf.layout().span(), memory.kind), leaf.layout().clone()));
-        Ok(())
-    })?;
-    Ok(places)
 }

@@ -23,25 +23,35 @@ impl SharedPiece {
     }
 }
 
-/// Pieces that no tree lies in: all of one size.
+/// Pieces that no tree lies in.
 #[derive(Default)]
-pub(crate) struct FreePieces(Vec<Arc<SharedPiece>>);
+pub(crate) struct FreePieces {
+    pieces: Vec<Arc<SharedPiece>>,
+    /// What the last tree needed.
+    bytes: usize,
+}
 
 impl FreePieces {
     /// A piece of so many bytes; else all pieces that there are, to be dropped: trees have another size now.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<Arc<SharedPiece>, Vec<Arc<SharedPiece>>> {
+        self.bytes = bytes;
         let fits = |piece: &Arc<SharedPiece>| piece.mapping.bytes() == bytes;
-        match self.0.iter().rposition(fits) {
-            Some(at) => Ok(self.0.swap_remove(at)),
-            None => Err(std::mem::take(&mut self.0)),
+        match self.pieces.iter().rposition(fits) {
+            Some(at) => Ok(self.pieces.swap_remove(at)),
+            None => Err(std::mem::take(&mut self.pieces)),
         }
     }
 
     pub(crate) fn put(&mut self, piece: Arc<SharedPiece>) {
-        self.0.push(piece);
+        self.pieces.push(piece);
+    }
+
+    /// Whether the last tree needed as much.
+    pub(crate) fn is_wanted(&self, piece: &SharedPiece) -> bool {
+        piece.mapping.bytes() == self.bytes
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.pieces.len()
     }
 }

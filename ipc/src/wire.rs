@@ -23,24 +23,26 @@ pub(crate) enum Message {
     Filled { ticket: u64, slot: u64, manifest_at: u64, manifest_bytes: u64 },
     /// From a loader: there is no such batch. The reason lies at the start of the slot.
     Failed { ticket: u64, slot: u64, text_bytes: u64 },
-    /// To an importer, with the descriptor of memory: a tree, and its manifest behind it.
-    Offer { ticket: u64, chunk_bytes: u64, manifest_bytes: u64 },
-    /// From an importer: it has let go of a tree.
+    /// To an importer, with the descriptor of memory: a tree, and its manifest behind it. If it lasts, other trees of the same manifest come there: the importer keeps it mapped.
+    Offer { ticket: u64, chunk_bytes: u64, manifest_bytes: u64, lasts: bool },
+    /// From an importer: it has let go of a tree, and of its memory.
     Released { ticket: u64 },
     /// To an importer, with the descriptor of a pool of memory of the device that has this UUID.
     Pool { pool: u64, uuid: [u64; 2] },
     /// To an importer, with the descriptor of memory: the name of memory of a pool that has a tree, and the manifest of that.
-    OfferInPool { ticket: u64, pool: u64, chunk_bytes: u64, manifest_bytes: u64 },
+    OfferInPool { ticket: u64, pool: u64, chunk_bytes: u64, manifest_bytes: u64, lasts: bool },
     /// To an importer, with the descriptor of memory: a window for it to write, and its manifest behind it.
     Window { ticket: u64, chunk_bytes: u64, manifest_bytes: u64 },
     /// The same in memory of a pool, as `OfferInPool` has it.
     WindowInPool { ticket: u64, pool: u64, chunk_bytes: u64, manifest_bytes: u64 },
     /// From an importer: it has written a window, and does not until it is given it again.
     Written { ticket: u64 },
-    /// To an importer: what it has written is not used any more, and it may write again.
+    /// To an importer: what it has written is not used any more, and it may write again; or the next tree is in memory that lasts.
     Again { ticket: u64 },
-    /// To an importer: a window is not wanted any more.
+    /// To an importer: a window, or memory that lasted, is not wanted any more.
     Close { ticket: u64 },
+    /// From an importer: it has let go of the tree in memory that lasts, and has that mapped.
+    Back { ticket: u64 },
 }
 
 impl Message {
@@ -53,13 +55,13 @@ impl Message {
                 (4, [ticket, slot, manifest_at, manifest_bytes])
             }
             Self::Failed { ticket, slot, text_bytes } => (5, [ticket, slot, text_bytes, 0]),
-            Self::Offer { ticket, chunk_bytes, manifest_bytes } => {
-                (6, [ticket, chunk_bytes, manifest_bytes, 0])
+            Self::Offer { ticket, chunk_bytes, manifest_bytes, lasts } => {
+                (if lasts { 15 } else { 6 }, [ticket, chunk_bytes, manifest_bytes, 0])
             }
             Self::Released { ticket } => (7, [ticket, 0, 0, 0]),
             Self::Pool { pool, uuid: [first, second] } => (8, [pool, first, second, 0]),
-            Self::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes } => {
-                (9, [ticket, pool, chunk_bytes, manifest_bytes])
+            Self::OfferInPool { ticket, pool, chunk_bytes, manifest_bytes, lasts } => {
+                (if lasts { 16 } else { 9 }, [ticket, pool, chunk_bytes, manifest_bytes])
             }
             Self::Window { ticket, chunk_bytes, manifest_bytes } => {
                 (10, [ticket, chunk_bytes, manifest_bytes, 0])
@@ -70,6 +72,7 @@ impl Message {
             Self::Written { ticket } => (12, [ticket, 0, 0, 0]),
             Self::Again { ticket } => (13, [ticket, 0, 0, 0]),
             Self::Close { ticket } => (14, [ticket, 0, 0, 0]),
+            Self::Back { ticket } => (17, [ticket, 0, 0, 0]),
         };
         let mut bytes = [0; BYTES];
         bytes[..HEAD.len()].copy_from_slice(&HEAD);
@@ -90,21 +93,26 @@ impl Message {
             *word = place.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         }
         let [one, two, three, four] = words;
-        Ok(match bytes[HEAD.len()] {
+        let kind = bytes[HEAD.len()];
+        Ok(match kind {
             1 => Self::Ring { slots: one, slot_bytes: two },
             2 => Self::Work { ticket: one, number: two, slot: three },
             3 => Self::Over,
             4 => Self::Filled { ticket: one, slot: two, manifest_at: three, manifest_bytes: four },
             5 => Self::Failed { ticket: one, slot: two, text_bytes: three },
-            6 => Self::Offer { ticket: one, chunk_bytes: two, manifest_bytes: three },
+            6 | 15 => Self::Offer { ticket: one, chunk_bytes: two, manifest_bytes: three, lasts: kind == 15 },
             7 => Self::Released { ticket: one },
             8 => Self::Pool { pool: one, uuid: [two, three] },
-            9 => Self::OfferInPool { ticket: one, pool: two, chunk_bytes: three, manifest_bytes: four },
+            9 | 16 => {
+                let (pool, lasts) = (two, kind == 16);
+                Self::OfferInPool { ticket: one, pool, chunk_bytes: three, manifest_bytes: four, lasts }
+            }
             10 => Self::Window { ticket: one, chunk_bytes: two, manifest_bytes: three },
             11 => Self::WindowInPool { ticket: one, pool: two, chunk_bytes: three, manifest_bytes: four },
             12 => Self::Written { ticket: one },
             13 => Self::Again { ticket: one },
             14 => Self::Close { ticket: one },
+            17 => Self::Back { ticket: one },
             _ => return Err(broken("a message is of another kind")),
         })
     }
@@ -124,15 +132,18 @@ mod tests {
             Message::Over,
             Message::Filled { ticket: 1, slot: 2, manifest_at: 3, manifest_bytes: 4 },
             Message::Failed { ticket: 5, slot: 6, text_bytes: 7 },
-            Message::Offer { ticket: 8, chunk_bytes: 9, manifest_bytes: u64::MAX },
+            Message::Offer { ticket: 8, chunk_bytes: 9, manifest_bytes: u64::MAX, lasts: false },
+            Message::Offer { ticket: 26, chunk_bytes: 27, manifest_bytes: 28, lasts: true },
             Message::Released { ticket: 10 },
             Message::Pool { pool: 11, uuid: [u64::MAX, 12] },
-            Message::OfferInPool { ticket: 13, pool: 14, chunk_bytes: 15, manifest_bytes: 16 },
+            Message::OfferInPool { ticket: 13, pool: 14, chunk_bytes: 15, manifest_bytes: 16, lasts: false },
+            Message::OfferInPool { ticket: 29, pool: 30, chunk_bytes: 31, manifest_bytes: 32, lasts: true },
             Message::Window { ticket: 17, chunk_bytes: 18, manifest_bytes: u64::MAX },
             Message::WindowInPool { ticket: 19, pool: 20, chunk_bytes: 21, manifest_bytes: 22 },
             Message::Written { ticket: 23 },
             Message::Again { ticket: 24 },
             Message::Close { ticket: 25 },
+            Message::Back { ticket: 33 },
         ] {
             let bytes = message.to_bytes();
             assert_eq!(Message::from_bytes(&bytes, BYTES).unwrap(), message);

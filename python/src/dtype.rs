@@ -44,10 +44,44 @@ pub const ALL: [ElementType; 21] = [
 ];
 
 /// Where this type is in [`ALL`].
+#[inline]
 pub fn number_of(data_type: DLDataType) -> Option<usize> {
     let DLDataType { code, bits, lanes } = data_type;
-    (lanes == 1).then(|| ALL.iter().position(|known| (known.code, known.bits) == (code, bits)))?
+    let number = *NUMBERS.get(usize::from(code))?.get(usize::from(bits / 8))?;
+    (lanes == 1 && bits % 8 == 0 && number != NONE).then_some(usize::from(number))
 }
+
+/// Where the type of this number of PyTorch's `ScalarType` is in [`ALL`].
+#[inline]
+pub fn number_of_scalar_type(scalar_type: i32) -> Option<usize> {
+    let number = *SCALAR_TYPES.get(usize::try_from(scalar_type).ok()?)?;
+    (number != NONE).then_some(usize::from(number))
+}
+
+/// No number of [`ALL`].
+const NONE: u8 = u8::MAX;
+
+/// By the code of a type, and the bytes of an element, where it is in [`ALL`]: that is asked for each leaf.
+static NUMBERS: [[u8; 17]; 15] = {
+    let mut numbers = [[NONE; 17]; 15];
+    let mut number = 0;
+    while number < ALL.len() {
+        numbers[ALL[number].code as usize][ALL[number].bits as usize / 8] = number as u8;
+        number += 1;
+    }
+    numbers
+};
+
+/// By the number of PyTorch's `ScalarType`, where a type is in [`ALL`].
+static SCALAR_TYPES: [u8; 45] = {
+    let mut numbers = [NONE; 45];
+    let mut number = 0;
+    while number < ALL.len() {
+        numbers[ALL[number].scalar_type as usize] = number as u8;
+        number += 1;
+    }
+    numbers
+};
 
 /// Where the type of this name is in [`ALL`].
 pub fn number_of_name(name: &str) -> Option<usize> {

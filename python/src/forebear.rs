@@ -37,7 +37,6 @@ impl<'py> Forebear<'py> {
         Ok(Self { torch, device, target, always, array, slots: start::slots() })
     }
 
-    #[inline]
     fn add(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<()> {
         self.slots.push(slot(self.torch, tensor, &self.device, self.target, self.always)?);
         Ok(())
@@ -49,6 +48,11 @@ impl<'py> Forebear<'py> {
 }
 
 impl<'py> Rules<'py> for Forebear<'py> {
+    #[inline]
+    fn take_plain(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        take_plain(self.torch, object, self.target, self.always, &mut self.slots)
+    }
+
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         if self.torch.is_tensor(object) {
             self.add(object)?;
@@ -69,8 +73,29 @@ impl<'py> Rules<'py> for Forebear<'py> {
     }
 }
 
-/// What becomes of a tensor of PyTorch's on the way to a device.
+/// Takes an object that is a tensor of PyTorch's which lies row by row and is copied as it is: most of what large structures hold. What it does not take
+/// is looked at by [`slot`].
 #[inline]
+pub fn take_plain(
+    torch: &Torch,
+    object: &Bound<'_, PyAny>,
+    target: Option<Place>,
+    always: bool,
+    slots: &mut Vec<Slot>,
+) -> PyResult<bool> {
+    if !torch.is_exact(object) || target.is_none() {
+        return Ok(false);
+    }
+    let Some(leaf) = torch.read_row_by_row(object)? else { return Ok(false) };
+    let is_there = Some(leaf.place) == target && !always;
+    if is_there || leaf.place == Place::Host && !leaf.is_aligned() {
+        return Ok(false);
+    }
+    slots.push(Slot::Leaf(At::Source(object.clone().unbind()), leaf));
+    Ok(true)
+}
+
+/// What becomes of a tensor of PyTorch's on the way to a device.
 pub fn slot<'py>(
     torch: &Torch,
     tensor: &Bound<'py, PyAny>,

@@ -36,6 +36,14 @@ impl<'a> Kinds<'a> {
         Ok((if is_pinned { MemoryKind::Pinned } else { MemoryKind::Pageable }, None))
     }
 
+    /// Whether leaves may lie in slots.
+    pub fn has_slots(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return !self.slots.is_empty();
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
     /// Whether all of these lie in slots.
     pub fn are_in_slots<'s>(&self, mut leaves: impl Iterator<Item = &'s Size>) -> bool {
         leaves.all(|leaf| self.slot_of(leaf.address, leaf.bytes).is_some())

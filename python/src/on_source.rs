@@ -6,10 +6,11 @@ use transship::{
     start_copy_into,
 };
 
+use crate::gather;
 use crate::pieces::Piece;
 use crate::place::Place;
 use crate::plan::Size;
-use crate::transfer::{Beside, Memory, Running, lend};
+use crate::transfer::{Beside, Memory, Running};
 
 /// Leaves that were gathered.
 #[derive(Default)]
@@ -63,7 +64,6 @@ fn gathered(
     stream: &Stream,
 ) -> Result<OnSource> {
     let device = stream.device();
-    let is_gathered = |piece: &&Piece| matches!(beside.get(piece.to.memory), Some(Some(_)));
     let whole = |beside: &Option<Beside>| {
         let Some(beside) = beside else { return Ok(None) };
         let memory = RawMemory::new(beside.address, beside.bytes, MemoryKind::Device);
@@ -71,18 +71,18 @@ fn gathered(
         // is read of it later, which comes behind; where an error lets go of it earlier, PyTorch uses it again behind this: it was allocated on this stream.
         unsafe { Tensor::from_raw_mut(memory, Box::new(()), &[beside.bytes], DType::U8, device) }.map(Some)
     };
-    let whole = beside.iter().map(whole).collect::<Result<Vec<_>>>()?;
-    let mut parts = Vec::with_capacity(pieces.len());
-    for piece in pieces.iter().filter(is_gathered) {
-        if let Some(Some(whole)) = whole.get(piece.to.memory) {
-            parts.push(piece.target(whole)?);
+    let mut whole = beside.iter().map(whole).collect::<Result<Vec<_>>>()?;
+    let (mut sources, mut wholes) = (Vec::new(), Vec::new());
+    for pieces in pieces.chunk_by(|one, next| one.to.memory == next.to.memory) {
+        let Some(first) = pieces.first() else { continue };
+        if let Some(whole) = whole.get_mut(first.to.memory).and_then(Option::take) {
+            sources.push(gather::gathered(owner, pieces)?);
+            wholes.push(whole);
         }
     }
-    drop(whole);
-    let sources = lend(owner, pieces.iter().filter(is_gathered))?;
     // What is not submitted when this returns could not be waited for by another stream.
     let options = CopyOptions::default().stream(stream).background(BackgroundWork::Never);
-    let copy = start_copy_into(sources, parts, options)?;
+    let copy = start_copy_into(sources, wholes, options)?;
     let read = |(number, beside): (usize, Option<Beside>)| {
         let Beside { address, bytes, held } = beside?;
         let memory = RawMemory::new(address, bytes, MemoryKind::Device);

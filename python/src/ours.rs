@@ -257,15 +257,16 @@ impl<'py> Ours<'py> {
 
 impl<'py> Rules<'py> for Ours<'py> {
     #[inline]
-    fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
-        // Most of what large structures hold.
-        if self.takes_plainly
-            && let (Some(torch), Some(device)) = (self.torch, &self.device)
-            && torch.is_exact(object)
-        {
-            self.slots.push(forebear::slot(torch, object, device, Some(self.target), self.always)?);
-            return Ok(Found::Leaf);
+    fn take_plain(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        match self.torch.filter(|_| self.takes_plainly) {
+            Some(torch) => {
+                forebear::take_plain(torch, object, Some(self.target), self.always, &mut self.slots)
+            }
+            None => Ok(false),
         }
+    }
+
+    fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         #[cfg(target_os = "linux")]
         if self.takes_plainly
             && let Some(leaf) = slot_batch::leaf_of(object)

@@ -4,6 +4,7 @@
 use transship::MemoryKind;
 
 use crate::leaf::{Leaf, Order};
+use crate::plan::To;
 
 /// Allocations of devices begin at multiples of so many bytes: what lies in one such line lies in one allocation. What lies further apart is no
 /// neighbour in a slot either.
@@ -31,13 +32,6 @@ pub enum Joins {
     OnDevice,
     /// Others of the slot that begins there: what is between them is of the slot as well.
     InSlot(u64),
-}
-
-/// Where a copy goes: memory, and the offset in it, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub struct To {
-    pub memory: usize,
-    pub offset: usize,
 }
 
 impl Piece {

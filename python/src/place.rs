@@ -29,6 +29,7 @@ static STREAMS_OF_OTHERS: Mutex<Option<HashMap<(Place, usize), Stream>>> = Mutex
 
 impl Place {
     /// `None` for kinds of devices that the library does not know.
+    #[inline]
     pub fn of(DLDevice { device_type, device_id }: DLDevice) -> Option<Self> {
         match device_type {
             device_type::CPU | device_type::CUDA_HOST | device_type::ROCM_HOST => Some(Self::Host),

@@ -15,13 +15,13 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// The first place from `offset` on for elements of so many bytes, which are a power of two.
-    fn aligned(self, offset: usize, element: usize) -> Option<usize> {
+    /// Elements of so many bytes, which are a power of two, begin at multiples of this.
+    fn step(self, element: usize) -> Option<usize> {
         let alignment = self.alignment.max(element);
         if alignment.is_power_of_two() {
-            return Some(offset.checked_add(alignment - 1)? & !(alignment - 1));
+            return Some(alignment);
         }
-        offset.checked_next_multiple_of(alignment.checked_next_multiple_of(element)?)
+        alignment.checked_next_multiple_of(element)
     }
 }
 
@@ -30,19 +30,33 @@ impl Packing {
 pub struct Size {
     pub bytes: usize,
     /// Of one element.
-    pub element: usize,
+    pub element: u8,
     pub is_contiguous: bool,
     /// Where its first element is.
     pub address: u64,
 }
 
-/// Where each leaf goes: the number of its chunk and its offset there, in bytes; `None` for those that get memory of their own. And how large the chunks are.
+/// Where a copy goes: memory, and the offset in it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct To {
+    pub memory: usize,
+    pub offset: usize,
+}
+
+impl To {
+    /// No memory yet: it gets some of its own.
+    pub const ALONE: Self = Self { memory: usize::MAX, offset: 0 };
+}
+
+/// Where each leaf goes: its chunk is its memory. And how large the chunks are.
 #[derive(Debug)]
 pub struct Plan {
-    pub places: Vec<Option<(u32, usize)>>,
+    pub places: Vec<To>,
     pub chunks: Vec<usize>,
     /// The leaves in the order in which they are copied: those of a chunk by their offsets, then the others.
     pub order: Vec<usize>,
+    /// So many of them, the first, are in chunks.
+    pub packed: usize,
 }
 
 /// Packs leaves of 1 byte to 256 KiB without gaps, if there are two at least: the largest elements first, so that little is lost between them.
@@ -50,20 +64,21 @@ pub fn pack(leaves: &[Size], packing: Packing) -> Plan {
     if !is_worth_it(leaves, packing) {
         return Plan::of(leaves.len());
     }
-    let mut chunk = None;
     let order = Vec::with_capacity(leaves.len());
-    let mut plan = Plan { places: vec![None; leaves.len()], chunks: Vec::new(), order };
+    let mut plan = Plan { places: vec![To::ALONE; leaves.len()], chunks: Vec::new(), order, packed: 0 };
     let is_there = leaves.iter().fold(0, |sizes, leaf| sizes | leaf.element);
     for bucket in [16, 8, 4, 2, 1].into_iter().filter(|bucket| is_there & bucket != 0) {
-        for (number, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.element == bucket) {
-            if leaf.is_packable() {
-                plan.places[number] = Some(plan.place(leaf, packing, &mut chunk));
+        let step = packing.step(bucket.into());
+        for (number, leaf) in leaves.iter().enumerate() {
+            if leaf.element == bucket && leaf.is_packable() {
+                plan.places[number] = place(&mut plan.chunks, leaf.bytes, step, packing.max_chunk);
                 plan.order.push(number);
             }
         }
     }
-    if plan.order.len() < leaves.len() {
-        plan.order.extend((0..leaves.len()).filter(|number| plan.places[*number].is_none()));
+    plan.packed = plan.order.len();
+    if plan.packed < leaves.len() {
+        plan.order.extend((0..leaves.len()).filter(|number| plan.places[*number] == To::ALONE));
     }
     plan
 }
@@ -79,13 +94,14 @@ pub fn pack_by_address(leaves: &[Size], packing: Packing) -> Plan {
         (!leaf.is_packable(), leaf.address, *number)
     };
     plan.order.sort_unstable_by_key(where_it_is);
-    let mut chunk = None;
-    for position in 0..leaves.len() {
-        let number = plan.order[position];
-        if !leaves[number].is_packable() {
+    for number in &plan.order {
+        let leaf = &leaves[*number];
+        if !leaf.is_packable() {
             break;
         }
-        plan.places[number] = Some(plan.place(&leaves[number], packing, &mut chunk));
+        let step = packing.step(leaf.element.into());
+        plan.places[*number] = place(&mut plan.chunks, leaf.bytes, step, packing.max_chunk);
+        plan.packed += 1;
     }
     plan
 }
@@ -96,6 +112,7 @@ fn is_worth_it(leaves: &[Size], packing: Packing) -> bool {
 
 impl Size {
     /// Whether it may share a chunk.
+    #[inline]
     pub fn is_packable(&self) -> bool {
         self.is_contiguous && (1..=LARGEST_PACKED).contains(&self.bytes)
     }
@@ -103,22 +120,31 @@ impl Size {
 
 impl Plan {
     fn of(leaves: usize) -> Self {
-        Self { places: vec![None; leaves], chunks: Vec::new(), order: (0..leaves).collect() }
+        let places = vec![To::ALONE; leaves];
+        Self { places, chunks: Vec::new(), order: (0..leaves).collect(), packed: 0 }
     }
+}
 
-    fn place(&mut self, leaf: &Size, packing: Packing, chunk: &mut Option<usize>) -> (u32, usize) {
-        let fits = chunk.and_then(|number: usize| {
-            let offset = packing.aligned(self.chunks[number], leaf.element)?;
-            let end = offset.checked_add(leaf.bytes)?;
-            (end <= packing.max_chunk).then_some((number, offset, end))
-        });
-        let (number, offset, end) = fits.unwrap_or_else(|| {
-            self.chunks.push(0);
-            (self.chunks.len() - 1, 0, leaf.bytes)
-        });
-        self.chunks[number] = end;
-        *chunk = Some(number);
-        // There are fewer chunks than leaves, and fewer leaves than 2^32.
-        (number as u32, offset)
+/// Puts so many bytes at the next multiple of `step` in the last chunk; into a new one, if that has no room.
+#[inline]
+fn place(chunks: &mut Vec<usize>, bytes: usize, step: Option<usize>, max_chunk: usize) -> To {
+    if let Some(end) = chunks.last_mut()
+        && let Some(offset) = step.and_then(|step| next_multiple(*end, step))
+        && let Some(next) = offset.checked_add(bytes)
+        && next <= max_chunk
+    {
+        *end = next;
+        return To { memory: chunks.len() - 1, offset };
+    }
+    chunks.push(bytes);
+    To { memory: chunks.len() - 1, offset: 0 }
+}
+
+/// Without a division where it can be.
+#[inline]
+fn next_multiple(offset: usize, step: usize) -> Option<usize> {
+    match step.is_power_of_two() {
+        true => Some(offset.checked_add(step - 1)? & !(step - 1)),
+        false => offset.checked_next_multiple_of(step),
     }
 }

@@ -195,6 +195,11 @@ impl AllSlots {
         Self(ALL.read().iter().filter_map(Weak::upgrade).map(with_kind).collect())
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The address of the slot that these bytes lie in, and which kind of memory it is.
     #[inline]
     pub fn slot_of(&self, address: u64, bytes: usize) -> Option<(u64, MemoryKind)> {

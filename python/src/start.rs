@@ -10,12 +10,13 @@ use pyo3::{PyTraverseError, PyVisit};
 use transship::{MemoryKind, Stream};
 
 use crate::errors;
+use crate::gather::Gather;
 use crate::kinds::Kinds;
 use crate::leaf::{Leaf, Order};
 use crate::on_source;
-use crate::pieces::{Joins, Piece, To};
+use crate::pieces::{Joins, Piece};
 use crate::place::Place;
-use crate::plan::{self, Packing, Size};
+use crate::plan::{self, Packing, Size, To};
 use crate::released::{self, Held};
 use crate::torch::Torch;
 use crate::transfer::{Beside, Group, How, Launched, Memory, Running, Source};
@@ -106,10 +107,10 @@ pub fn start(
     let mut started = Started::default();
     let torch_fills = torch.filter(|_| !request.own_memory);
     let kinds = Kinds::now(torch);
-    for (from, leaves) in by_place(py, torch_fills, request, slots)? {
+    for OfPlace { place: from, leaves, sizes } in by_place(py, torch_fills, request, slots)? {
         let begin = Instant::now();
         let call = Call { py, torch, request, from, leaves: &leaves, kinds: &kinds };
-        let planned = Planned::new(call, slots)?;
+        let planned = Planned::new(call, &sizes, slots)?;
         let is_planned = Instant::now();
         planned.start(call, slots, &mut started)?;
         started.plan += is_planned - begin;
@@ -139,11 +140,14 @@ struct Planned {
     chunks: usize,
     /// The leaves in the order in which they are copied: those of a device by where they are.
     order: Vec<usize>,
+    /// So many of them, the first, go to chunks.
+    packed: usize,
 }
 
 /// Leaves that are about to be copied.
 struct Taken {
     pieces: Vec<Piece>,
+    gathers: Vec<Gather>,
     /// For each leaf the number of its piece, and the offset in it, in bytes; where results lie in memory of the library.
     in_pieces: Vec<(usize, usize)>,
     sources: Vec<Py<PyAny>>,
@@ -158,25 +162,24 @@ struct Allocated {
 }
 
 impl Planned {
-    fn new(call: Call<'_, '_>, slots: &[Slot]) -> PyResult<Self> {
+    fn new(call: Call<'_, '_>, sizes: &[Size], slots: &[Slot]) -> PyResult<Self> {
         let Call { py, torch, request, from, leaves, kinds } = call;
         let pinned = request.is_pinned(from);
-        let mut sizes: Vec<Size> = Vec::with_capacity(leaves.len());
-        sizes.extend(leaves.iter().filter_map(|number| slots[*number].size()));
         let plan = match from {
             // What a worker has packed already goes as it lies.
             Place::Host if !kinds.are_in_slots(sizes.iter().filter(|leaf| leaf.is_packable())) => {
-                plan::pack(&sizes, request.packing)
+                plan::pack(sizes, request.packing)
             }
-            _ => plan::pack_by_address(&sizes, request.packing),
+            _ => plan::pack_by_address(sizes, request.packing),
         };
         let first = plan.order.first().filter(|_| !plan.chunks.is_empty() && request.goes_between(from));
         let gathers = first.is_some_and(|first| on_source::gathers(&sizes[*first], from, request.target));
         let mut planned = Self {
-            places: Vec::with_capacity(leaves.len()),
+            places: plan.places,
             memory: Vec::new(),
             chunks: plan.chunks.len(),
             order: plan.order,
+            packed: plan.packed,
         };
         let torch = if request.own_memory { None } else { Some(torch_of(torch)?) };
         for bytes in plan.chunks {
@@ -188,19 +191,12 @@ impl Planned {
             }
             planned.memory.push(memory);
         }
-        for (number, place) in leaves.iter().zip(plan.places) {
-            let place = match (place, &slots[*number]) {
-                (Some((memory, offset)), _) => To { memory: memory as usize, offset },
-                (None, Slot::Leaf(At::Source(_), leaf)) => {
-                    let like =
-                        |torch: &Torch| torch.allocate_like(py, &leaf.copied(), request.target, pinned);
-                    let object = torch.map(like).transpose()?;
-                    planned.memory.push(Allocated::new(torch.zip(object), leaf.bytes)?);
-                    To { memory: planned.memory.len() - 1, offset: 0 }
-                }
-                (None, _) => continue,
-            };
-            planned.places.push(place);
+        for position in &planned.order[planned.packed..] {
+            let Slot::Leaf(At::Source(_), leaf) = &slots[leaves[*position]] else { continue };
+            let like = |torch: &Torch| torch.allocate_like(py, &leaf.copied(), request.target, pinned);
+            let object = torch.map(like).transpose()?;
+            planned.memory.push(Allocated::new(torch.zip(object), leaf.bytes)?);
+            planned.places[*position] = To { memory: planned.memory.len() - 1, offset: 0 };
         }
         Ok(planned)
     }
@@ -222,13 +218,13 @@ impl Planned {
         let ordering = torch.filter(|_| in_its_order == Some(true));
         let (stream, behind) = streams(py, ordering, request.target, from)?;
         let behind = request.stream_of_leaves(py, from)?.or(behind);
-        let Taken { pieces, in_pieces, sources } = self.take(call, slots, started)?;
+        let Taken { pieces, gathers, in_pieces, sources } = self.take(call, slots, started)?;
         for piece in &pieces {
             if let Some(leaf) = &piece.strided {
                 memory[piece.to.memory].make_like(leaf);
             }
         }
-        let group = Group { from, pieces, sources: Held::new(sources), memory, stream, behind };
+        let group = Group { from, pieces, gathers, sources: Held::new(sources), memory, stream, behind };
         let launched = py.detach(|| group.start(request.target, request.how));
         released::drain(py);
         let Launched { running, before, results } = launched.map_err(|error| errors::of(py, &error))?;
@@ -251,12 +247,16 @@ impl Planned {
     fn take(&self, call: Call<'_, '_>, slots: &mut [Slot], started: &Started) -> PyResult<Taken> {
         let Call { py, from, leaves, kinds, .. } = call;
         let is_own = call.request.own_memory;
+        // What is small is staged whatever memory it is in; what lies in slots may go as one piece.
+        let gathered = if from == Place::Host && !is_own && !kinds.has_slots() { self.packed } else { 0 };
         let mut taken = Taken {
-            pieces: Vec::with_capacity(leaves.len()),
+            pieces: Vec::with_capacity(leaves.len() - gathered),
+            gathers: Vec::new(),
             in_pieces: if is_own { vec![(0, 0); leaves.len()] } else { Vec::new() },
             sources: Vec::with_capacity(leaves.len()),
         };
-        for position in self.order.iter().copied() {
+        self.gather(gathered, call, slots, started.chunks.len(), &mut taken);
+        for position in self.order[gathered..].iter().copied() {
             let (slot, to) = (&mut slots[leaves[position]], self.places[position]);
             let Slot::Leaf(at, leaf) = slot else { continue };
             let goes_to = match &self.memory[to.memory].object {
@@ -289,6 +289,28 @@ impl Planned {
             }
         }
         Ok(taken)
+    }
+}
+
+impl Planned {
+    /// Takes the first leaves, so many, which go to chunks, out of the slots. The first chunk has this number among those of the call.
+    fn gather(&self, leaves: usize, call: Call<'_, '_>, slots: &mut [Slot], first: usize, taken: &mut Taken) {
+        let about = leaves.div_ceil(self.chunks.max(1));
+        for position in &self.order[..leaves] {
+            let (slot, To { memory, offset }) = (&mut slots[call.leaves[*position]], self.places[*position]);
+            let Slot::Leaf(at @ At::Source(_), leaf) = slot else { continue };
+            match taken.gathers.last_mut() {
+                Some(gather) if gather.memory == memory => gather.push(leaf, offset),
+                _ => {
+                    let mut gather = Gather::of(memory, about);
+                    gather.push(leaf, offset);
+                    taken.gathers.push(gather);
+                }
+            }
+            if let At::Source(object) = mem::replace(at, At::Part { chunk: first + memory, offset }) {
+                taken.sources.push(object);
+            }
+        }
     }
 }
 
@@ -376,8 +398,8 @@ fn by_place(
     torch: Option<&Torch>,
     request: Request,
     slots: &mut [Slot],
-) -> PyResult<Vec<(Place, Vec<usize>)>> {
-    let mut groups: Vec<(Place, Vec<usize>)> = Vec::new();
+) -> PyResult<Vec<OfPlace>> {
+    let mut groups: Vec<OfPlace> = Vec::new();
     let all = slots.len();
     for (number, slot) in slots.iter_mut().enumerate() {
         let Slot::Leaf(At::Source(_), leaf) = slot else { continue };
@@ -385,17 +407,40 @@ fn by_place(
             *slot = Slot::There(torch.allocate_like(py, &leaf.copied(), request.target, false)?.unbind());
             continue;
         }
-        match groups.iter_mut().find(|(place, _)| *place == leaf.place) {
-            Some((_, numbers)) => numbers.push(number),
+        match groups.iter_mut().find(|group| group.place == leaf.place) {
+            Some(group) => group.push(number, leaf),
             None => {
-                let mut numbers = Vec::with_capacity(all - number);
-                numbers.push(number);
-                groups.push((leaf.place, numbers));
+                let (leaves, sizes) = (Vec::with_capacity(all - number), Vec::with_capacity(all - number));
+                let mut group = OfPlace { place: leaf.place, leaves, sizes };
+                group.push(number, leaf);
+                groups.push(group);
             }
         }
     }
-    groups.sort_unstable_by_key(|(place, _)| *place);
+    groups.sort_unstable_by_key(|group| group.place);
     Ok(groups)
+}
+
+/// The leaves of one place.
+struct OfPlace {
+    place: Place,
+    /// Their numbers among the slots.
+    leaves: Vec<usize>,
+    sizes: Vec<Size>,
+}
+
+impl OfPlace {
+    #[inline]
+    fn push(&mut self, number: usize, leaf: &Leaf) {
+        self.leaves.push(number);
+        self.sizes.push(Size {
+            bytes: leaf.bytes,
+            // Of 16 bytes at most.
+            element: leaf.type_of_elements().bits / 8,
+            is_contiguous: leaf.order == Order::Contiguous,
+            address: leaf.address,
+        });
+    }
 }
 
 impl Slot {
@@ -431,13 +476,5 @@ impl Slot {
             Self::Leaf(At::Source(_), leaf) => Some(leaf.place),
             _ => None,
         }
-    }
-
-    /// `None` for what is no leaf to be copied.
-    fn size(&self) -> Option<Size> {
-        let Self::Leaf(At::Source(_), leaf) = self else { return None };
-        let is_contiguous = leaf.order == Order::Contiguous;
-        let element = leaf.type_of_elements().bytes();
-        Some(Size { bytes: leaf.bytes, element, is_contiguous, address: leaf.address })
     }
 }

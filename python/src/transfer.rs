@@ -7,7 +7,7 @@ use transship::{
     SharedOwner, Stream, Tensor, start_copy_into,
 };
 
-use crate::gather;
+use crate::gather::{self, Gather};
 use crate::leaf::Leaf;
 use crate::on_source::OnSource;
 use crate::pieces::Piece;
@@ -52,6 +52,8 @@ pub enum Source {
 pub struct Group {
     pub from: Place,
     pub pieces: Vec<Piece>,
+    /// Leaves of the host that are not among the pieces: a chunk each.
+    pub gathers: Vec<Gather>,
     pub sources: Held,
     pub memory: Vec<Memory>,
     /// The stream that the copy runs on: of the target, or of the source where the target is the host.
@@ -82,20 +84,26 @@ impl Group {
             stream.wait_stream(behind)?;
         }
         let groups = || self.pieces.chunk_by(|one, next| one.to.memory == next.to.memory);
-        let is_gathered = |pieces: &&[Piece]| {
-            let shares = self.from == Place::Host && pieces.len() > 1;
-            shares || pieces.first().is_some_and(|piece| on_source.of(piece).is_some())
+        let whole = |pieces: &[Piece]| match pieces {
+            [] => Ok(None),
+            [first, ..] if on_source.of(first).is_some() => Ok(on_source.of(first).cloned()),
+            [_] => Ok(None),
+            // Where a device gathers nothing, each leaf is copied by itself.
+            _ if self.from != Place::Host => Ok(gather::gathered(&owner, pieces).ok()),
+            _ => gather::gathered(&owner, pieces).map(Some),
         };
-        let mut sources = lend(&owner, groups().filter(|pieces| !is_gathered(pieces)).flatten())?;
+        let gathered = groups().map(whole).collect::<Result<Vec<_>>>()?;
+        let apart = groups().zip(&gathered).filter(|(_, whole)| whole.is_none());
+        let mut sources = lend(&owner, apart.flat_map(|(pieces, _)| pieces))?;
         let (mut targets, mut wholes) = (Vec::with_capacity(sources.len()), Vec::new());
         let mut results = Vec::new();
         let is_own = self.memory.iter().any(|memory| matches!(memory.source, Source::Own(_)));
         let memory =
             self.memory.into_iter().map(|memory| memory.open(&device)).collect::<Result<Vec<_>>>()?;
-        for pieces in groups() {
+        for (pieces, whole) in groups().zip(gathered) {
             let Some(first) = pieces.first() else { continue };
             let to = memory.get(first.to.memory).ok_or(Error::Taken)?;
-            if !is_gathered(&pieces) {
+            let Some(whole) = whole else {
                 if is_own {
                     results.extend((targets.len()..).zip(pieces).map(|(number, _)| (number, 0)));
                 }
@@ -103,15 +111,16 @@ impl Group {
                     targets.push(piece.target(to)?);
                 }
                 continue;
-            }
+            };
             if is_own {
                 results.extend(pieces.iter().map(|piece| (sources.len(), piece.to.offset)));
             }
             wholes.push(to.clone());
-            sources.push(match on_source.of(first) {
-                Some(tensor) => tensor.clone(),
-                None => gather::gathered(&owner, pieces)?,
-            });
+            sources.push(whole);
+        }
+        for Gather { memory: number, listed } in self.gathers {
+            wholes.push(memory.get(number).ok_or(Error::Taken)?.clone());
+            sources.push(gather::of_list(&owner, listed)?);
         }
         targets.append(&mut wholes);
         drop((owner, memory));

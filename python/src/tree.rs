@@ -1,6 +1,7 @@
 //! Structures of Python, taken apart into leaves and put together again.
 
 use std::ffi::c_int;
+use std::ops::Range;
 
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
@@ -53,6 +54,12 @@ const DEEPEST_SHOWN: usize = 40;
 
 /// What is a leaf, and what a container.
 pub trait Rules<'py> {
+    /// Takes an object that is a leaf of the most frequent kind, and says whether it was.
+    fn take_plain(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let _ = object;
+        Ok(false)
+    }
+
     /// Says what an object is, and takes it if it is a leaf.
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>>;
 }
@@ -99,6 +106,7 @@ impl Skeleton {
             same: 0,
             rebuild: 0,
             made: Vec::new(),
+            last: None,
         };
         builder.next(py)
     }
@@ -132,6 +140,15 @@ impl Skeleton {
 
     #[inline]
     fn add<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
+        if rules.take_plain(object)? {
+            self.leaves += 1;
+            self.steps.push(Step::Leaf);
+            return Ok(());
+        }
+        self.add_other(object, rules)
+    }
+
+    fn add_other<'py>(&mut self, object: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<()> {
         match rules.take(object)? {
             Found::Leaf => {
                 self.leaves += 1;
@@ -232,6 +249,9 @@ impl Skeleton {
     }
 }
 
+/// The table of a dict of fewer keys does not grow.
+const LEAST_COPIED: usize = 4;
+
 struct Builder<'a> {
     skeleton: &'a Skeleton,
     leaves: std::slice::Iter<'a, Py<PyAny>>,
@@ -241,37 +261,95 @@ struct Builder<'a> {
     rebuild: usize,
     /// Items of containers that are about to be made.
     made: Vec<Py<PyAny>>,
+    /// The last dict without containers in it, and where its keys are.
+    last: Option<(Range<usize>, Py<PyAny>)>,
 }
 
 impl Builder<'_> {
+    #[inline]
     fn next(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if let Some(Step::Leaf) = self.skeleton.steps.get(self.step)
+            && let Some(leaf) = self.leaves.next()
+        {
+            self.step += 1;
+            return Ok(leaf.clone_ref(py));
+        }
+        self.other(py)
+    }
+
+    /// What is no leaf.
+    fn other(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let skeleton = self.skeleton;
         let step = skeleton.steps.get(self.step).ok_or_else(unbalanced)?;
         self.step += 1;
         match step {
-            Step::Leaf => self.leaves.next().map(|leaf| leaf.clone_ref(py)).ok_or_else(unbalanced),
+            Step::Leaf => Err(unbalanced()),
             Step::Same => {
                 self.same += 1;
                 Ok(skeleton.same[self.same - 1].clone_ref(py))
             }
             Step::List(len) => self.list(py, *len).map(|list| list.into_any().unbind()),
             Step::Tuple(len) => self.tuple(py, *len),
-            Step::Dict(len) => {
-                check_stack()?;
-                let dict = PyDict::new(py);
-                for _ in 0..*len {
-                    self.key += 1;
-                    let key = &skeleton.keys[self.key - 1];
-                    dict.set_item(key, self.next(py)?)?;
-                }
-                Ok(dict.into_any().unbind())
-            }
+            Step::Dict(len) => self.dict(py, *len),
             Step::Other(len) => {
                 self.rebuild += 1;
                 let rebuild = &skeleton.rebuild[self.rebuild - 1];
-                rebuild.call1(py, (self.list(py, *len)?,))
+                let held = self.list(py, *len)?;
+                // It may find the last dict, and change it.
+                self.last = None;
+                rebuild.call1(py, (held,))
             }
         }
+    }
+
+    /// Where a dict has the keys of the last one, it begins as a copy of that: its table is copied, and does not grow key by key.
+    fn dict(&mut self, py: Python<'_>, len: usize) -> PyResult<Py<PyAny>> {
+        let keys = self.key..self.key + len;
+        let is_flat = self.is_flat(len);
+        if !is_flat {
+            check_stack()?;
+        }
+        let (leaves, step, same) = (self.leaves.clone(), self.step, self.same);
+        let like_last = if is_flat { self.like_last(py, &keys).transpose()? } else { None };
+        if let Some(dict) = like_last {
+            self.fill(&dict, len)?;
+            if dict.len() == len {
+                return Ok(dict.into_any().unbind());
+            }
+            // Keys that are not equal to themselves.
+            (self.leaves, self.step, self.same, self.key) = (leaves, step, same, keys.start);
+        }
+        let dict = PyDict::new(py);
+        self.fill(&dict, len)?;
+        let dict = dict.into_any().unbind();
+        if is_flat && len >= LEAST_COPIED {
+            self.last = Some((keys, dict.clone_ref(py)));
+        }
+        Ok(dict)
+    }
+
+    fn fill(&mut self, dict: &Bound<'_, PyDict>, len: usize) -> PyResult<()> {
+        let skeleton = self.skeleton;
+        for _ in 0..len {
+            self.key += 1;
+            let key = &skeleton.keys[self.key - 1];
+            dict.set_item(key, self.next(dict.py())?)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the next so many steps are no containers.
+    fn is_flat(&self, len: usize) -> bool {
+        let steps = self.skeleton.steps.get(self.step..self.step + len);
+        steps.is_some_and(|steps| steps.iter().all(|step| matches!(step, Step::Leaf | Step::Same)))
+    }
+
+    /// A copy of the last dict, if it has these keys.
+    fn like_last<'py>(&self, py: Python<'py>, keys: &Range<usize>) -> Option<PyResult<Bound<'py, PyDict>>> {
+        let (last, dict) = self.last.as_ref()?;
+        let (last, keys) = (self.skeleton.keys.get(last.clone())?, self.skeleton.keys.get(keys.clone())?);
+        let is_same = last.len() == keys.len() && last.iter().zip(keys).all(|(one, other)| one.is(other));
+        is_same.then(|| dict.bind(py).cast::<PyDict>()?.copy())
     }
 
     fn list<'py>(&mut self, py: Python<'py>, len: usize) -> PyResult<Bound<'py, PyList>> {
@@ -299,9 +377,7 @@ impl Builder<'_> {
         set: unsafe extern "C" fn(*mut ffi::PyObject, isize, *mut ffi::PyObject) -> c_int,
     ) -> PyResult<Bound<'py, PyAny>> {
         let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a container that is too long"))?;
-        let steps = self.skeleton.steps.get(self.step..self.step.saturating_add(len));
-        let are_there =
-            steps.is_some_and(|steps| steps.iter().all(|step| matches!(step, Step::Leaf | Step::Same)));
+        let are_there = self.is_flat(len);
         let first = self.made.len();
         if !are_there {
             check_stack()?;

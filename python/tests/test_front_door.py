@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import transship
-from trees import assert_same
+from trees import assert_copied, assert_same
 
 
 def copied(tree, **options):
@@ -184,6 +184,45 @@ def test_get_builds_anew():
     handle = transship.start_copy([Sample(torch.ones(1), "a")], "cpu", copy=True)
     first, second = handle.get(), handle.get()
     assert first[0] is not second[0] and first[0].tensor is second[0].tensor
+
+
+def test_dicts_with_the_keys_of_the_last_one():
+    """They begin as a copy of it, and have nothing of it in the end."""
+    keys = ["a", "b", 3, (4, 5), "e", "f"]
+    samples = [{key: torch.full((2,), 10.0 * index + place) for place, key in enumerate(keys)} for index in range(5)]
+    samples[1]["b"] = "no tensor"
+    samples[2] = dict(reversed(samples[2].items()))
+    samples[3]["e"] = {"a": torch.ones(1), **samples[4]}
+    samples.append(transship.start_copy)
+    samples.append({"only": torch.ones(3)})
+    result = copied(samples)
+    assert_copied(result, samples)
+    assert [list(sample) for sample in result[:5]] == [list(sample) for sample in samples[:5]]
+    result[0]["more"] = 1
+    assert [len(sample) for sample in result[:5]] == [7, 6, 6, 6, 6]
+
+
+def test_keys_that_are_not_equal_to_themselves():
+    class Key:
+        hashes = iter(range(10**6))
+
+        def __hash__(self):
+            return next(self.hashes)
+
+    keys = [Key() for _ in range(6)]
+    samples = [{key: torch.full((2,), float(index)) for key in keys} for index in range(3)]
+    for index, sample in enumerate(copied(samples)):
+        assert len(sample) == 6
+        assert all(torch.equal(leaf, torch.full((2,), float(index))) for leaf in sample.values())
+
+
+def test_tensors_after_one_that_has_no_sizes():
+    """PyTorch says so of a nested one with an error: it is asked otherwise from then on."""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for _ in range(2):
+        result = copied([torch.ones(2, 3), nested, torch.zeros(1), torch.arange(4)])
+        assert result[1].is_nested and [leaf.tolist() for leaf in result[1].unbind()] == [[1, 1], [1, 1, 1]]
+        assert_copied([result[0], result[2], result[3]], [torch.ones(2, 3), torch.zeros(1), torch.arange(4)])
 
 
 @pytest.mark.parametrize("memory", ["torch", "transship"])

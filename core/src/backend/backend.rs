@@ -97,6 +97,18 @@ pub unsafe trait Backend: Any + Send + Sync {
         self.allocate(bytes, stream)
     }
 
+    /// Allocates device memory (uninitialised) that is one allocation of the driver's own and no part of a pool, for what is registered once and kept: engines
+    /// and other processes cannot share memory of a pool, or do so slowly. Every stream may use it at once, and no budget counts it. Expensive; here and when it is dropped, the
+    /// driver may wait for the device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], which is what a backend says that does not implement this; as [`allocate`](Backend::allocate).
+    fn allocate_alone(&self, bytes: usize) -> Result<Box<dyn Buffer>> {
+        let _ = bytes;
+        Err(Error::Unsupported { device: self.device(), what: "allocate memory outside of its pool" })
+    }
+
     /// Allocates a staging block that copies of this device may use asynchronously (pinned, where the device knows that): in
     /// this direction only, where staging is mapped ([`Limits::mapped_staging`]). Elsewhere in both directions, and `Download` says that
     /// copies alone use it: it may be slower for kernels. Expensive; it may block for milliseconds. So may dropping it.

@@ -160,8 +160,8 @@ impl<S: TensorTree> CopyHandle<S> {
     }
 
     /// Makes `stream` wait for the copy, on the device, and hands the structure out at once: work submitted to `stream`
-    /// from now on finds its tensors filled. Blocks at most until the last piece is submitted, never for a device, but for one whose
-    /// [budget](crate::Device::set_memory_budget) has no room yet.
+    /// from now on finds its tensors filled. Blocks until the last piece is submitted, and stages a part of what is not. That waits for a device where the copy is larger than the
+    /// [staging budget](crate::Device::set_staging_budget), goes by way of the host, or waits for room in a [budget](crate::Device::set_memory_budget).
     ///
     /// The tensors carry their fence: reading them on the host before it is reached is [`Error::NotReady`], and copying
     /// them waits in stream order. Their memory is not reused before the work of `stream` is done.

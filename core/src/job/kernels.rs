@@ -111,16 +111,17 @@ impl Kernels {
         matches!(self.strided, Some(StridedKernel::InSubmission))
     }
 
-    /// The most bytes that a table for the leaves of `chunks` has; `None` if there is no kernel. Leaves that are too large for it have
-    /// chunks of their own.
-    pub(crate) fn largest_table(self, chunks: &[Chunk]) -> Option<usize> {
+    /// The most bytes that a table for the leaves of `chunks` has, of which some consist of `listed` pieces; `None` if there is no kernel. Leaves that are
+    /// too large for it have chunks of their own, as have those of many pieces.
+    pub(crate) fn largest_table(self, chunks: &[Chunk], listed: usize) -> Option<usize> {
         let entry = self.ranges.map(|ranges| ranges.entry).max(self.strided_entry())?;
         let largest = self.ranges.map_or(LARGEST_DOWN, |ranges| ranges.largest);
-        let copied = chunks.iter().filter(|chunk| chunk.order.len() > 1 || chunk.bytes <= largest);
+        let copied =
+            chunks.iter().filter(|chunk| listed > 0 || chunk.order.len() > 1 || chunk.bytes <= largest);
         let count = |(leaves, bytes): (usize, usize), chunk: &Chunk| {
             (leaves + chunk.order.len(), bytes + chunk.bytes)
         };
-        let (leaves, bytes) = copied.fold((0, 0), count);
+        let (leaves, bytes) = copied.fold((listed, 0), count);
         let cuts = match self.strided {
             Some(_) => (bytes / LEAST_PART).min(2 * BLOCKS).max(bytes / LARGEST_PART),
             None => self.ranges.map_or(0, |ranges| ranges.parts(bytes)),

@@ -2,8 +2,9 @@
 
 use std::ptr::NonNull;
 
-use crate::backend::Elements;
+use crate::backend::{Buffer, Elements};
 use crate::dtype::DType;
+use crate::tensor::device_list::DeviceList;
 use crate::tensor::storage::Storage;
 
 /// What a copy must know of one tensor.
@@ -75,5 +76,15 @@ impl Leaf {
     pub(crate) fn gathered(&self) -> Option<&Elements> {
         let special = self.special.as_ref().filter(|special| special.is_gathered)?;
         self.storage.device().map(|_| &special.elements)
+    }
+
+    /// The list that it is a part of, if it lies in one.
+    pub(crate) fn list(&self) -> Option<&DeviceList> {
+        DeviceList::of_storage(&self.storage)
+    }
+
+    /// The buffer of this number in that list.
+    pub(crate) fn listed_buffer(&self, number: u32) -> &dyn Buffer {
+        self.list().and_then(|list| list.buffer(number)).unwrap_or_else(|| self.storage.buffer())
     }
 }

@@ -23,6 +23,7 @@ use crate::plan::leaf::{Place, RangeKey};
 use crate::runtime::fork;
 use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::staging::block::is_pinned_for;
+use crate::tensor::device_list::{DeviceList, kernels_reach};
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::{Storage, poisoned};
 
@@ -80,6 +81,8 @@ pub(crate) struct Scan<'a> {
     has_gathered: bool,
     /// Some memory is out of the reach of kernels of the device that reads it.
     has_unreached: bool,
+    /// How many pieces of devices were gathered into tensors.
+    listed: usize,
     /// Whether it does so where there are none, or more elements than memory, as well.
     gathers_all: bool,
     /// Whether kernels can write where results go.
@@ -128,6 +131,7 @@ impl<'a> Scan<'a> {
             has_residents: false,
             has_gathered: false,
             has_unreached: false,
+            listed: 0,
             gathers_all: false,
             reached_by_kernels: options.pinned || !target.is_host(),
             to_gaps: false,
@@ -187,6 +191,11 @@ impl<'a> Scan<'a> {
         self.has_unreached
     }
 
+    /// How many pieces tensors on devices consist of that were gathered out of such.
+    pub(crate) fn listed(&self) -> usize {
+        self.listed
+    }
+
     /// Why the elements of a leaf are not copied into one run.
     pub(crate) fn why_not_gathered(&self, leaf: &Leaf) -> &'static str {
         let dims = leaf.special.as_ref().map_or(0, |special| special.elements.runs.dims().len());
@@ -232,8 +241,10 @@ impl<'a> Scan<'a> {
         let (bytes, place) = (layout.nbytes(), storage.place());
         let alike = match place {
             0 => &self.on_host,
-            _ if storage.is_lent() => &self.on_device_lent,
-            _ => &self.on_device,
+            _ if !storage.is_lent() => &self.on_device,
+            // Pieces that were gathered are no plain memory.
+            _ if storage.is_shared_with_others() => return false,
+            _ => &self.on_device_lent,
         };
         match alike {
             Some(alike)
@@ -269,6 +280,10 @@ impl<'a> Scan<'a> {
         if cast.is_some() {
             // Casts look at the elements where they lie.
             storage.check_unshared()?;
+        }
+        if let Some(list) = DeviceList::of_storage(storage) {
+            list.check_view(storage.device_id(), layout, self.gathers_all)?;
+            self.listed += list.runs();
         }
         let payload = layout.bytes_as(dtype)?;
         let special = self.special(storage, offset, layout, cast)?;
@@ -356,7 +371,7 @@ impl<'a> Scan<'a> {
         storage.is_lent()
             && storage.device().is_some_and(|source| {
                 let reader = reader(source, self.target);
-                !reader.same_as(source) && !reader.backend().kernels_reach(storage.buffer())
+                !reader.same_as(source) && !kernels_reach(&**reader.backend(), storage.buffer())
             })
     }
 
@@ -399,7 +414,9 @@ impl<'a> Scan<'a> {
         let resident = match storage.device() {
             // Without elements it only changes its type.
             _ if is_cast && bytes > 0 => false,
-            None => self.to_host && !storage.is_shared_with_others(),
+            // Others write what is shared with them: it is copied.
+            _ if storage.is_shared_with_others() => false,
+            None => self.to_host,
             Some(device) => device.same_as(self.target),
         };
         match self.policy {
@@ -427,10 +444,10 @@ impl<'a> Scan<'a> {
         match storage.device() {
             Some(device) => {
                 let number = self.number_of_source(SourceRef::Device(device));
-                // One that is compacted on its own device is copied only if little of its memory is its own.
-                if !(self.policy == CopyPolicy::Compact && device.same_as(self.target))
-                    && self.casts.is_empty()
-                {
+                // One that is compacted on its own device is copied only if little of its memory is its own; others than one that is shared
+                // with others may stay there.
+                let may_stay = self.policy == CopyPolicy::Compact || storage.is_shared_with_others();
+                if !(may_stay && device.same_as(self.target)) && self.casts.is_empty() {
                     let skew = self.skew_bits(device);
                     self.on_device = Some(Alike { place, number, largest: usize::MAX, skew });
                     self.on_device_lent =

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::alignment::Alignment;
+use crate::backend::host::foreign_memory::WritableMemory;
 use crate::backend::{HostSide, MemoryKind};
 use crate::device::device::Device;
 use crate::error::{Error, Result};
@@ -111,11 +112,12 @@ impl Destination {
         let (limits, buffer) = (source.limits(), self.storage.buffer());
         let in_its_block = || matches!(host_side(buffer, 0, source.backend()), HostSide::Staging(..));
         let is_registered = || PageLocked::of(buffer).is_some_and(|memory| memory.is_written_by(source.id()));
+        let is_lent = || WritableMemory::of(buffer).is_some_and(|memory| memory.is_written_by(source.id()));
         self.strided.is_none()
             && limits.copy_granularity == Alignment::ONE
             && !limits.mapped_staging
             && self.storage.kind() == MemoryKind::Pinned
-            && (in_its_block() || is_registered())
+            && (in_its_block() || is_registered() || is_lent())
     }
 }
 

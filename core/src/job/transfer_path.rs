@@ -22,6 +22,7 @@ use crate::job::source::{Source, is_direct};
 use crate::job::widening::{Widening, widens};
 use crate::plan::plan::Plan;
 use crate::staging::block::Block;
+use crate::tensor::device_list::DeviceList;
 use crate::tensor::non_temporal::HostCopy;
 
 /// While many copies run, their segments have at least so many bytes. With segments of 512 KiB, 16 threads that copy 9 MB each
@@ -89,6 +90,8 @@ pub(crate) struct TransferPath {
     pub(crate) staged_bytes: usize,
     /// What makes many small copies out of device memory, and leaves gaps out.
     pub(crate) kernels: Kernels,
+    /// How many pieces its leaves have at the most that are lists of such (`DeviceList`).
+    pub(crate) listed: usize,
 }
 
 /// The sizes of the segments of a linear space, in bytes.
@@ -134,7 +137,9 @@ impl TransferPath {
                     true => Widening::of(plan, source, leaves, target.limits()),
                     false => Widening::default(),
                 };
-                paths.push(Self::new((plan, source), from.clone(), (kernels, widening), target, options)?);
+                let listed = if from.device().is_some() { scan.listed() } else { 0 };
+                let by_kernels = (kernels, widening, listed);
+                paths.push(Self::new((plan, source), from.clone(), by_kernels, target, options)?);
             }
         }
         Self::checked(paths, target, options)
@@ -148,7 +153,7 @@ impl TransferPath {
         options: &CopyOptions,
     ) -> Result<SmallVec<[Self; 1]>> {
         let again = |path: &Self| {
-            let by_kernels = (path.kernels, path.widening.clone());
+            let by_kernels = (path.kernels, path.widening.clone(), path.listed);
             Self::new((plan, path.source), path.from.clone(), by_kernels, target, options)
         };
         Self::checked(paths.iter().map(again).collect::<Result<_>>()?, target, options)
@@ -172,7 +177,7 @@ impl TransferPath {
     fn new(
         (plan, source): (&Plan, u16),
         from: Source,
-        (kernels, widening): (Kernels, Widening),
+        (kernels, widening, listed): (Kernels, Widening, usize),
         target: &Device,
         options: &CopyOptions,
     ) -> Result<Self> {
@@ -205,7 +210,7 @@ impl TransferPath {
         let budget = budget(target, device_from);
         // A kernel that makes all copies has a table of them, which must fit into one block.
         let span = plan.source_span(source);
-        let table = kernels.largest_table(plan.chunks_of(source)).unwrap_or(0);
+        let table = kernels.largest_table(plan.chunks_of(source), listed).unwrap_or(0);
         let largest = largest_block(budget);
         let unstaged = match kind {
             PathKind::Download if kernels.strided.is_none() => {
@@ -240,6 +245,7 @@ impl TransferPath {
             staged_bytes,
             is_long: staged_bytes > LONG_SPAN,
             kernels,
+            listed,
         })
     }
 
@@ -291,6 +297,12 @@ impl TransferPath {
             PathKind::Staged if bytes >= LEAST_PAST_CACHES => HostCopy::long_past_caches(),
             _ => HostCopy::ordinary(),
         }
+    }
+
+    /// The list that a leaf of it is a part of.
+    #[inline]
+    pub(crate) fn list_of<'a>(&self, leaf: &'a Leaf) -> Option<&'a DeviceList> {
+        if self.listed == 0 { None } else { leaf.list() }
     }
 
     /// The device that runs the copies; by way of the host, those up.

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::alignment::Alignment;
 use crate::error::Result;
+use crate::manifest::entry::Entries;
 use crate::manifest::known_tree::KnownTree;
 use crate::manifest::manifest::Manifest;
 use crate::manifest::packed::{PackedPlace, Shared, pack, shared, tensors_at};
@@ -50,6 +51,20 @@ impl RepeatedPacking {
         Self { manifest, alignment, last: Mutex::new(None) }
     }
 
+    /// For structures that look like `tree`, and its tensors, as [`tensors`](Self::tensors) gives them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Manifest::packed`].
+    pub fn of<S: TensorTree + ?Sized>(
+        tree: &S,
+        alignment: Alignment,
+    ) -> Result<(Self, Vec<(usize, Tensor)>)> {
+        let (manifest, places, entries) = pack(tree, alignment)?;
+        let (known, tensors) = Known::of(places, entries)?;
+        Ok((Self { manifest, alignment, last: Mutex::new(Some(Arc::new(known))) }, tensors))
+    }
+
     /// What it was made of.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
@@ -61,28 +76,51 @@ impl RepeatedPacking {
     ///
     /// [`Error::ManifestMismatch`](crate::Error::ManifestMismatch) unless `tree` has the same manifest; as [`Manifest::packed`].
     pub fn tensors<S: TensorTree + ?Sized>(&self, tree: &S) -> Result<Vec<(usize, Tensor)>> {
+        if let Some(tensors) = self.tensors_of_same(tree)? {
+            return Ok(tensors);
+        }
+        let (manifest, places, entries) = pack(tree, self.alignment)?;
+        self.manifest.check_same(&manifest)?;
+        let (known, tensors) = Known::of(places, entries)?;
+        let before = self.last.try_lock().and_then(|mut last| last.replace(Arc::new(known)));
+        drop(before);
+        Ok(tensors)
+    }
+
+    /// The same, by comparing `tree` with the last one alone. `None` if it shows another path, type or shape than that, or these in another order, or shares other memory: it may have the same manifest for all that.
+    ///
+    /// # Errors
+    ///
+    /// What a tensor cannot say, such as [`Error::Taken`](crate::Error::Taken).
+    pub fn tensors_of_same<S: TensorTree + ?Sized>(&self, tree: &S) -> Result<Option<Vec<(usize, Tensor)>>> {
         // Where another thread has it, it is not waited for: in a forked child that would be for ever.
         let last = self.last.try_lock().and_then(|last| last.clone());
         if let Some(known) = last
             && let Some(shown) = known.tree.same(tree, shared)?
             && first_of(&shown)? == known.first_of
         {
-            return Ok(tensors_at(&known.places, shown));
+            return Ok(Some(tensors_at(&known.places, shown)));
         }
-        let (manifest, places, entries) = pack(tree, self.alignment)?;
-        self.manifest.check_same(&manifest)?;
+        Ok(None)
+    }
+}
+
+impl Known {
+    /// What is remembered of a structure, and its tensors.
+    fn of(places: Vec<PackedPlace>, entries: Entries<Shared>) -> Result<(Self, Vec<(usize, Tensor)>)> {
         let (tree, shown) = entries.into_known_and_shown(|shared| shared.tensor.layout().clone());
-        let known = Arc::new(Known { tree, first_of: first_of(&shown)?, places });
+        let known = Self { tree, first_of: first_of(&shown)?, places };
         let tensors = tensors_at(&known.places, shown);
-        let before = self.last.try_lock().and_then(|mut last| last.replace(known));
-        drop(before);
-        Ok(tensors)
+        Ok((known, tensors))
     }
 }
 
 /// For each tensor the first one over the same memory, which may be itself: all that a plan knows of tensors beside their layouts.
 fn first_of(shown: &[Shared]) -> Result<Vec<usize>> {
-    let mut known = FxHashMap::default();
+    if each_behind_the_last(shown)? {
+        return Ok((0..shown.len()).collect());
+    }
+    let mut known = FxHashMap::with_capacity_and_hasher(shown.len(), FxBuildHasher);
     let mut all = Vec::with_capacity(shown.len());
     for (number, Shared { tensor, is_shared }) in shown.iter().enumerate() {
         let layout = tensor.layout();
@@ -95,6 +133,19 @@ fn first_of(shown: &[Shared]) -> Result<Vec<usize>> {
         });
     }
     Ok(all)
+}
+
+/// Whether those that share memory lie in one piece of it, one behind the other, as results of a copy do: no two are over the same, then.
+fn each_behind_the_last(shown: &[Shared]) -> Result<bool> {
+    let mut last: Option<(usize, usize)> = None;
+    for Shared { tensor, .. } in shown.iter().filter(|shown| shown.is_shared) {
+        let (memory, offset) = (tensor.storage()?.identity(), tensor.offset());
+        if last.is_some_and(|(of, before)| of != memory || offset <= before) {
+            return Ok(false);
+        }
+        last = Some((memory, offset));
+    }
+    Ok(true)
 }
 
 impl fmt::Debug for RepeatedPacking {

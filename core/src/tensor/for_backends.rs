@@ -177,7 +177,7 @@ impl Tensor {
     /// # Errors
     ///
     /// [`Error::WrongDType`], [`Error::NotContiguous`], [`Error::OutOfRange`] or [`Error::Misaligned`] unless they are a run of
-    /// `T`; [`Error::Taken`].
+    /// `T`; [`Error::SharedMemory`] if others may write them; [`Error::Taken`].
     pub fn elements_address<T: Element>(&self) -> Result<u64> {
         if self.dtype() != T::DTYPE {
             return Err(Error::WrongDType { actual: self.dtype(), asked: T::DTYPE });
@@ -191,6 +191,9 @@ impl Tensor {
             (self.offset(), self.offset().saturating_add(self.nbytes()), self.storage()?.bytes());
         if behind > there {
             return Err(Error::OutOfRange { what: "bytes", start: first, end: behind, limit: there });
+        }
+        if self.nbytes() > 0 {
+            self.storage()?.check_unshared()?;
         }
         let address = self.address()?.unwrap_or(0);
         match address % align_of::<T>() as u64 {

@@ -68,7 +68,10 @@ impl GatherList {
             // SAFETY: `begin` and `until` lie within the piece, which is valid for reads (`new`), and within what the caller has promised; `done` does not lie behind
             // `begin`, since pieces are in order.
             unsafe {
-                to.add(done - skip).write_bytes(0, begin - done);
+                // Mostly there is nothing between two, and clearing nothing is a call all the same.
+                if begin > done {
+                    to.add(done - skip).write_bytes(0, begin - done);
+                }
                 let from = piece.from.as_ptr().add(begin - piece.to);
                 writer.copy(from, to.add(begin - skip), until - begin);
             }

@@ -73,7 +73,8 @@ impl Together {
     }
 }
 
-fn has(bounds: &Range<u64>, memory: RawMemory) -> bool {
+/// Whether all of `memory` lies within an allocation of a device.
+pub(crate) fn has(bounds: &Range<u64>, memory: RawMemory) -> bool {
     let end = memory.address.checked_add(memory.bytes as u64);
     memory.kind == MemoryKind::Device
         && memory.bytes > 0

@@ -2,6 +2,7 @@
 
 pub(crate) mod allocate;
 pub(crate) mod bulk_arc;
+pub(crate) mod device_list;
 pub(crate) mod for_backends;
 pub(crate) mod from_host;
 pub(crate) mod gather_list;

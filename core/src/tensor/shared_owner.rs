@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::tensor::allocate;
+use crate::tensor::device_list::DeviceList;
 use crate::tensor::gather_list::GatherList;
 use crate::tensor::layout::Layout;
 use crate::tensor::lent_together::{Together, lent_across, lent_together};
@@ -149,19 +150,19 @@ impl SharedOwner {
         Tensor::from_storage(storage, 0, layout)
     }
 
-    /// As [`tensor`](Self::tensor), for memory of the host that others may write at any time, such as another process that maps it too. Only
-    /// copies read it, and each gives whatever bytes it finds: a copy to the host, too, is one. All that would read it in place is
-    /// [`Error::SharedMemory`]: slices, casts, DLPack.
+    /// As [`tensor`](Self::tensor), for memory that others may write at any time, such as another process that maps it too. Only
+    /// copies read it, and each gives whatever bytes it finds: a copy to the device that it lies on, or to the host, too, is one. All that would read it in place is
+    /// [`Error::SharedMemory`]: slices, casts, DLPack, views for kernels.
     ///
     /// # Safety
     ///
-    /// `memory` must be mapped and valid for reads by the host until the owner is dropped, and initialised; if its kind is
+    /// `memory` must be mapped and valid for reads by the host, or by the device, until the owner is dropped, and initialised where it is of the host; if its kind is
     /// [`MemoryKind::Pinned`](crate::MemoryKind::Pinned), page-locked for every driver whose devices it is copied to. No reference of this process
     /// points there.
     ///
     /// # Errors
     ///
-    /// As [`Tensor::from_raw`]; [`Error::Unsupported`] for memory of another device than the host.
+    /// As [`Tensor::from_raw`].
     pub unsafe fn tensor_over_shared(&self, memory: RawMemory, layout: Layout) -> Result<Tensor> {
         // SAFETY: passed on.
         unsafe { self.shared_memory(memory) }?.tensor(0, layout)
@@ -177,36 +178,68 @@ impl SharedOwner {
     ///
     /// As [`tensor_over_shared`](Self::tensor_over_shared).
     pub unsafe fn shared_memory(&self, memory: RawMemory) -> Result<SharedMemory> {
-        self.check_host("take memory that others write; take that of the host")?;
         // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
         Ok(SharedMemory(unsafe { self.lend(memory, Lent::ToCopy) }?))
     }
 
-    /// A tensor of bytes out of many pieces of memory of the host, each with its offset there, in rising order: copies put them side by side, and it costs
-    /// less than a tensor for each. What lies between two pieces is left out: a copy has zeros there. Only copies read it: all that would read it
-    /// in place, and casts, are [`Error::SharedMemory`].
+    /// Memory to be read, for many tensors over parts of it that are made one by one: they [share it](Tensor::shares_memory_with), and each costs a count. What lies between
+    /// them is not read.
     ///
     /// # Safety
     ///
-    /// As [`tensor_over_shared`](Self::tensor_over_shared), for each piece; their kind does not matter. Others may write them.
+    /// As [`Tensor::from_raw`], for each part that a tensor is made over.
     ///
     /// # Errors
     ///
-    /// As [`tensor_over_shared`](Self::tensor_over_shared); [`Error::InvalidMemory`] for a piece that begins before the end of the one before it.
-    pub unsafe fn gathered(&self, pieces: impl IntoIterator<Item = (RawMemory, usize)>) -> Result<Tensor> {
-        self.check_host("gather pieces of its memory into one tensor; take tensors")?;
-        // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
-        let list = unsafe { GatherList::new(pieces, self.owner.clone()) }?;
-        let layout = Layout::contiguous(DType::U8, &[list.bytes()])?;
-        let buffer: Box<dyn Buffer> = Box::new(list);
-        Tensor::from_storage(Storage::lent_to(Lent::ToCopy, buffer, None, self.filled.clone()), 0, layout)
+    /// As [`Tensor::from_raw`].
+    pub unsafe fn memory(&self, memory: RawMemory) -> Result<SharedMemory> {
+        if self.device.is_host() || self.device.limits().copy_granularity != Alignment::ONE {
+            // SAFETY: passed on.
+            return Ok(SharedMemory(unsafe { self.lend(memory, Lent::ToRead) }?));
+        }
+        // SAFETY: passed on; there may be any number of pieces.
+        Ok(SharedMemory(unsafe { self.lend_together(memory, usize::MAX) }?))
     }
 
-    fn check_host(&self, what: &'static str) -> Result<()> {
-        match self.device.is_host() {
-            true => Ok(()),
-            false => Err(Error::Unsupported { device: self.device.id(), what }),
-        }
+    /// A tensor of bytes out of many pieces of memory, each with its offset there, in rising order: copies put them side by side, and it costs
+    /// less than a tensor for each. Only copies read it: all that would read it in place, and casts, are [`Error::SharedMemory`]. Reports count
+    /// it as one tensor.
+    ///
+    /// Of the host, a copy has zeros between two pieces. Of a device, what lies between them is not copied: a tensor with such gaps goes into memory that
+    /// is there ([`start_copy_into`](crate::start_copy_into)), whose bytes there are not specified then. Pieces of a device are read as
+    /// tensors are: small ones together by a kernel, where it has one, and the others by a copy each. Those of one allocation cost its driver as
+    /// many questions as one of them does.
+    ///
+    /// # Safety
+    ///
+    /// Of the host, as [`tensor_over_shared`](Self::tensor_over_shared), for each piece; their kind does not matter. Others may write them. Of a
+    /// device, as [`Tensor::from_raw`], for each piece.
+    ///
+    /// # Errors
+    ///
+    /// Of the host, as [`tensor_over_shared`](Self::tensor_over_shared); of a device, as [`Tensor::from_raw`], for pieces of other memory than the device's
+    /// own as well, and [`Error::Unsupported`] where memory has no addresses, or copies consist of granules.
+    /// [`Error::InvalidMemory`] for a piece that begins before the end of the one before it.
+    pub unsafe fn gathered(&self, pieces: impl IntoIterator<Item = (RawMemory, usize)>) -> Result<Tensor> {
+        let device = Some(&self.device).filter(|device| !device.is_host());
+        let buffer: Box<dyn Buffer> = match device {
+            // SAFETY: passed on; nothing but copies reads it (`Storage::check_unshared`).
+            None => Box::new(unsafe { GatherList::new(pieces, self.owner.clone()) }?),
+            Some(device)
+                if device.limits().copy_granularity == Alignment::ONE
+                    && device.backend().takes_addresses() =>
+            {
+                // SAFETY: as above.
+                Box::new(unsafe { DeviceList::new(pieces, device, &self.owner) }?)
+            }
+            Some(device) => {
+                let what = "gather pieces of its memory into one tensor; take tensors";
+                return Err(Error::Unsupported { device: device.id(), what });
+            }
+        };
+        let layout = Layout::contiguous(DType::U8, &[buffer.bytes()])?;
+        let storage = Storage::lent_to(Lent::ToCopy, buffer, device.cloned(), self.filled.clone());
+        Tensor::from_storage(storage, 0, layout)
     }
 
     /// A tensor over each piece, in their order.
@@ -291,11 +324,11 @@ impl SharedOwner {
     }
 }
 
-/// Memory of the host that others may write at any time: see [`SharedOwner::shared_memory`].
+/// Memory for many tensors: see [`SharedOwner::shared_memory`] and [`SharedOwner::memory`].
 pub struct SharedMemory(Storage);
 
 impl SharedMemory {
-    /// A tensor over a part of it, which begins at `offset` bytes. Only copies read it.
+    /// A tensor over a part of it, which begins at `offset` bytes. If others may write it, only copies read it.
     ///
     /// # Errors
     ///

@@ -8,6 +8,7 @@ use crate::device::device::Device;
 use crate::device_id::DeviceId;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::tensor::device_list::kernels_reach;
 use crate::tensor::layout::Layout;
 use crate::tensor::storage::Storage;
 use crate::tensor::strides::Strides;
@@ -210,7 +211,9 @@ impl Tensor {
         Ok(storage.device().is_some_and(|source| {
             reader.limits().gathers()
                 && reader.reaches(&**source.backend())
-                && (!storage.is_lent() || source.same_as(device) || reader.kernels_reach(storage.buffer()))
+                && (!storage.is_lent()
+                    || source.same_as(device)
+                    || kernels_reach(&**reader, storage.buffer()))
         }))
     }
 

@@ -1,6 +1,7 @@
 //! Copies without staging, as few as possible: neighbours in memory are joined into one copy.
 
 use crate::alignment::Alignment;
+use crate::backend::Buffer;
 use crate::device::check_limits::FEWEST_GATHERED;
 use crate::error::{Error, Result};
 use crate::job::chunk_memory::Destination;
@@ -43,6 +44,8 @@ pub(crate) enum Begin {
     At(usize),
     /// So many bytes of elements behind the first one. Gaps are left out.
     Behind(usize),
+    /// At an offset of the buffer of this number in a list (`DeviceList`).
+    In(u32, usize),
 }
 
 impl Begin {
@@ -51,6 +54,7 @@ impl Begin {
         match self {
             Begin::At(offset) => Begin::At(offset + done),
             Begin::Behind(skip) => Begin::Behind(skip + done),
+            Begin::In(buffer, offset) => Begin::In(buffer, offset + done),
         }
     }
 
@@ -58,7 +62,7 @@ impl Begin {
     #[inline]
     pub(crate) fn number(self) -> usize {
         match self {
-            Self::At(number) | Self::Behind(number) => number,
+            Self::At(number) | Self::Behind(number) | Self::In(_, number) => number,
         }
     }
 }
@@ -79,6 +83,9 @@ pub(crate) fn ranges(
     // Host memory is read as it is: what goes up without staging consists of whole granules (`Scan::copies_directly`).
     // Device memory is read in granules of this source: others may have larger ones, which its buffers do not consist of. Where
     // copies go directly, the target has the same granules (`is_direct`).
+    if path.listed > 0 {
+        ranges = in_pieces(job, path, ranges);
+    }
     let granularity = path.from.granularity();
     if path.from.device().is_some() && granularity != Alignment::ONE {
         ranges.iter_mut().for_each(|range| range.round_to(granularity));
@@ -122,6 +129,21 @@ fn ranges_by<const GATHERS: bool>(
     ranges
 }
 
+/// The same copies, where each piece of a list is one.
+fn in_pieces(job: &Job, path: &TransferPath, ranges: Vec<CopyRange>) -> Vec<CopyRange> {
+    let mut all = Vec::with_capacity(ranges.len() + path.listed);
+    for range in ranges {
+        match (range.begin, job.leaves.get(range.leaf as usize).and_then(Leaf::list)) {
+            (Begin::At(skip), Some(list)) => all.extend(list.within(skip..skip + range.bytes).map(|run| {
+                let (begin, to_offset) = (Begin::In(run.buffer, run.from), range.to_offset + (run.to - skip));
+                CopyRange { begin, to_offset, bytes: run.bytes, ..range }
+            })),
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
 /// How many copies a path without staging needs. Counts no further than `enough + 1`.
 pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let whole = cut_segments::whole(job, path);
@@ -130,7 +152,10 @@ pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let mut end = End::NOWHERE;
     for (piece, leaf) in pieces(job, path, &whole) {
         let is_gathered = gathers && leaf.gathered().is_some();
-        ranges += usize::from(is_gathered || !end.is_followed_by(&piece, leaf));
+        ranges += match path.list_of(leaf) {
+            Some(list) => list.count_within(piece.source(leaf)),
+            None => usize::from(is_gathered || !end.is_followed_by(&piece, leaf)),
+        };
         if ranges > enough {
             break;
         }
@@ -143,11 +168,19 @@ pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
 /// Counts no further than `enough + 1`.
 pub(crate) fn count_large(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let whole = cut_segments::whole(job, path);
-    let is_large = |(piece, leaf): &(Piece, &Leaf)| match leaf.gathered() {
-        Some(_) => piece.bytes > LARGEST_STRIDED,
-        None => path.kernels.ranges.is_none_or(|ranges| piece.bytes > ranges.largest),
-    };
-    pieces(job, path, &whole).filter(is_large).take(enough + 1).count()
+    let is_large = |bytes: usize| path.kernels.ranges.is_none_or(|ranges| bytes > ranges.largest);
+    let mut count = 0;
+    for (piece, leaf) in pieces(job, path, &whole) {
+        count += match (leaf.gathered(), path.list_of(leaf)) {
+            (Some(_), _) => usize::from(piece.bytes > LARGEST_STRIDED),
+            (None, None) => usize::from(is_large(piece.bytes)),
+            (None, Some(list)) => list.within(piece.source(leaf)).filter(|run| is_large(run.bytes)).count(),
+        };
+        if count > enough {
+            break;
+        }
+    }
+    count
 }
 
 /// Where a piece ends.
@@ -186,6 +219,15 @@ impl End {
 }
 
 impl CopyRange {
+    /// The buffer that it reads.
+    #[inline]
+    pub(crate) fn buffer<'k>(&self, leaf: &'k Leaf) -> &'k dyn Buffer {
+        match self.begin {
+            Begin::In(number, _) => leaf.listed_buffer(number),
+            _ => leaf.storage.buffer(),
+        }
+    }
+
     /// Whether gaps are left out.
     pub(crate) fn is_gathered(&self) -> bool {
         matches!(self.begin, Begin::Behind(_))
@@ -226,7 +268,8 @@ impl CopyRange {
 
 /// The most copies that a path can need.
 pub(crate) fn most(job: &Job, path: &TransferPath) -> usize {
-    job.plan.chunks_of(path.source).iter().map(|chunk| chunk.order.len()).sum()
+    let leaves: usize = job.plan.chunks_of(path.source).iter().map(|chunk| chunk.order.len()).sum();
+    leaves + path.listed
 }
 
 /// Splits `ranges` into those that one launch copies, with a block for its table, and those that are copies of their own. If there
@@ -239,7 +282,7 @@ pub(crate) fn split(
     let Some(strided) = kernels.strided_entry() else { return split_ranges(ranges, kernels, table) };
     let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
     let in_table = |range: &CopyRange| match range.begin {
-        Begin::At(_) => kernels.ranges.and_then(|ranges| {
+        Begin::At(_) | Begin::In(..) => kernels.ranges.and_then(|ranges| {
             (range.bytes <= ranges.largest).then(|| ranges.entry * ranges.parts(range.bytes))
         }),
         Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some(strided * range.bytes.div_ceil(part)),

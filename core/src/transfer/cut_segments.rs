@@ -126,6 +126,14 @@ pub(crate) struct Piece {
     pub(crate) bytes: usize,
 }
 
+impl Piece {
+    /// Where it lies in the memory of its leaf, if nothing is left out there.
+    pub(crate) fn source(&self, leaf: &Leaf) -> Range<usize> {
+        let begin = leaf.offset + self.leaf_offset;
+        begin..begin + self.bytes
+    }
+}
+
 /// The part of a chunk within a segment.
 pub(crate) struct ChunkPiece {
     pub(crate) chunk: usize,
@@ -250,4 +258,23 @@ pub(crate) fn chunk_pieces<'a>(
         let bytes = end.checked_sub(linear).filter(|bytes| *bytes > 0)?;
         Some(ChunkPiece { chunk: index, chunk_offset: linear - chunk.base, linear, bytes })
     })
+}
+
+/// The same where leaves are lists: what is between their pieces is left out, of which a block has anything.
+pub(crate) fn listed_chunk_pieces(job: &Job, path: &TransferPath, segment: &Segment) -> Vec<ChunkPiece> {
+    let mut all = Vec::with_capacity(path.listed);
+    for (piece, leaf) in pieces(job, path, segment) {
+        let Piece { chunk, chunk_offset, linear, bytes, .. } = piece;
+        let Some(list) = path.list_of(leaf) else {
+            all.push(ChunkPiece { chunk, chunk_offset, linear, bytes });
+            continue;
+        };
+        let source = piece.source(leaf);
+        all.extend(list.within(source.clone()).map(|run| {
+            let skipped = run.to - source.start;
+            let (chunk_offset, linear) = (chunk_offset + skipped, linear + skipped);
+            ChunkPiece { chunk, chunk_offset, linear, bytes: run.bytes }
+        }));
+    }
+    all
 }

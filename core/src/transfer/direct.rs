@@ -71,7 +71,7 @@ impl<'a> SegmentCopy<'a> {
             self.submit(&self.path.queue, keep, |keep| {
                 let ranges = by_kernel.iter().zip(&keep.scattered);
                 let ops = ranges.filter_map(|(range, elements)| {
-                    let from = keep.sources().get(range.leaf as usize)?.storage.buffer();
+                    let from = range.buffer(keep.sources().get(range.leaf as usize)?);
                     let to = keep.storages.get(range.to as usize)?.buffer();
                     Some(CopyOp::Scatter { from: ScatterFrom::Device(from), to, elements })
                 });
@@ -169,15 +169,15 @@ impl CopyRange {
     #[inline]
     fn between<'k>(&self, leaf: &'k Leaf, to: &'k dyn Buffer) -> CopyOp<'k> {
         let &Self { begin, to_offset, bytes, .. } = self;
-        let (from, from_offset) = (leaf.storage.buffer(), begin.number());
+        let (from, from_offset) = (self.buffer(leaf), begin.number());
         CopyOp::Between { from, from_offset, to, to_offset, bytes }
     }
 
     /// The same where gaps may be left out.
     fn between_without_gaps<'k>(&self, leaf: &'k Leaf, to: &'k dyn Buffer) -> Option<CopyOp<'k>> {
         match self.begin {
-            Begin::At(_) => Some(self.between(leaf, to)),
             Begin::Behind(skip) => self.gather(leaf, skip, GatherTo::Device(to, self.to_offset)),
+            _ => Some(self.between(leaf, to)),
         }
     }
 }

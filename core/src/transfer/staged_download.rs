@@ -13,7 +13,7 @@ use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
 use crate::transfer::coalesce;
 use crate::transfer::coalesce::{Begin, CopyRange};
-use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
+use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces, listed_chunk_pieces};
 use crate::transfer::download_ahead::{Ahead, DownloadBegun};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
@@ -78,7 +78,13 @@ impl SegmentCopy<'_> {
                 strided: to.strided.clone(),
             })
         };
-        Unstaged { parts: chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(), block }
+        let parts = match self.path.listed {
+            0 => chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(),
+            _ => {
+                listed_chunk_pieces(self.job, self.path, self.segment).into_iter().filter_map(part).collect()
+            }
+        };
+        Unstaged { parts, block }
     }
 
     /// Copies the segment into a block of the source and waits for it.
@@ -160,7 +166,7 @@ impl CopyRange {
     /// The copy out of `leaf` to a place in host memory.
     #[inline]
     pub(crate) fn down<'k>(&self, leaf: &'k Leaf, to: HostSide<'k>, offset: usize) -> CopyOp<'k> {
-        let (from, from_offset) = (leaf.storage.buffer(), self.begin.number());
+        let (from, from_offset) = (self.buffer(leaf), self.begin.number());
         CopyOp::Download { from, from_offset, to: to.at(offset), bytes: self.bytes }
     }
 
@@ -172,8 +178,8 @@ impl CopyRange {
         offset: usize,
     ) -> Option<CopyOp<'k>> {
         match self.begin {
-            Begin::At(_) => Some(self.down(leaf, to, offset)),
             Begin::Behind(skip) => self.gather(leaf, skip, GatherTo::Host(to.at(offset))),
+            _ => Some(self.down(leaf, to, offset)),
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct SegmentBlocks {
 /// How many bytes the table of a kernel for a path without staging needs; `None` if there is none to make.
 pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
     let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-    let bytes = || path.kernels.largest_table(job.plan.chunks_of(path.source));
+    let bytes = || path.kernels.largest_table(job.plan.chunks_of(path.source), path.listed);
     let reaches_results = job.pinned || !pageable;
     (reaches_results
         && path.kernels.exist()

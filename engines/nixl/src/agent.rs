@@ -5,15 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use transship::{Manifest, TensorTree};
+use transship::{Device, Manifest, TensorTree};
 
 use crate::arena::Arena;
 use crate::deadline::Deadline;
 use crate::error::{Error, Failed, Result};
 use crate::link::{Link, Usage};
+use crate::memory;
 use crate::metadata::Metadata;
 use crate::nixl::agent::RawAgent;
 use crate::nixl::library::Nixl;
+use crate::nixl::place::{Home, Place};
 use crate::options::AgentOptions;
 use crate::pack::{ALIGNMENT, parts};
 use crate::receive::Receive;
@@ -44,21 +46,30 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// [`Error::Nixl`], if there is no such backend or it cannot be used here; [`Error::System`] without so much memory;
-    /// [`Error::UnsuitedText`].
+    /// [`Error::Nixl`], if there is no such backend or it cannot be used here; [`Error::System`], or that of the device, without so much memory;
+    /// [`Error::UnsuitedText`]; [`Error::UnsuitedDevice`] if the arena cannot lie where [`AgentOptions::arena_on`] says; [`Error::NotRegistered`] if NIXL takes
+    /// no memory there.
     pub fn new(nixl: &Nixl, name: &str, options: AgentOptions) -> Result<Self> {
         let name = text("the name of an agent", name)?;
         let plugin = text("the name of a backend", &options.backend)?;
         let parameter =
             |(key, value): &(String, String)| Ok((text("a parameter", key)?, text("a value", value)?));
         let parameters = options.parameters.iter().map(parameter).collect::<Result<Vec<_>>>()?;
-        let arena = Arena::new(options.arena_bytes)?;
-        let mut agent = RawAgent::new(*nixl, &name, &plugin, &parameters)?;
+        let device = options.arena_device;
+        memory::check(&device)?;
+        let mut agent = RawAgent::new(*nixl, Home::new(&device), &name, &plugin, &parameters)?;
+        // Behind the backend: UCX watches what the driver allocates, and takes what it has not seen for memory of the host.
+        let arena = Arena::new(options.arena_bytes, &device)?;
         // SAFETY: the arena is mapped as long as anybody has it, and the link has it longer than the agent (the order of its fields). Peers read and write
         // there at any time: no reference points there, and what is read there is believed by nobody.
-        unsafe { agent.register(arena.start(), arena.bytes()) }?;
+        let registered = unsafe { agent.register(arena.place(), arena.start(), arena.bytes()) };
+        if let Err(error) = registered {
+            // Whatever it has of the memory goes before that.
+            drop(agent);
+            return Err(not_registered(error, &device, arena.bytes()));
+        }
         // SAFETY: just now.
-        let link = unsafe { Link::new(agent, arena) };
+        let link = unsafe { Link::new(agent, arena, device) };
         Ok(Self { link, name })
     }
 
@@ -71,6 +82,7 @@ impl Agent {
     pub fn metadata(&self) -> Result<Vec<u8>> {
         let metadata = Metadata {
             name: self.name.clone(),
+            place: self.link.arena.place(),
             arena_start: self.link.arena.start(),
             arena_bytes: self.link.arena.bytes(),
             of_library: self.link.lock().agent.metadata()?,
@@ -178,12 +190,27 @@ impl Peer {
         self.added
     }
 
+    /// Where its arena lies.
+    pub(crate) fn place(&self) -> Place {
+        self.metadata.place
+    }
+
     pub(crate) fn arena_start(&self) -> usize {
         self.metadata.arena_start
     }
 
     pub(crate) fn arena_bytes(&self) -> usize {
         self.metadata.arena_bytes
+    }
+}
+
+/// Memory of the host is taken by every backend.
+fn not_registered(error: Error, device: &Device, bytes: usize) -> Error {
+    match error {
+        Error::Nixl { call: "nixl_capi_register_mem", code } if !device.is_host() => {
+            Error::NotRegistered { device: device.id(), bytes, code }
+        }
+        other => other,
     }
 }
 

@@ -4,19 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memmap2::MmapMut;
-use transship::{MemoryKind, RawMemory};
+use transship::{Device, MemoryKind, RawMemory};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::nixl::place::Place;
 
 /// What ranges begin at multiples of.
 const PAGE: usize = 4096;
 
-/// Plain memory, in whole pages.
+/// Plain memory, in whole pages. It holds no device: memory of a device that tensors are over does not keep that.
 pub(crate) struct Arena {
-    /// Keeps the memory. It is written through raw pointers alone: no reference points there.
-    _mapping: MmapMut,
-    start: usize,
+    memory: Memory,
     bytes: usize,
     /// Begin and length of what is free.
     free: Mutex<BTreeMap<usize, usize>>,
@@ -30,16 +29,20 @@ pub(crate) struct Range {
 }
 
 impl Arena {
-    pub(crate) fn new(bytes: usize) -> Result<Arc<Self>> {
-        let bytes = whole_pages(bytes).ok_or_else(|| no_memory("more than there can be"))?;
-        let mut mapping = MmapMut::map_anon(bytes).map_err(no_memory)?;
-        let start = mapping.as_mut_ptr().expose_provenance();
+    /// On the host, or on a GPU.
+    pub(crate) fn new(bytes: usize, device: &Device) -> Result<Arc<Self>> {
+        let bytes = whole_pages(bytes).unwrap_or(usize::MAX);
+        let memory = Memory::new(bytes, device)?;
         let free = Mutex::new(BTreeMap::from([(0, bytes)]));
-        Ok(Arc::new(Self { _mapping: mapping, start, bytes, free }))
+        Ok(Arc::new(Self { memory, bytes, free }))
     }
 
     pub(crate) fn start(&self) -> usize {
-        self.start
+        self.memory.start()
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.memory.place()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -84,13 +87,17 @@ impl Arena {
 impl Range {
     /// Where it begins.
     pub(crate) fn address(&self) -> usize {
-        self.arena.start + self.offset
+        self.arena.start() + self.offset
     }
 
     /// So many of its bytes from `at` on.
     pub(crate) fn memory(&self, at: usize, bytes: usize) -> RawMemory {
         debug_assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes));
-        RawMemory::new((self.address() + at) as u64, bytes, MemoryKind::Pageable)
+        let kind = match self.arena.place() {
+            Place::Host => MemoryKind::Pageable,
+            Place::Gpu(_) => MemoryKind::Device,
+        };
+        RawMemory::new((self.address() + at) as u64, bytes, kind)
     }
 }
 
@@ -111,19 +118,20 @@ fn whole_pages(bytes: usize) -> Option<usize> {
     bytes.max(1).checked_next_multiple_of(PAGE)
 }
 
-fn no_memory(reason: impl fmt::Display) -> Error {
-    Error::System { what: "memory for an arena", reason: reason.to_string() }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
+    use crate::error::Error;
+
+    fn on_host(bytes: usize) -> Result<Arc<Arena>> {
+        Arena::new(bytes, &Device::host())
+    }
 
     /// Deliberate bug: ranges that are given back are not joined, or overlap others.
     #[test]
     fn what_is_given_back_is_one_again_in_any_order() {
-        let arena = Arena::new(6 * PAGE).unwrap();
+        let arena = on_host(6 * PAGE).unwrap();
         for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0], [0, 2, 1], [2, 0, 1]] {
             let mut ranges: Vec<_> = [PAGE + 1, 0, 3 * PAGE].map(|bytes| arena.range(bytes)).into();
             let begins: Vec<_> = ranges.iter().map(|range| range.as_ref().unwrap().offset).collect();
@@ -137,9 +145,9 @@ mod tests {
 
     #[test]
     fn more_than_there_is_is_none() {
-        let arena = Arena::new(PAGE).unwrap();
+        let arena = on_host(PAGE).unwrap();
         assert!(arena.range(PAGE + 1).is_none());
         assert!(arena.range(usize::MAX).is_none());
-        assert!(matches!(Arena::new(usize::MAX), Err(Error::System { .. })));
+        assert!(matches!(on_host(usize::MAX), Err(Error::System { .. })));
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use transship::DeviceId;
+
 /// `Result` with the [`Error`] of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -27,6 +29,30 @@ pub enum Error {
         call: &'static str,
         /// The number that it returned.
         code: i32,
+    },
+    /// The library takes no memory of this device.
+    #[error(
+        "NIXL does not take {bytes} bytes on {device} (nixl_capi_register_mem failed with {code}): this NIXL, or its UCX, is without support of CUDA, or cannot \
+         load it; UCX wants libuct_cuda.so and the driver's libraries, and cuda_copy and cuda_ipc among UCX_TLS where that is set; UCX_MEMTYPE_CACHE=n lets it ask the driver; NIXL_LOG_LEVEL=DEBUG and \
+         UCX_LOG_LEVEL=info say more; an arena on the host needs none of that (leave AgentOptions::arena_on out)"
+    )]
+    NotRegistered {
+        /// The device.
+        device: DeviceId,
+        /// How many bytes.
+        bytes: usize,
+        /// What the library says.
+        code: i32,
+    },
+    /// An arena cannot lie on this device.
+    #[error(
+        "no arena can lie on {device}: {reason}; leave AgentOptions::arena_on out, and trees of any device go by the memory of the host"
+    )]
+    UnsuitedDevice {
+        /// The device.
+        device: DeviceId,
+        /// Why not.
+        reason: &'static str,
     },
     /// A transfer did not end in its time. The library cannot abort it: the memory that it uses is set aside ([`Agent::usage`](crate::Agent::usage)).
     #[error("{what} was not done within {limit:?}: the peer is late, or dead")]

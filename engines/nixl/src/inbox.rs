@@ -178,7 +178,7 @@ mod tests {
     /// Deliberate bugs: room that the peer may still write to is used again, or never again.
     #[test]
     fn room_is_set_aside_until_the_peer_writes_no_more() {
-        let arena = Arena::new(1 << 20).unwrap();
+        let arena = Arena::new(1 << 20, &transship::Device::host()).unwrap();
         let room = || arena.range(100).map(Arc::new);
         let says: [fn(&mut Inbox) -> bool; 2] = [|inbox| inbox.withdraw(3), |inbox| inbox.written(3, 100)];
         for last_word in says {

@@ -7,6 +7,7 @@ mod error;
 mod inbox;
 mod link;
 mod mail;
+mod memory;
 mod metadata;
 mod nixl;
 mod offer;

@@ -8,6 +8,8 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use transship::Device;
+
 use crate::arena::{Arena, Range};
 use crate::error::{Error, Result};
 use crate::mail::Mail;
@@ -20,6 +22,8 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// Goes behind the agent that has registered it.
     pub(crate) arena: Arc<Arena>,
+    /// Where that is.
+    pub(crate) device: Device,
     /// Of the next tree. Those of an earlier agent of this name are others.
     next_id: AtomicU64,
 }
@@ -59,12 +63,12 @@ pub struct Usage {
 impl Link {
     /// # Safety
     ///
-    /// `arena` is what `agent` has registered, all of it.
-    pub(crate) unsafe fn new(agent: RawAgent, arena: Arc<Arena>) -> Arc<Self> {
+    /// `arena`, on `device`, is what `agent` has registered, all of it.
+    pub(crate) unsafe fn new(agent: RawAgent, arena: Arc<Arena>, device: Device) -> Arc<Self> {
         let (mail, requests) = (Mail::default(), Requests::default());
         let state = State { agent, mail, requests, stays_mapped: false };
         let next_id = AtomicU64::new(RandomState::new().hash_one(0_u8));
-        Arc::new(Self { state: Mutex::new(state), arena, next_id })
+        Arc::new(Self { state: Mutex::new(state), arena, device, next_id })
     }
 
     /// A number that no other tree and no other turn has.

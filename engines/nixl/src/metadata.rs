@@ -3,14 +3,20 @@
 use std::ffi::CString;
 
 use crate::error::{Error, Result};
+use crate::nixl::place::Place;
 
 /// What it begins with: a name and a version.
-const HEAD: [u8; 5] = *b"TSNA\x02";
+const HEAD: [u8; 5] = *b"TSNA\x03";
+
+/// Kinds of memory.
+const HOST: u64 = 0;
+const GPU: u64 = 1;
 
 /// Whose arena lies where, and what the library has to know.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) name: CString,
+    pub(crate) place: Place,
     pub(crate) arena_start: usize,
     pub(crate) arena_bytes: usize,
     pub(crate) of_library: Vec<u8>,
@@ -19,8 +25,13 @@ pub(crate) struct Metadata {
 impl Metadata {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = HEAD.to_vec();
-        for number in [self.arena_start, self.arena_bytes, self.name.as_bytes().len()] {
-            bytes.extend_from_slice(&(number as u64).to_le_bytes());
+        let (start, length) = (self.arena_start as u64, self.arena_bytes as u64);
+        let (kind, device) = match self.place {
+            Place::Host => (HOST, 0),
+            Place::Gpu(number) => (GPU, number.into()),
+        };
+        for number in [kind, device, start, length, self.name.as_bytes().len() as u64] {
+            bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(self.name.as_bytes());
         bytes.extend_from_slice(&self.of_library);
@@ -39,25 +50,43 @@ impl Metadata {
         if *head != HEAD {
             let version = head[4];
             return Err(refused(&format!(
-                "its metadata is of version {version}, or none; this is version 2"
+                "its metadata is of version {version}, or none; this is version 3"
             )));
         }
         let parts = || {
+            let (kind, rest) = word(rest)?;
+            let (device, rest) = word(rest)?;
+            let place = match (kind, u32::try_from(device).ok()?) {
+                (HOST, 0) => Place::Host,
+                (GPU, device) => Place::Gpu(device),
+                _ => return None,
+            };
             let (start, rest) = number(rest)?;
             let (length, rest) = number(rest)?;
             let (name_bytes, rest) = number(rest)?;
             let (name, of_library) = rest.split_at_checked(name_bytes)?;
             let name = CString::new(name).ok().filter(|name| !name.is_empty())?;
             start.checked_add(length)?;
-            Some(Self { name, arena_start: start, arena_bytes: length, of_library: of_library.to_vec() })
+            Some(Self {
+                name,
+                place,
+                arena_start: start,
+                arena_bytes: length,
+                of_library: of_library.to_vec(),
+            })
         };
         parts().ok_or_else(|| refused("its metadata ends too early, or makes no sense"))
     }
 }
 
 fn number(rest: &[u8]) -> Option<(usize, &[u8])> {
+    let (word, behind) = word(rest)?;
+    Some((usize::try_from(word).ok()?, behind))
+}
+
+fn word(rest: &[u8]) -> Option<(u64, &[u8])> {
     let (word, behind) = rest.split_first_chunk::<8>()?;
-    Some((usize::try_from(u64::from_le_bytes(*word)).ok()?, behind))
+    Some((u64::from_le_bytes(*word), behind))
 }
 
 #[cfg(test)]
@@ -65,28 +94,42 @@ fn number(rest: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
 
-    /// Deliberate bug: a length is believed.
+    /// Deliberate bugs: a length is believed; so is a kind of memory that there is not.
     #[test]
     fn it_comes_as_it_was_and_lies_are_refused() {
-        let metadata = Metadata {
-            name: c"trainer".to_owned(),
-            arena_start: 1 << 40,
-            arena_bytes: 1 << 30,
-            of_library: b"nixl".to_vec(),
+        for place in [Place::Host, Place::Gpu(3)] {
+            let metadata = Metadata {
+                name: c"trainer".to_owned(),
+                place,
+                arena_start: 1 << 40,
+                arena_bytes: 1 << 30,
+                of_library: b"nixl".to_vec(),
+            };
+            let bytes = metadata.to_bytes();
+            assert_eq!(Metadata::from_bytes(&bytes).unwrap(), metadata);
+            let shortest = bytes.len() - metadata.of_library.len();
+            (0..shortest).for_each(|end| assert!(Metadata::from_bytes(&bytes[..end]).is_err()));
+            let lie = |at: usize, with: &[u8]| {
+                let mut bytes = bytes.clone();
+                bytes[at..at + with.len()].copy_from_slice(with);
+                Metadata::from_bytes(&bytes).unwrap_err().to_string()
+            };
+            assert!(lie(4, &[7]).contains("version 7"), "{}", lie(4, &[7]));
+            // Kind, device, start and length of the name.
+            for (at, with) in [(5, [2; 8]), (13, [0xff; 8]), (21, [0xff; 8]), (37, [0xff; 8])] {
+                assert!(lie(at, &with).contains("no sense"), "{at}");
+            }
+            assert!(lie(45, b"a\0").contains("no sense"));
+        }
+        let host = Metadata {
+            name: c"a".to_owned(),
+            place: Place::Host,
+            arena_start: 0,
+            arena_bytes: 0,
+            of_library: Vec::new(),
         };
-        let bytes = metadata.to_bytes();
-        assert_eq!(Metadata::from_bytes(&bytes).unwrap(), metadata);
-        let shortest = bytes.len() - metadata.of_library.len();
-        (0..shortest).for_each(|end| assert!(Metadata::from_bytes(&bytes[..end]).is_err()));
-        let lie = |at: usize, with: &[u8]| {
-            let mut bytes = bytes.clone();
-            bytes[at..at + with.len()].copy_from_slice(with);
-            Metadata::from_bytes(&bytes).unwrap_err().to_string()
-        };
-        assert!(lie(4, &[7]).contains("version 7"), "{}", lie(4, &[7]));
-        [(5, 8), (21, 8)]
-            .into_iter()
-            .for_each(|(at, bytes)| assert!(lie(at, &vec![0xff; bytes]).contains("no sense")));
-        assert!(lie(29, b"a\0").contains("no sense"));
+        let mut second_host = host.to_bytes();
+        second_host[13] = 1;
+        assert!(Metadata::from_bytes(&second_host).is_err());
     }
 }

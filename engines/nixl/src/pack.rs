@@ -32,27 +32,29 @@ pub(crate) fn parts(tensors: Vec<(usize, Tensor)>) -> Result<Vec<Part>> {
     Ok(cut)
 }
 
-/// Copies a few parts at a time into `range`, and tells `packed` how many bytes from its beginning on are filled.
+/// Copies a few parts at a time into `range`, which lies on `device`, and tells `packed` how many bytes from its beginning on are filled: a device has come by
+/// what fills them, since the library knows no order of devices.
 pub(crate) fn pack(
     parts: &[Part],
     range: &Arc<Range>,
+    device: &Device,
     mut packed: impl FnMut(usize) -> Result<()>,
 ) -> Result<()> {
     let mut left = parts;
     while let Some(first) = left.first() {
         let count = left.iter().take_while(|part| part.end() - first.offset <= PIECE).count().max(1);
         let (some, behind) = left.split_at(count);
-        copy(some, range)?;
+        copy(some, range, device)?;
         left = behind;
         packed(left.first().map_or(range.bytes, |next| next.offset))?;
     }
     Ok(())
 }
 
-fn copy(parts: &[Part], range: &Arc<Range>) -> Result<()> {
+fn copy(parts: &[Part], range: &Arc<Range>, device: &Device) -> Result<()> {
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
     let start = first.offset;
-    let owner = SharedOwner::new(Arc::clone(range), &Device::host());
+    let owner = SharedOwner::new(Arc::clone(range), device);
     let layouts = parts.iter().map(|part| Ok((part.offset - start, part.layout()?)));
     let layouts = layouts.collect::<Result<Vec<_>>>()?;
     let memory = range.memory(start, last.end() - start);

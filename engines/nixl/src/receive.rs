@@ -27,7 +27,7 @@ impl Receive {
         let mut offer = Offer::next(&self.link, &self.peer, self.turn, self.deadline)?;
         let received = offer.check().and_then(|manifest| {
             let range = offer.receive(self.deadline, |_, _| Ok(()))?;
-            Ok(Received::new(manifest, range))
+            Received::new(manifest, &range, &self.link.device)
         });
         offer.end(received)
     }
@@ -53,7 +53,7 @@ impl Receive {
                 return unchanged(tensors, error);
             }
         };
-        let mut unpack = Unpack::new(tensors, &manifest);
+        let mut unpack = Unpack::new(tensors, &manifest, self.link.device.clone());
         let received = offer.receive(self.deadline, |range, bytes| unpack.arrived(&manifest, range, bytes));
         // The peer hears that all is unpacked, or why not.
         let filled = unpack.finish(received.map(drop));

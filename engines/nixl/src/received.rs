@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use transship::{Device, Manifest, ManifestLeaf, SharedOwner, Tensor, TensorTree};
+use transship::{Device, Manifest, ManifestLeaf, SharedMemory, SharedOwner, Tensor, TensorTree};
 
 use crate::arena::Range;
 use crate::error::Result;
@@ -14,15 +14,13 @@ use crate::error::Result;
 /// uses them any more, the memory is free for other transfers.
 pub struct Received {
     manifest: Manifest,
-    range: Arc<Range>,
-    owner: SharedOwner,
+    memory: SharedMemory,
 }
 
 impl Received {
-    /// The tree of `manifest`, whose chunk is `range`.
-    pub(crate) fn new(manifest: Manifest, range: Arc<Range>) -> Self {
-        let owner = SharedOwner::new(Arc::clone(&range), &Device::host());
-        Self { manifest, range, owner }
+    /// The tree of `manifest`, whose chunk is `range` on `device`.
+    pub(crate) fn new(manifest: Manifest, range: &Arc<Range>, device: &Device) -> Result<Self> {
+        Ok(Self { manifest, memory: shared(range, device)? })
     }
 
     /// Which tensors it has.
@@ -36,7 +34,7 @@ impl Received {
     ///
     /// As [`Manifest::put_tensors`]; [`Misaligned`](transship::Error::Misaligned) if the peer has put a tensor where its type cannot lie.
     pub fn put_into<S: TensorTree + ?Sized>(&self, tree: &mut S) -> Result<()> {
-        Ok(self.manifest.put_tensors(tree, |leaf| lend(&self.owner, &self.range, leaf))?)
+        Ok(self.manifest.put_tensors(tree, |leaf| lend(&self.memory, leaf))?)
     }
 
     /// Its tensors with the path to each, in the order of the paths.
@@ -47,7 +45,7 @@ impl Received {
     pub fn tensors(&self) -> Result<Vec<(String, Tensor)>> {
         let mut tensors = Vec::with_capacity(self.manifest.len());
         self.manifest.for_each_leaf(|leaf| {
-            tensors.push((leaf.path().to_owned(), lend(&self.owner, &self.range, leaf)?));
+            tensors.push((leaf.path().to_owned(), lend(&self.memory, leaf)?));
             Ok(())
         })?;
         Ok(tensors)
@@ -60,15 +58,15 @@ impl fmt::Debug for Received {
     }
 }
 
-/// The tensor of a leaf, whose chunk is `range`, of which `owner` has a share.
-pub(crate) fn lend(
-    owner: &SharedOwner,
-    range: &Arc<Range>,
-    leaf: &ManifestLeaf<'_>,
-) -> transship::Result<Tensor> {
-    let bytes = if leaf.chunk().is_some() { leaf.layout().span() } else { 0 };
-    let memory = range.memory(leaf.offset(), bytes);
-    // SAFETY: the leaf lies in the chunk of its manifest (`Manifest::from_bytes`), and that is the range (`Offer::check`), which is mapped, and
-    // zero at first (`Arena`), as long as the owner has it. No reference points there.
-    unsafe { owner.tensor_over_shared(memory, leaf.layout().clone()) }
+/// The memory of `range` on `device`, to be copied from.
+pub(crate) fn shared(range: &Arc<Range>, device: &Device) -> transship::Result<SharedMemory> {
+    let owner = SharedOwner::new(Arc::clone(range), device);
+    // SAFETY: the range is mapped, and zero at first (`Memory`), as long as the owner has it. No reference points there.
+    unsafe { owner.shared_memory(range.memory(0, range.bytes)) }
+}
+
+/// The tensor of a leaf, whose chunk is `memory`.
+pub(crate) fn lend(memory: &SharedMemory, leaf: &ManifestLeaf<'_>) -> transship::Result<Tensor> {
+    let offset = if leaf.chunk().is_some() { leaf.offset() } else { 0 };
+    memory.tensor(offset, leaf.layout().clone())
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::arena::Range;
 use crate::error::Result;
 use crate::nixl::agent::{RawAgent, Request, Status};
+use crate::nixl::place::Place;
 
 /// How many are kept for the next transfer of the same piece.
 const MOST_KEPT: usize = 1024;
@@ -17,8 +18,9 @@ const MOST_KEPT: usize = 1024;
 pub(crate) struct Piece {
     pub(crate) peer: CString,
     pub(crate) from: usize,
-    /// Where they go.
+    /// Where they go, and in which memory of the peer that is.
     pub(crate) to: usize,
+    pub(crate) place: Place,
     pub(crate) bytes: usize,
 }
 
@@ -43,7 +45,7 @@ impl Requests {
     pub(crate) fn take(&mut self, agent: &mut RawAgent, piece: &Piece) -> Result<Request> {
         match self.kept.remove(piece) {
             Some(request) => Ok(request),
-            None => agent.write_request(&piece.peer, piece.from, piece.to, piece.bytes),
+            None => agent.write_request(&piece.peer, piece.from, (piece.place, piece.to), piece.bytes),
         }
     }
 

@@ -57,7 +57,8 @@ impl Sending {
     pub(crate) fn run(&mut self, parts: &[Part], deadline: Deadline) -> Result<()> {
         self.offer(deadline)?;
         let range = Arc::clone(&self.range);
-        pack(parts, &range, |packed| self.go_on(packed).map(drop))?;
+        let device = self.link.device.clone();
+        pack(parts, &range, &device, |packed| self.go_on(packed).map(drop))?;
         deadline.until("room in the memory of the peer", || self.go_on(range.bytes))?;
         let is_told = |told: Option<usize>| told.filter(|told| *told == range.bytes);
         deadline.until("writing to the peer", || self.go_on(range.bytes).map(is_told))?;

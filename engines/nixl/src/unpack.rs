@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use transship::{CopyHandle, CopyOptions, Device, Manifest, SharedOwner, Tensor, start_copy_into};
+use transship::{CopyHandle, CopyOptions, Device, Manifest, Tensor, start_copy_into};
 
 use crate::arena::Range;
 use crate::error::Result;
 use crate::pack::PIECE;
-use crate::received::lend;
+use crate::received::{lend, shared};
 use crate::tree::Filled;
 
 /// Tensors that are filled.
@@ -17,11 +17,13 @@ pub(crate) struct Unpack {
     /// Which come next, by the ends of their bytes: the last one first.
     left: Vec<(usize, usize)>,
     copies: Vec<(Vec<usize>, CopyHandle<Vec<Tensor>>)>,
+    /// Where it arrives.
+    device: Device,
 }
 
 impl Unpack {
-    /// `tensors` are those of `manifest`, in its order.
-    pub(crate) fn new(tensors: Vec<Tensor>, manifest: &Manifest) -> Self {
+    /// `tensors` are those of `manifest`, in its order, whose bytes arrive on `device`.
+    pub(crate) fn new(tensors: Vec<Tensor>, manifest: &Manifest, device: Device) -> Self {
         let (mut left, mut number) = (Vec::with_capacity(tensors.len()), 0);
         let listed = manifest.for_each_leaf(|leaf| {
             if leaf.chunk().is_some() {
@@ -32,7 +34,7 @@ impl Unpack {
         });
         debug_assert!(listed.is_ok());
         left.sort_unstable_by(|one, other| other.cmp(one));
-        Self { tensors: tensors.into_iter().map(Some).collect(), left, copies: Vec::new() }
+        Self { tensors: tensors.into_iter().map(Some).collect(), left, copies: Vec::new(), device }
     }
 
     /// So many bytes of `range` have arrived.
@@ -49,11 +51,11 @@ impl Unpack {
     }
 
     fn copy(&mut self, manifest: &Manifest, range: &Arc<Range>, numbers: Vec<usize>) -> Result<()> {
-        let owner = SharedOwner::new(Arc::clone(range), &Device::host());
+        let memory = shared(range, &self.device)?;
         let (mut sources, mut number, mut wanted) = (Vec::new(), 0, numbers.iter().peekable());
         manifest.for_each_leaf(|leaf| {
             if wanted.next_if_eq(&&number).is_some() {
-                sources.push(lend(&owner, range, leaf)?);
+                sources.push(lend(&memory, leaf)?);
             }
             number += 1;
             Ok(())

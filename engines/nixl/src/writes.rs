@@ -81,6 +81,7 @@ impl Writes {
                 peer: self.peer.name().to_owned(),
                 from: self.range.address() + start,
                 to: self.to + start,
+                place: self.peer.place(),
                 bytes: end - start,
             };
             // SAFETY: the range has the piece, which is packed: nobody writes there any more.

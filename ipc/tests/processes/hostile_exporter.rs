@@ -68,14 +68,14 @@ pub(crate) fn hearing(sent: Vec<Sent>, device: &Device) -> (Importer, JoinHandle
     (Importer::connect(&path, device).unwrap(), played)
 }
 
-fn listening(path: &Path) -> OwnedFd {
+pub(crate) fn listening(path: &Path) -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     listen(&socket, 1).unwrap();
     socket
 }
 
-fn say(peer: &OwnedFd, (bytes, descriptors): Sent) {
+pub(crate) fn say(peer: &OwnedFd, (bytes, descriptors): Sent) {
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Trial> {
     ]
 }
 
-const SHORT: Duration = Duration::from_millis(20);
+pub(crate) const SHORT: Duration = Duration::from_millis(20);
 
 /// catches: 565-given-back-at-once
 fn a_tree_is_lent_until_its_last_tensor_goes() {
@@ -172,7 +172,7 @@ fn memory_of_a_tree_is_not_used_again_before_it_is_back() {
 }
 
 /// The mappings of trees: where each lies, and the inode of its memory.
-fn shared() -> BTreeSet<(String, String)> {
+pub(crate) fn shared() -> BTreeSet<(String, String)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let trees = maps.lines().filter(|line| line.contains("memfd:transship-tree"));
     let words = trees.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[cfg(target_os = "linux")]
+mod again;
+#[cfg(target_os = "linux")]
 mod batches;
 #[cfg(target_os = "linux")]
 mod child;
@@ -73,6 +75,7 @@ fn main() {
         hostile_feed::cases(),
         exported::cases(),
         lent::cases(),
+        again::cases(),
         tree_kills::cases(),
         hostile_exporter::cases(),
         on_devices::cases(),

@@ -53,8 +53,8 @@ atexit.register(_close)
 def backend_info() -> dict:
     """Say which way PyTorch is used: ``{"torch": None}`` as long as the program has not imported it.
 
-    ``read`` is how tensors are read (``"dlpack exchange api"``: PyTorch 2.10 and newer; ``"attributes"``), ``make`` how those of
-    the result are made (``"alloc_from_pool"``, ``"as_strided"``), ``stream`` how the current stream is asked for. The environment
+    ``read`` is how tensors are read (``"aoti"``: PyTorch 2.11; ``"dlpack exchange api"``: PyTorch 2.10 and newer; ``"attributes"``), ``make`` how
+    those of the result are made (``"alloc_from_pool in place"``, ``"alloc_from_pool"``, ``"as_strided"``), ``stream`` how the current stream is asked for. The environment
     variable ``TRANSSHIP_TORCH=slow``, set before the first copy, leaves the fast ways out.
     """
     return {"version": __version__, "torch": _transship.torch_ways()}

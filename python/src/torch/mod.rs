@@ -1,5 +1,6 @@
 //! PyTorch, by the fastest way that the installed one has. Nothing of it is linked; it is imported when it is first needed.
 
+mod direct;
 mod read;
 mod results;
 mod symbols;
@@ -36,6 +37,8 @@ pub struct Torch {
     dtypes: Vec<Option<Py<PyAny>>>,
     /// Of DLPack's exchange interface (PyTorch 2.10).
     read: Option<read::FromPyObject>,
+    /// Reads most tensors faster than that.
+    direct: Option<direct::Direct>,
     views: Option<(symbols::Views, Py<PyAny>)>,
     current_stream: Option<symbols::CurrentStream>,
     is_rocm: bool,
@@ -69,6 +72,10 @@ impl Torch {
         let folder = file.with_file_name("lib");
         let dtypes =
             dtype::ALL.iter().map(|known| module.getattr(known.name).ok().map(Bound::unbind)).collect();
+        let read = if is_slow { None } else { read::exchange(&tensor)? };
+        let views = if is_slow { None } else { views(&module, &folder)? };
+        let is_rocm = module.getattr("version")?.getattr("hip").is_ok_and(|version| !version.is_none());
+        let direct = direct(&module, &folder, read, views.as_ref(), is_rocm)?;
         Ok(Self {
             parameter: module.getattr("nn")?.getattr("Parameter")?.cast_into::<PyType>()?.unbind(),
             tensor_dispatch: tensor.getattr("__torch_dispatch__")?.unbind(),
@@ -77,10 +84,11 @@ impl Torch {
             empty_strided: module.getattr("empty_strided")?.unbind(),
             from_numpy: module.getattr("from_numpy")?.unbind(),
             dtypes,
-            read: if is_slow { None } else { read::exchange(&tensor)? },
-            views: if is_slow { None } else { views(&module, &folder)? },
+            read,
+            direct,
+            views,
             current_stream: if is_slow { None } else { symbols::current_stream(&folder) },
-            is_rocm: module.getattr("version")?.getattr("hip").is_ok_and(|version| !version.is_none()),
+            is_rocm,
             tensor: tensor.unbind(),
             module: module.into_any().unbind(),
         })
@@ -90,8 +98,18 @@ impl Torch {
     pub fn ways(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
         let ways = PyDict::new(py);
         ways.set_item("version", self.module.bind(py).getattr("__version__")?.str()?)?;
-        ways.set_item("read", if self.read.is_some() { "dlpack exchange api" } else { "attributes" })?;
-        ways.set_item("make", if self.views.is_some() { "alloc_from_pool" } else { "as_strided" })?;
+        let read = match (&self.direct, &self.read) {
+            (Some(_), _) => "aoti",
+            (None, Some(_)) => "dlpack exchange api",
+            (None, None) => "attributes",
+        };
+        ways.set_item("read", read)?;
+        let make = match &self.views {
+            Some((views, _)) if views.part_of.is_some() => "alloc_from_pool in place",
+            Some(_) => "alloc_from_pool",
+            None => "as_strided",
+        };
+        ways.set_item("make", make)?;
         ways.set_item(
             "stream",
             if self.current_stream.is_some() { "aoti" } else { "torch.cuda.current_stream" },
@@ -249,5 +267,19 @@ fn views(
         .getattr("_C")?
         .getattr("_aoti")
         .and_then(|aoti| aoti.getattr("unsafe_alloc_void_ptrs_from_tensors"));
-    Ok(symbols::views(folder).zip(handles.ok().map(Bound::unbind)))
+    let found = symbols::views(folder).zip(handles.ok().map(Bound::unbind));
+    found.map(|(views, handles)| results::tried(module, views, handles)).transpose()
+}
+
+fn direct(
+    module: &Bound<'_, PyAny>,
+    folder: &std::path::Path,
+    read: Option<read::FromPyObject>,
+    views: Option<&(symbols::Views, Py<PyAny>)>,
+    is_rocm: bool,
+) -> PyResult<Option<direct::Direct>> {
+    let Some((read, (views, handles))) = read.zip(views) else { return Ok(None) };
+    // SAFETY: it is asked about tensors of PyTorch's.
+    let read = |tensor: &Bound<'_, PyAny>| unsafe { read::by_exchange(read, tensor) };
+    direct::Direct::find(module, folder, (handles.bind(module.py()), views.delete), is_rocm, &read)
 }

@@ -54,6 +54,25 @@ impl Torch {
         }
     }
 
+    /// The same for a tensor whose class is `torch.Tensor`, if it lies row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
+    /// at all others.
+    #[inline]
+    pub fn read_row_by_row(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
+        let leaf = match (&self.direct, self.read) {
+            // SAFETY: the caller has looked at its class.
+            (Some(direct), _) => unsafe { direct.read(tensor) },
+            // SAFETY: the object is a tensor of PyTorch's, which is alive, and has its numbers.
+            (None, Some(read)) => unsafe {
+                described(read, tensor).and_then(|tensor| Leaf::read_row_by_row(&tensor))
+            },
+            (None, None) => None,
+        };
+        match leaf {
+            Some(leaf) if may_be_lazy(&leaf) && is_lazy(tensor)? => Ok(None),
+            leaf => Ok(leaf),
+        }
+    }
+
     /// Whether no subclass of the program's stands between the tensor and its memory.
     fn is_plain(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         let kind = tensor.get_type_ptr().cast();
@@ -123,7 +142,16 @@ impl Torch {
 ///
 /// `read` is PyTorch's, and this is a tensor of its.
 #[inline]
-unsafe fn by_exchange(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
+pub unsafe fn by_exchange(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
+    // SAFETY: the caller's promise; the numbers are those of the tensor, which is alive.
+    unsafe { Leaf::read(&described(read, tensor)?) }
+}
+
+/// # Safety
+///
+/// As [`by_exchange`].
+#[inline]
+unsafe fn described(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<DLTensor> {
     let mut described = std::mem::MaybeUninit::<DLTensor>::uninit();
     // SAFETY: the caller's promise; it writes the struct, or says that it has failed.
     if unsafe { read(tensor.as_ptr().cast(), described.as_mut_ptr()) } != 0 {
@@ -131,18 +159,20 @@ unsafe fn by_exchange(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<L
         unsafe { ffi::PyErr_Clear() };
         return None;
     }
-    // SAFETY: written just now. Its numbers are those of the tensor, which is alive.
-    unsafe { Leaf::read(described.assume_init_ref()) }
+    // SAFETY: written just now.
+    Some(unsafe { described.assume_init() })
 }
 
 /// Whether PyTorch may say of such a tensor that it conjugates or negates what it reads: only parts of a conjugated tensor are negated and
 /// not complex themselves, and those have gaps unless they have a single element.
+#[inline]
 fn may_be_lazy(leaf: &Leaf) -> bool {
     let element = leaf.type_of_elements();
     element.is_complex()
         || element.is_float() && (leaf.order != Order::Contiguous || leaf.bytes == element.bytes())
 }
 
+#[cold]
 fn is_lazy(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(tensor.call_method0("is_conj")?.is_truthy()? || tensor.call_method0("is_neg")?.is_truthy()?)
 }

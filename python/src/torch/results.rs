@@ -145,7 +145,43 @@ impl<'a> Borrowed<'a> {
         Ok(Self { handle, views })
     }
 
-    fn part(&self, py: Python<'_>, Part { leaf, offset }: Part<'_>) -> PyResult<Py<PyAny>> {
+    #[inline]
+    fn part(&self, py: Python<'_>, part: Part<'_>) -> PyResult<Py<PyAny>> {
+        match self.views.part_of {
+            // SAFETY: the plan has placed the leaf within the chunk, at a multiple of its elements. A chunk begins where its storage does.
+            Some(part_of) => unsafe { self.part_in_place(py, part_of, part) }.map(|(part, _)| part),
+            None => self.part_by_handle(py, part),
+        }
+    }
+
+    /// The part, and whether it was taken from where it came back.
+    ///
+    /// # Safety
+    ///
+    /// The part lies in the chunk, at a multiple of its elements, and the chunk begins where its storage does: else PyTorch throws.
+    #[inline]
+    unsafe fn part_in_place(
+        &self,
+        py: Python<'_>,
+        part_of: symbols::PartOf,
+        Part { leaf, offset }: Part<'_>,
+    ) -> PyResult<(Py<PyAny>, bool)> {
+        let numbers = |numbers: &[i64]| symbols::Numbers { first: numbers.as_ptr(), count: numbers.len() };
+        // No number of these is larger than 44.
+        let scalar_type = leaf.type_of_elements().scalar_type as i8;
+        let (shape, strides) = (numbers(leaf.shape()), numbers(leaf.strides()));
+        // SAFETY: the caller's promise; the first word is written.
+        let made =
+            unsafe { part_of(self.handle, offset as i64, scalar_type, shape, strides).tensor.assume_init() };
+        let mut tensor = made;
+        // SAFETY: an `at::Tensor` is one pointer. It is taken, and what is left has nothing to be let go of; where there is an error, which is where memory
+        // is short, it stays and is leaked.
+        let object =
+            unsafe { Bound::from_owned_ptr_or_err(py, (self.views.wrap)((&raw mut tensor).cast())) }?;
+        Ok((object.unbind(), tensor != made))
+    }
+
+    fn part_by_handle(&self, py: Python<'_>, Part { leaf, offset }: Part<'_>) -> PyResult<Py<PyAny>> {
         let mut handle: *mut c_void = std::ptr::null_mut();
         let (rank, scalar_type) = (leaf.rank() as i64, leaf.type_of_elements().scalar_type);
         // SAFETY: the numbers are `rank` sizes and strides; the plan has placed the leaf within the chunk, at a multiple of its elements.
@@ -177,4 +213,44 @@ impl Drop for Borrowed<'_> {
         // SAFETY: it was made for us, and is used no more. The GIL is held.
         unsafe { (self.views.delete)(self.handle) };
     }
+}
+
+/// The fast way to parts, without what does not do what it should, which is tried once.
+pub fn tried(
+    module: &Bound<'_, PyAny>,
+    mut views: symbols::Views,
+    handles: Py<PyAny>,
+) -> PyResult<(symbols::Views, Py<PyAny>)> {
+    if let Some(part_of) = views.part_of
+        && !is_sound(module, &views, part_of, &handles)?
+    {
+        views.part_of = None;
+    }
+    Ok((views, handles))
+}
+
+fn is_sound(
+    module: &Bound<'_, PyAny>,
+    views: &symbols::Views,
+    part_of: symbols::PartOf,
+    handles: &Py<PyAny>,
+) -> PyResult<bool> {
+    let py = module.py();
+    let named = PyDict::new(py);
+    named.set_item("dtype", module.getattr("uint8")?)?;
+    named.set_item("device", "cpu")?;
+    let chunk = module.getattr("empty")?.call((64,), Some(&named))?;
+    let address: u64 = chunk.call_method0("data_ptr")?.extract()?;
+    let element = dtype::number_of_name("int16").unwrap_or_default();
+    let numbers = smallvec::SmallVec::from_slice(&[2, 3, 1, 2]);
+    let Some(leaf) = Leaf::new(address, Place::Host, element, numbers) else { return Ok(false) };
+    let borrowed = Borrowed::of(&chunk, handles, views)?;
+    // SAFETY: it is within the chunk, which is new.
+    let (part, is_taken) = unsafe { borrowed.part_in_place(py, part_of, Part { leaf: &leaf, offset: 8 }) }?;
+    let part = part.bind(py);
+    let lies = part.call_method0("data_ptr")?.extract::<u64>()? == address + 8;
+    let shape: Vec<i64> = part.getattr("shape")?.extract()?;
+    let strides: Vec<i64> = part.call_method0("stride")?.extract()?;
+    let has_type = part.getattr("dtype")?.is(&module.getattr("int16")?);
+    Ok(is_taken && lies && has_type && shape == leaf.shape() && strides == leaf.strides())
 }

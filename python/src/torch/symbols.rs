@@ -1,6 +1,7 @@
 //! Functions of PyTorch's libraries, found where `import torch` has loaded them. Nothing is linked.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::path::Path;
 
 use pyo3::ffi::PyObject;
@@ -21,6 +22,28 @@ pub struct Views {
     pub alloc_from_pool: AllocFromPool,
     pub delete: Delete,
     pub wrap: Wrap,
+    /// The function behind the first, if `wrap` takes the tensor.
+    pub part_of: Option<PartOf>,
+}
+
+/// `at::Tensor torch::inductor::_alloc_from_pool(const at::Tensor&, int64_t, at::ScalarType, at::IntArrayRef, at::IntArrayRef)`. As `Wrap`, it throws where
+/// memory is short.
+pub type PartOf = unsafe extern "C-unwind" fn(Handle, i64, i8, Numbers, Numbers) -> Returned;
+
+/// An `at::IntArrayRef`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Numbers {
+    pub first: *const i64,
+    pub count: usize,
+}
+
+/// An `at::Tensor`, which is one pointer. As an object of a class with a destructor it comes back where the caller says, which is how C gives back what
+/// has more than two words. The others are not written.
+#[repr(C)]
+pub struct Returned {
+    pub tensor: MaybeUninit<*mut c_void>,
+    _others: [MaybeUninit<*mut c_void>; 2],
 }
 
 /// Functions that PyTorch has had since 2.6; its C shim promises to keep all but `wrap`. `folder` is where its libraries are.
@@ -33,12 +56,51 @@ pub fn views(folder: &Path) -> Option<Views> {
         )
     };
     // SAFETY: `PyObject* THPVariable_Wrap(at::TensorBase&&)`, which takes the tensor and leaves an empty one to be deleted, or, where there is
-    // none, that of `const at::TensorBase&`, which shares it. An `at::Tensor` is one, and begins with it.
-    let wrap = unsafe {
-        symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapON2at10TensorBaseE\0")
-            .or_else(|| symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapRKN2at10TensorBaseE\0"))
-    }?;
-    Some(Views { alloc_from_pool, delete, wrap })
+    // none, that of `const at::TensorBase&`, which shares it. An `at::Tensor` is one, and begins with it. The other is as `PartOf` says.
+    let (taking, sharing, part_of) = unsafe {
+        (
+            symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapON2at10TensorBaseE\0"),
+            symbol::<Wrap>(folder, "torch_python", b"_Z16THPVariable_WrapRKN2at10TensorBaseE\0"),
+            symbol::<PartOf>(folder, "torch_cpu", PART_OF),
+        )
+    };
+    let part_of = part_of.filter(|_| taking.is_some());
+    Some(Views { alloc_from_pool, delete, wrap: taking.or(sharing)?, part_of })
+}
+
+const PART_OF: &[u8] =
+    b"_ZN5torch8inductor16_alloc_from_poolERKN2at6TensorElN3c1010ScalarTypeENS5_8ArrayRefIlEES8_\0";
+
+/// Says of a tensor what it is. Each writes one answer, and says whether it could.
+#[derive(Debug, Clone, Copy)]
+pub struct Fields {
+    pub device_type: Ask<i32>,
+    pub device_index: Ask<i32>,
+    pub layout: Ask<i32>,
+    pub dtype: Ask<i32>,
+    pub dim: Ask<i64>,
+    pub sizes: Ask<*const i64>,
+    pub strides: Ask<*const i64>,
+    pub data: Ask<*mut c_void>,
+}
+
+pub type Ask<T> = unsafe extern "C" fn(Handle, *mut T) -> c_int;
+
+/// Functions of PyTorch's C shim, which promises to keep them.
+pub fn fields(folder: &Path) -> Option<Fields> {
+    // SAFETY: the types are those that `torch/csrc/inductor/aoti_torch/c/shim.h` declares.
+    unsafe {
+        Some(Fields {
+            device_type: symbol(folder, "torch_cpu", b"aoti_torch_get_device_type\0")?,
+            device_index: symbol(folder, "torch_cpu", b"aoti_torch_get_device_index\0")?,
+            layout: symbol(folder, "torch_cpu", b"aoti_torch_get_layout\0")?,
+            dtype: symbol(folder, "torch_cpu", b"aoti_torch_get_dtype\0")?,
+            dim: symbol(folder, "torch_cpu", b"aoti_torch_get_dim\0")?,
+            sizes: symbol(folder, "torch_cpu", b"aoti_torch_get_sizes\0")?,
+            strides: symbol(folder, "torch_cpu", b"aoti_torch_get_strides\0")?,
+            data: symbol(folder, "torch_cpu", b"aoti_torch_get_data_ptr\0")?,
+        })
+    }
 }
 
 /// The function that says which stream of a CUDA device is current.

@@ -1,7 +1,10 @@
 //! Many small allocations of a device, copied out of it: by one kernel where the device has one.
 
 use libtest_mimic::Failed;
-use transship::{CopyPolicy, CopyReport, Device, Tensor, start_copy};
+use transship::{
+    Alignment, CopyPolicy, CopyReport, DType, Device, Error, MemoryKind, RawMemory, SharedOwner, Tensor,
+    start_copy, start_copy_into,
+};
 
 use crate::backends::Need::{OwnMemory, SecondDevice};
 use crate::bed::Bed;
@@ -22,6 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(on_the_device).needs(OwnMemory),
         case!(to_another_device).needs(SecondDevice),
         case!(while_the_device_stands_still).needs(OwnMemory),
+        case!(pieces_as_one_tensor).needs(OwnMemory),
+        case!(pieces_as_one_tensor_to_another_device).needs(SecondDevice),
     ]
 }
 
@@ -203,5 +208,67 @@ fn while_the_device_stands_still(bed: &Bed) -> Result<(), Failed> {
     for (expected, copy) in copies {
         assert_same(&expected, &Contents::of_all(&mut copy.wait()?));
     }
+    Ok(())
+}
+
+/// What lies in `there`, as one tensor with gaps, and what it is. `None` where memory has no addresses, or copies consist of granules.
+fn list(bed: &Bed, there: &[Tensor]) -> Result<Option<(Tensor, Vec<u8>)>, Failed> {
+    let (here, _) = bed.copy(there.to_vec(), &bed.host, bed.options())?;
+    let (mut pieces, mut expected) = (Vec::new(), Vec::new());
+    for (number, (piece, here)) in there.iter().zip(here).enumerate() {
+        expected.resize(expected.len() + number % 4, 0);
+        let memory = RawMemory::new(piece.address()?.unwrap_or(0), piece.nbytes(), MemoryKind::Device);
+        pieces.push((memory, expected.len()));
+        expected.extend(here.to_bytes()?);
+    }
+    // SAFETY: the owner keeps the memory, which nobody writes.
+    let list = unsafe { SharedOwner::new(there.to_vec(), &bed.device).gathered(pieces) };
+    match list {
+        Err(Error::Unsupported { .. }) => {
+            let has_addresses = there.first().is_some_and(|tensor| matches!(tensor.address(), Ok(Some(_))));
+            assert!(!has_addresses || bed.device.limits().copy_granularity != Alignment::ONE);
+            Ok(None)
+        }
+        list => Ok(Some((list?, expected))),
+    }
+}
+
+/// Small ones and one that no kernel copies.
+fn pieces(bed: &Bed) -> Vec<Tensor> {
+    let mut tensors = small(bed, 40);
+    tensors.insert(17, bed.bytes((512 << 10) + 3));
+    tensors
+}
+
+fn pieces_as_one_tensor(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    let (_, there) = scattered(bed, pieces(bed))?;
+    let Some((list, expected)) = list(bed, &there)? else { return Ok(()) };
+    drop(there);
+    let zeros = || Tensor::from(vec![0_u8; expected.len()]);
+    let pinned = Tensor::empty_pinned(&[expected.len()], DType::U8, &bed.device)?;
+    for into in [zeros(), pinned, bed.up(zeros())?] {
+        let is_pinned = into.memory_kind()? == MemoryKind::Pinned;
+        let (filled, report) = start_copy_into(list.clone(), into, bed.options())?.wait_with_report()?;
+        if is_pinned && bed.device.limits().gather.is_some() {
+            assert_eq!((report.gathered, report.copies), (40, 2), "{report}");
+        }
+        assert!(bed.down(filled)?.to_bytes()? == expected);
+    }
+    Ok(())
+}
+
+fn pieces_as_one_tensor_to_another_device(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    let (_, there) = scattered(bed, pieces(bed))?;
+    let Some((list, expected)) = list(bed, &there)? else { return Ok(()) };
+    drop(there);
+    let (into, _) = bed.copy(Tensor::from(vec![0_u8; expected.len()]), bed.second()?, bed.options())?;
+    // Pieces only: over the host anything comes between them.
+    let filled = bed.down(start_copy_into(list.clone(), into, bed.options())?.wait()?)?.to_bytes()?;
+    let here = Tensor::from(vec![0_u8; expected.len()]);
+    let here = start_copy_into(list, here, bed.options())?.wait()?.to_bytes()?;
+    assert!(here == expected);
+    assert!(filled.iter().zip(&expected).all(|(filled, expected)| filled == expected || *expected == 0));
     Ok(())
 }

@@ -26,6 +26,10 @@ pub(crate) fn plain_memory_of_the_program_is_read_by_kernels_of_a_peer() -> Outc
         let batch = (0..TENSORS).map(|number| lent(from, &content(number), &freed));
         let report = copy(batch.collect::<Result<_, _>>()?, to)?;
         assert!(report.gathered >= TENSORS as u64, "{report}");
+        let contents: Vec<Vec<u8>> = (0..TENSORS).map(content).collect();
+        let addresses = contents.iter().map(|content| allocate(from, content)).collect();
+        let report = copy_list(from, addresses, to)?;
+        assert_eq!((report.gathered, report.copies), (TENSORS as u64, 1), "{report}");
 
         // The memory that is filled is the program's as well: no kernel but that of its own device may write there.
         let matrix = lent(from, &content(1), &freed)?.reshape(&[60, 50])?;
@@ -65,6 +69,8 @@ pub(crate) fn memory_of_which_some_is_open_is_read_by_no_kernel() -> Outcome {
         0 => allocate(&from, content),
         _ => pool.allocate(content),
     };
+    let report = copy_list(&from, contents.iter().enumerate().map(allocate_any).collect(), &to)?;
+    assert_eq!(report.gathered, 0, "{report}");
     let addresses: Vec<u64> = contents.iter().enumerate().map(allocate_any).collect();
     let owner: Vec<_> = addresses.iter().map(|address| Freed(from.clone(), *address)).collect();
     let owner = SharedOwner::new(owner, &from);
@@ -92,6 +98,34 @@ fn copy(tensors: Vec<Tensor>, to: &Device) -> Result<CopyReport, Box<dyn std::er
         assert_eq!(bytes(down(tensor)), [content(number)], "{number}");
     }
     assert_eq!(is_read, Some(report.gathered >= TENSORS as u64), "{report}");
+    Ok(report)
+}
+
+/// The same for pieces of memory that are one tensor: down, within their device, and to another one.
+fn copy_list(
+    from: &Device,
+    addresses: Vec<u64>,
+    to: &Device,
+) -> Result<CopyReport, Box<dyn std::error::Error>> {
+    let owner: Vec<_> = addresses.iter().map(|address| Freed(from.clone(), *address)).collect();
+    let owner = SharedOwner::new(owner, from);
+    let pieces = || {
+        addresses
+            .iter()
+            .zip(0..)
+            .map(|(address, number)| (RawMemory::new(*address, BYTES, MemoryKind::Device), number * BYTES))
+    };
+    // SAFETY: all are valid until the owner goes, and nobody else knows of them.
+    let list = unsafe { owner.gathered(pieces())? };
+    drop(owner);
+    let is_read = list.is_read_by_kernels_of(to)?;
+    let expected: Vec<u8> = (0..TENSORS).flat_map(content).collect();
+    let within = start_copy(list.clone(), from, CopyOptions::default())?.wait()?;
+    let (there, report) = start_copy(list.clone(), to, CopyOptions::default())?.wait_with_report()?;
+    for tensor in [within, there, list] {
+        assert_eq!(bytes(down(tensor)), std::slice::from_ref(&expected));
+    }
+    assert_eq!(is_read, report.gathered > 0, "{report}");
     Ok(report)
 }
 

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 
 use crate::backend::{Buffer, MemoryKind, RawMemory};
+use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 
 /// Host memory of somebody else. [`Backend::wrap`](crate::backend::Backend::wrap) is promised no more than that it may be read.
@@ -58,38 +59,67 @@ unsafe impl<O: Send + Sync + 'static> Buffer for ForeignMemory<O> {
 }
 
 /// Host memory of somebody else that may be written as well.
-pub(crate) struct WritableMemory(Box<dyn Buffer>);
+pub(crate) struct WritableMemory {
+    memory: Box<dyn Buffer>,
+    page_locked_for: Option<DeviceId>,
+}
 
 impl WritableMemory {
     /// # Safety
     ///
-    /// The memory of the buffer is valid for writes until that is dropped.
-    pub(crate) unsafe fn new(buffer: Box<dyn Buffer>) -> Self {
-        Self(buffer)
+    /// The memory of the buffer is valid for writes until that is dropped; if it is page-locked for a device, for all that this does, too.
+    pub(crate) unsafe fn new(memory: Box<dyn Buffer>, page_locked_for: Option<DeviceId>) -> Self {
+        Self { memory, page_locked_for }
+    }
+
+    pub(crate) fn of(buffer: &dyn Buffer) -> Option<&Self> {
+        (buffer as &dyn Any).downcast_ref()
+    }
+
+    /// Whether all that `device` does may write to it.
+    pub(crate) fn is_written_by(&self, device: DeviceId) -> bool {
+        self.page_locked_for == Some(device)
     }
 }
 
 // SAFETY: the promises of the buffer; `new` was promised that it may be written.
 unsafe impl Buffer for WritableMemory {
     fn bytes(&self) -> usize {
-        self.0.bytes()
+        self.memory.bytes()
     }
 
     fn kind(&self) -> MemoryKind {
-        self.0.kind()
+        self.memory.kind()
     }
 
     fn address(&self) -> Option<u64> {
-        self.0.address()
+        self.memory.address()
     }
 
     fn host_pointer(&self) -> Option<(NonNull<u8>, bool)> {
-        self.0.host_pointer().map(|(start, _)| (start, true))
+        self.memory.host_pointer().map(|(start, _)| (start, true))
     }
 }
 
 /// The range that a description names.
+#[inline]
 pub(crate) fn host_range(memory: RawMemory) -> Result<NonNull<u8>> {
+    let RawMemory { address, bytes, kind } = memory;
+    // Asked for each of many pieces.
+    if matches!(kind, MemoryKind::Pageable | MemoryKind::Pinned)
+        && bytes <= isize::MAX as usize
+        && let Ok(start) = usize::try_from(address)
+        && start.checked_add(bytes).is_some()
+        && let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(start))
+    {
+        return Ok(start);
+    }
+    checked_host_range(memory)
+}
+
+/// The same, and what is wrong with it.
+#[cold]
+fn checked_host_range(memory: RawMemory) -> Result<NonNull<u8>> {
     let RawMemory { address, bytes, kind } = memory;
     let invalid = |reason: &str| Error::InvalidMemory { address, bytes, reason: reason.to_owned() };
     if !matches!(kind, MemoryKind::Pageable | MemoryKind::Pinned) {

@@ -20,7 +20,7 @@ pub(crate) struct DeviceAllocator<A: Api> {
     reclaim: OrderedStream<A>,
     pool: Option<MemPool<A>>,
     imported: ImportedPools<A>,
-    /// Bytes allocated where there is no pool, and the most that ever were.
+    /// Bytes allocated outside of the pool, or where there is none, and the most that ever were.
     plain_bytes: AtomicU64,
     most_plain_bytes: AtomicU64,
     total: usize,
@@ -101,7 +101,11 @@ impl<A: Api> DeviceAllocator<A> {
 
     /// What the device has, and what of it is held and used.
     pub(crate) fn memory(&self) -> Result<DeviceMemory> {
-        let held = self.pool.as_ref().map_or_else(|| Ok(self.plain_memory()), MemPool::memory)?;
+        let plain = self.plain_memory();
+        let held = match &self.pool {
+            Some(pool) => together(pool.memory()?, &plain),
+            None => plain,
+        };
         // SAFETY: the device is current.
         let (free, total) = unsafe { self.context.enter()?.memory_info()? };
         // A driver may begin to count from nothing at a reset.
@@ -121,7 +125,7 @@ impl<A: Api> DeviceAllocator<A> {
         self.pool.as_ref().map_or(Ok(()), MemPool::reset_peaks)
     }
 
-    /// Without a pool all that is held is used.
+    /// Outside of the pool all that is held is used.
     fn plain_memory(&self) -> DeviceMemory {
         let now = Some(self.plain_bytes.load(Ordering::Relaxed));
         let most = Some(self.most_plain_bytes.load(Ordering::Relaxed));
@@ -136,16 +140,24 @@ impl<A: Api> DeviceAllocator<A> {
 
     /// Allocates memory, usable in stream order on `stream`; `bytes` is not 0.
     pub(crate) fn allocate(&self, bytes: usize, stream: &OrderedStream<A>) -> Result<(u64, Allocation<A>)> {
+        self.with_driver(bytes, |driver| match &self.pool {
+            Some(pool) => Self::allocate_pooled(driver, pool, bytes, stream.state()),
+            None => self.allocate_plain(driver, bytes),
+        })
+    }
+
+    /// Allocates memory outside of the pool; `bytes` is not 0.
+    pub(crate) fn allocate_alone(&self, bytes: usize) -> Result<(u64, Allocation<A>)> {
+        self.with_driver(bytes, |driver| self.allocate_plain(driver, bytes))
+    }
+
+    fn with_driver<T>(&self, bytes: usize, allocate: impl FnOnce(&Current<'_, A>) -> Result<T>) -> Result<T> {
         if bytes > self.total {
             let device = self.context.id();
             return Err(Error::TooLarge { device, kind: "device", requested: bytes, limit: self.total });
         }
         let driver = self.context.enter()?;
-        let allocated = match &self.pool {
-            Some(pool) => Self::allocate_pooled(&driver, pool, bytes, stream.state()),
-            None => self.allocate_plain(&driver, bytes),
-        };
-        allocated.map_err(|error| match driver.is_out_of_memory(&error) {
+        allocate(&driver).map_err(|error| match driver.is_out_of_memory(&error) {
             true => self.out_of_memory(&driver, bytes),
             false => error,
         })
@@ -278,6 +290,18 @@ impl<A: Api> DeviceAllocator<A> {
         let driver = self.context.enter()?;
         // SAFETY: allocated from the pool; this stream waits for the allocation and for every use.
         unsafe { driver.free_pooled(address, state.handle()) }
+    }
+}
+
+/// What the pool holds, and what is held beside it. Peaks of the two need not have been at the same time: their sum is the most that can have been.
+fn together(pool: DeviceMemory, plain: &DeviceMemory) -> DeviceMemory {
+    let sum = |pooled: Option<u64>, plain: Option<u64>| Some(pooled? + plain.unwrap_or(0));
+    DeviceMemory {
+        reserved: sum(pool.reserved, plain.reserved),
+        used: sum(pool.used, plain.used),
+        peak_reserved: sum(pool.peak_reserved, plain.peak_reserved),
+        peak_used: sum(pool.peak_used, plain.peak_used),
+        ..pool
     }
 }
 

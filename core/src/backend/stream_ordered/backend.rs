@@ -147,6 +147,10 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         Ok(Box::new(OrderedBuffer::allocate(&self.allocator, bytes, self.own(stream)?)?))
     }
 
+    fn allocate_alone(&self, bytes: usize) -> Result<Box<dyn Buffer>> {
+        Ok(Box::new(OrderedBuffer::allocate_alone(&self.allocator, bytes)?))
+    }
+
     fn allocate_staging(&self, bytes: usize, direction: Direction) -> Result<Box<dyn Staging>> {
         Ok(Box::new(PinnedStaging::allocate(self.context(), bytes, direction)?))
     }

@@ -27,9 +27,22 @@ impl<A: Api> OrderedBuffer<A> {
         bytes: usize,
         stream: &OrderedStream<A>,
     ) -> Result<Self> {
+        Self::with(allocator, bytes, |allocator| allocator.allocate(bytes, stream))
+    }
+
+    /// The same outside of the pool.
+    pub(crate) fn allocate_alone(allocator: &Arc<DeviceAllocator<A>>, bytes: usize) -> Result<Self> {
+        Self::with(allocator, bytes, |allocator| allocator.allocate_alone(bytes))
+    }
+
+    fn with(
+        allocator: &Arc<DeviceAllocator<A>>,
+        bytes: usize,
+        allocate: impl FnOnce(&DeviceAllocator<A>) -> Result<(u64, Allocation<A>)>,
+    ) -> Result<Self> {
         let (address, held) = match bytes {
             0 => (0, None),
-            _ => allocator.allocate(bytes, stream).map(|(address, held)| (address, Some(held)))?,
+            _ => allocate(allocator).map(|(address, held)| (address, Some(held)))?,
         };
         let memory = RawMemory::new(address, bytes, MemoryKind::Device);
         Ok(Self { held, memory, allocator: allocator.clone() })

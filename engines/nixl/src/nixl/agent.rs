@@ -2,21 +2,40 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ops::Deref;
 use std::ptr::{null, null_mut};
 
 use crate::error::{Error, Result};
-use crate::nixl::functions::{DRAM, Functions, IN_PROGRESS, Raw, SUCCESS, WRITE};
+use crate::nixl::functions::{Functions, IN_PROGRESS, Raw, SUCCESS, WRITE};
 use crate::nixl::library::{Nixl, check};
+use crate::nixl::place::{Current, Home, Place};
 
 /// An agent with one backend. What its progress thread does touches registered memory and nothing else of ours.
 pub(crate) struct RawAgent {
     functions: &'static Functions,
+    home: Home,
+    /// Where its memory lies.
+    place: Place,
     raw: Raw,
     notifications: Raw,
     /// Those that are not released, so that none is under way when the agent goes.
     requests: HashSet<Raw>,
     /// Those that are loaded: the library refuses to forget others.
     peers: HashSet<CString>,
+}
+
+/// The functions, while the device of the agent is current.
+struct Call<'a> {
+    functions: &'static Functions,
+    _current: Current<'a>,
+}
+
+impl Deref for Call<'_> {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        self.functions
+    }
 }
 
 /// A transfer of a piece of memory, which can be posted again and again. It goes with its agent.
@@ -37,9 +56,10 @@ unsafe impl Send for RawAgent {}
 unsafe impl Send for Request {}
 
 impl RawAgent {
-    /// An agent of this name, with the backend `plugin` and parameters for it.
+    /// An agent of this name, with the backend `plugin` and parameters for it, whose memory is that of `home`.
     pub(crate) fn new(
         nixl: Nixl,
+        home: Home,
         name: &CStr,
         plugin: &CStr,
         parameters: &[(CString, CString)],
@@ -50,8 +70,9 @@ impl RawAgent {
         check("nixl_capi_create_agent", unsafe { (functions.create_agent)(name.as_ptr(), &mut raw) })?;
         // SAFETY: the handle goes to a local.
         let code = unsafe { (functions.create_notif_map)(&mut notifications) };
-        let mut agent =
-            Self { functions, raw, notifications, requests: HashSet::new(), peers: HashSet::new() };
+        let (requests, peers) = (HashSet::new(), HashSet::new());
+        let place = Place::Host;
+        let mut agent = Self { functions, home, place, raw, notifications, requests, peers };
         check("nixl_capi_create_notif_map", code)?;
         agent.create_backend(plugin, parameters)?;
         Ok(agent)
@@ -71,7 +92,7 @@ impl RawAgent {
         let created = added.and_then(|()| {
             // SAFETY: agent and parameters are alive, the handle goes to a local.
             let code =
-                unsafe { (self.functions.create_backend)(self.raw, plugin.as_ptr(), params, &mut backend) };
+                unsafe { (self.call().create_backend)(self.raw, plugin.as_ptr(), params, &mut backend) };
             check("nixl_capi_create_backend", code)
         });
         // SAFETY: each was made above, or is null, which is refused; none is used any more. The agent keeps its backend itself.
@@ -83,25 +104,29 @@ impl RawAgent {
         created
     }
 
-    /// Registers memory of the host, as long as the agent lives.
+    fn call(&self) -> Call<'_> {
+        Call { functions: self.functions, _current: self.home.enter() }
+    }
+
+    /// Registers memory, as long as the agent lives. All that an agent registers lies in the same place.
     ///
     /// # Safety
     ///
     /// It is mapped until the agent is dropped. Peers that have the [metadata](Self::metadata) read and write it at any time.
-    pub(crate) unsafe fn register(&mut self, address: usize, bytes: usize) -> Result<()> {
-        let mut list = null_mut();
+    pub(crate) unsafe fn register(&mut self, place: Place, address: usize, bytes: usize) -> Result<()> {
+        let (mut list, number) = (null_mut(), place.number());
         // SAFETY: the handle goes to a local.
-        check("nixl_capi_create_reg_dlist", unsafe { (self.functions.create_reg_dlist)(DRAM, &mut list) })?;
+        let code = unsafe { (self.functions.create_reg_dlist)(place.kind(), &mut list) };
+        check("nixl_capi_create_reg_dlist", code)?;
         // SAFETY: the list was made above; there is no metadata.
-        let code = unsafe { (self.functions.reg_dlist_add_desc)(list, address, bytes, 0, null(), 0) };
+        let code = unsafe { (self.functions.reg_dlist_add_desc)(list, address, bytes, number, null(), 0) };
         let registered = check("nixl_capi_reg_dlist_add_desc", code).and_then(|()| {
             // SAFETY: agent and list are alive; the caller's promise for the memory. No options means all backends.
-            check("nixl_capi_register_mem", unsafe {
-                (self.functions.register_mem)(self.raw, list, null_mut())
-            })
+            check("nixl_capi_register_mem", unsafe { (self.call().register_mem)(self.raw, list, null_mut()) })
         });
         // SAFETY: the list was made above and is not used any more.
         unsafe { (self.functions.destroy_reg_dlist)(list) };
+        self.place = place;
         registered
     }
 
@@ -109,7 +134,7 @@ impl RawAgent {
     pub(crate) fn metadata(&mut self) -> Result<Vec<u8>> {
         let (mut data, mut bytes) = (null_mut(), 0);
         // SAFETY: the agent is alive, the results go to locals.
-        let code = unsafe { (self.functions.get_local_md)(self.raw, &mut data, &mut bytes) };
+        let code = unsafe { (self.call().get_local_md)(self.raw, &mut data, &mut bytes) };
         check("nixl_capi_get_local_md", code)?;
         // SAFETY: the library has put so many bytes there.
         let metadata = unsafe { copied(data, bytes) };
@@ -123,7 +148,7 @@ impl RawAgent {
         let mut name: *mut c_char = null_mut();
         // SAFETY: the agent is alive; the bytes are those of a slice; the name goes to a local.
         let code = unsafe {
-            (self.functions.load_remote_md)(self.raw, metadata.as_ptr().cast(), metadata.len(), &mut name)
+            (self.call().load_remote_md)(self.raw, metadata.as_ptr().cast(), metadata.len(), &mut name)
         };
         check("nixl_capi_load_remote_md", code)?;
         if name.is_null() {
@@ -143,27 +168,27 @@ impl RawAgent {
             return Ok(());
         }
         // SAFETY: the agent is alive, the name ends with a zero.
-        let code = unsafe { (self.functions.invalidate_remote_md)(self.raw, peer.as_ptr()) };
+        let code = unsafe { (self.call().invalidate_remote_md)(self.raw, peer.as_ptr()) };
         check("nixl_capi_invalidate_remote_md", code)?;
         self.peers.remove(peer);
         Ok(())
     }
 
-    /// A request that writes registered memory of the host to memory of a peer.
+    /// A request that writes registered memory, from an address on, to memory of a peer: an address in a place of that.
     pub(crate) fn write_request(
         &mut self,
         peer: &CStr,
         from: usize,
-        to: usize,
+        (place, to): (Place, usize),
         bytes: usize,
     ) -> Result<Request> {
-        let (own, theirs) = (self.piece(from, bytes)?, self.piece(to, bytes));
+        let (own, theirs) = (self.piece(self.place, from, bytes)?, self.piece(place, to, bytes));
         let made = theirs.and_then(|theirs| {
             let mut request = null_mut();
             // SAFETY: agent and lists are alive, the name ends with a zero, the handle goes to a local. The library refuses what is not registered.
             let code = unsafe {
-                let (create, options) = (self.functions.create_xfer_req, null_mut());
-                create(self.raw, WRITE, own, theirs, peer.as_ptr(), &mut request, options)
+                let (call, options) = (self.call(), null_mut());
+                (call.create_xfer_req)(self.raw, WRITE, own, theirs, peer.as_ptr(), &mut request, options)
             };
             // SAFETY: it was made by `piece` and is not used any more: requests have copies.
             unsafe { (self.functions.destroy_xfer_dlist)(theirs) };
@@ -176,13 +201,13 @@ impl RawAgent {
         Ok(Request(request))
     }
 
-    fn piece(&self, address: usize, bytes: usize) -> Result<Raw> {
+    fn piece(&self, place: Place, address: usize, bytes: usize) -> Result<Raw> {
         let mut list = null_mut();
         // SAFETY: the handle goes to a local.
-        let code = unsafe { (self.functions.create_xfer_dlist)(DRAM, &mut list) };
+        let code = unsafe { (self.functions.create_xfer_dlist)(place.kind(), &mut list) };
         check("nixl_capi_create_xfer_dlist", code)?;
         // SAFETY: the list was made above.
-        let code = unsafe { (self.functions.xfer_dlist_add_desc)(list, address, bytes, 0) };
+        let code = unsafe { (self.functions.xfer_dlist_add_desc)(list, address, bytes, place.number()) };
         if let Err(error) = check("nixl_capi_xfer_dlist_add_desc", code) {
             // SAFETY: the list was made above and is not used any more.
             unsafe { (self.functions.destroy_xfer_dlist)(list) };
@@ -198,19 +223,19 @@ impl RawAgent {
     /// Until [`status`](Self::status) says that it has ended its memory is mapped, and nobody writes there.
     pub(crate) unsafe fn post(&mut self, request: &Request) -> Status {
         // SAFETY: agent and request are alive; the caller's promise for the memory.
-        status(unsafe { (self.functions.post_xfer_req)(self.raw, request.0, null_mut()) })
+        status(unsafe { (self.call().post_xfer_req)(self.raw, request.0, null_mut()) })
     }
 
     /// What a request that was posted does.
     pub(crate) fn status(&mut self, request: &Request) -> Status {
         // SAFETY: agent and request are alive.
-        status(unsafe { (self.functions.get_xfer_status)(self.raw, request.0) })
+        status(unsafe { (self.call().get_xfer_status)(self.raw, request.0) })
     }
 
     /// Lets go of a request; one under way is given back.
     pub(crate) fn release(&mut self, request: Request) -> Result<(), Request> {
         // SAFETY: agent and request are alive.
-        if unsafe { (self.functions.release_xfer_req)(self.raw, request.0) } != SUCCESS {
+        if unsafe { (self.call().release_xfer_req)(self.raw, request.0) } != SUCCESS {
             return Err(request);
         }
         self.requests.remove(&request.0);
@@ -224,7 +249,7 @@ impl RawAgent {
         // SAFETY: the agent is alive, the name ends with a zero, the bytes are those of a slice and are copied.
         let code = unsafe {
             let bytes: *const c_void = message.as_ptr().cast();
-            (self.functions.gen_notif)(self.raw, peer.as_ptr(), bytes, message.len(), null_mut())
+            (self.call().gen_notif)(self.raw, peer.as_ptr(), bytes, message.len(), null_mut())
         };
         check("nixl_capi_gen_notif", code)
     }
@@ -233,7 +258,7 @@ impl RawAgent {
     pub(crate) fn notifications(&mut self, mut take: impl FnMut(&CStr, &[u8])) -> Result<()> {
         // SAFETY: agent and map are alive.
         check("nixl_capi_get_notifs", unsafe {
-            (self.functions.get_notifs)(self.raw, self.notifications, null_mut())
+            (self.call().get_notifs)(self.raw, self.notifications, null_mut())
         })?;
         let mut peers = 0;
         // SAFETY: the map is alive, the number goes to a local.
@@ -275,7 +300,8 @@ impl RawAgent {
 
 impl Drop for RawAgent {
     fn drop(&mut self) {
-        let Self { functions, raw, notifications, .. } = self;
+        let Self { functions, home, raw, notifications, .. } = self;
+        let _current = home.enter();
         for request in self.requests.drain() {
             // SAFETY: it is a request of this agent that was not released (`requests`). One that is under way ends with the agent.
             unsafe { (functions.release_xfer_req)(*raw, request) };

@@ -13,6 +13,8 @@ pub(crate) const IN_PROGRESS: c_int = 1;
 
 /// Memory of the host.
 pub(crate) const DRAM: c_int = 0;
+/// Memory of a GPU.
+pub(crate) const VRAM: c_int = 1;
 /// A transfer out of own memory.
 pub(crate) const WRITE: c_int = 1;
 

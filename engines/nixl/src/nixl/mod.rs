@@ -3,3 +3,4 @@
 pub(crate) mod agent;
 pub(crate) mod functions;
 pub(crate) mod library;
+pub(crate) mod place;

@@ -3,10 +3,11 @@
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
-use transship::{Alignment, Manifest, Tensor};
+use transship::{Alignment, Device, Manifest, Tensor};
 
 use crate::nixl::agent::{RawAgent, Request, Status};
 use crate::nixl::library::Nixl;
+use crate::nixl::place::{Home, Place};
 use crate::pair::{AMPLE, parameters};
 
 pub(crate) const OFFER: u8 = 1;
@@ -17,7 +18,7 @@ pub(crate) const REFUSED: u8 = 5;
 pub(crate) const WITHDRAWN: u8 = 6;
 
 /// What metadata and messages begin with, up to the number of a tree.
-const METADATA: &[u8] = b"TSNA\x02";
+const METADATA: &[u8] = b"TSNA\x03";
 const MESSAGE: &[u8] = b"TSNX\x02";
 
 pub(crate) struct ByHand {
@@ -44,11 +45,12 @@ impl ByHand {
         let text = |text: &str| CString::new(text).unwrap();
         let parameters: Vec<_> =
             parameters(transport).iter().map(|(key, value)| (text(key), text(value))).collect();
-        let agent = RawAgent::new(nixl, &text(name), c"UCX", &parameters).unwrap();
+        let agent =
+            RawAgent::new(nixl, Home::new(&Device::host()), &text(name), c"UCX", &parameters).unwrap();
         let mut by_hand =
             Self { agent, memory: vec![7; bytes], name, parent: CString::default(), heard: Vec::new() };
         // SAFETY: the memory lives as long as the agent does, which is declared before it.
-        unsafe { by_hand.agent.register(by_hand.address(), bytes) }.unwrap();
+        unsafe { by_hand.agent.register(Place::Host, by_hand.address(), bytes) }.unwrap();
         by_hand
     }
 
@@ -59,7 +61,8 @@ impl ByHand {
     /// What it says of itself, with an arena of so many bytes.
     pub(crate) fn metadata(&mut self, claimed: usize) -> Vec<u8> {
         let mut metadata = METADATA.to_vec();
-        [self.address(), claimed, self.name.len()]
+        // In memory of the host.
+        [0, 0, self.address(), claimed, self.name.len()]
             .into_iter()
             .for_each(|number| metadata.extend_from_slice(&(number as u64).to_le_bytes()));
         metadata.extend_from_slice(self.name.as_bytes());
@@ -70,7 +73,7 @@ impl ByHand {
     /// Takes the metadata of the other side. Where its arena begins.
     pub(crate) fn meet(&mut self, metadata: &[u8]) -> usize {
         // What the library wants lies behind the name.
-        self.parent = self.agent.load(&metadata[29 + number(metadata, 21)..]).unwrap();
+        self.parent = self.agent.load(&metadata[45 + number(metadata, 37)..]).unwrap();
         arena_of(metadata)
     }
 
@@ -126,7 +129,7 @@ impl ByHand {
     /// Begins to write so many bytes of its own to an address of the other side.
     pub(crate) fn write(&mut self, to: usize, bytes: usize) -> Request {
         let (from, parent) = (self.address(), self.parent.clone());
-        let request = self.agent.write_request(&parent, from, to, bytes).unwrap();
+        let request = self.agent.write_request(&parent, from, (Place::Host, to), bytes).unwrap();
         // SAFETY: the memory lives as long as the agent, and nobody writes there.
         assert!(!matches!(unsafe { self.agent.post(&request) }, Status::Failed(_)));
         request
@@ -139,7 +142,7 @@ impl ByHand {
 
 /// Where the arena of an agent begins.
 pub(crate) fn arena_of(metadata: &[u8]) -> usize {
-    number(metadata, 5)
+    number(metadata, 21)
 }
 
 fn number(metadata: &[u8], at: usize) -> usize {

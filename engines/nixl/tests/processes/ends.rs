@@ -167,7 +167,7 @@ pub(crate) fn send_too_much(pair: &mut Pair) {
     // Peers that cannot be.
     let own = pair.agent.add_peer(&pair.agent.metadata().unwrap()).unwrap_err();
     assert!(matches!(own, Error::NotAdded { .. }), "{own}");
-    for metadata in [&b""[..], b"TSNA\x02", b"TSNA\x01aaaaaaaabbbbbbbbcccccccc"] {
+    for metadata in [&b""[..], b"TSNA\x03", b"TSNA\x02aaaaaaaabbbbbbbbcccccccc"] {
         let error = pair.agent.add_peer(metadata).unwrap_err();
         assert!(matches!(error, Error::Protocol { .. }), "{error}");
     }

@@ -1,0 +1,164 @@
+//! Tensors in, without asking the interpreter who holds it: an object of PyTorch's has its `at::Tensor` behind what every object begins with
+//! (`THPVariable` in `torch/csrc/autograd/python_variable.h`), and functions of C say what that is. Whether it lies there is looked at once.
+
+use std::mem::{self, MaybeUninit};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::symbols::{self, Ask, Fields, Handle};
+use crate::dtype;
+use crate::leaf::Leaf;
+use crate::place::Place;
+
+/// Reads tensors of PyTorch where they are.
+pub struct Direct {
+    fields: Fields,
+    is_rocm: bool,
+    /// One tensor could not be asked. PyTorch writes a line to the standard error for each: it is asked so no more.
+    has_failed: AtomicBool,
+}
+
+/// `DeviceType` of PyTorch, which is that of CUDA for AMD's devices as well.
+const CPU: i32 = 0;
+const CUDA: i32 = 1;
+
+/// `Layout::Strided` of PyTorch.
+const STRIDED: i32 = 0;
+
+impl Direct {
+    /// `None` where PyTorch lacks a function, or its objects are laid out otherwise. `handles` makes handles of tensors by PyTorch itself, and `delete`
+    /// lets go of them; `read` is the way that is compared with.
+    pub fn find(
+        module: &Bound<'_, PyAny>,
+        folder: &Path,
+        (handles, delete): (&Bound<'_, PyAny>, symbols::Delete),
+        is_rocm: bool,
+        read: &dyn Fn(&Bound<'_, PyAny>) -> Option<Leaf>,
+    ) -> PyResult<Option<Self>> {
+        let Some(fields) = symbols::fields(folder) else { return Ok(None) };
+        let direct = Self { fields, is_rocm, has_failed: AtomicBool::new(false) };
+        for (shape, dtype) in [((3, 2), "float32"), ((1, 5), "int64"), ((7, 1), "bool")] {
+            let named = PyDict::new(module.py());
+            named.set_item("dtype", module.getattr(dtype)?)?;
+            named.set_item("device", "cpu")?;
+            let tensor = module.getattr("empty")?.call((shape,), Some(&named))?;
+            if !is_inside(&tensor, handles, delete)? || !direct.reads_as(&tensor, read) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(direct))
+    }
+
+    /// Reads a tensor that lies row by row. `None` says nothing: it is to be read otherwise.
+    ///
+    /// # Safety
+    ///
+    /// The class of the object is `torch.Tensor`.
+    #[inline]
+    pub unsafe fn read(&self, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
+        if self.has_failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let handle = inside(tensor);
+        // SAFETY: the caller's promise, and `find` has seen that objects of this class have their tensors there. It lives while the object does.
+        let leaf = unsafe { self.leaf(handle) };
+        if leaf.is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+        leaf.ok().flatten()
+    }
+
+    /// An error for a tensor that cannot be asked.
+    ///
+    /// # Safety
+    ///
+    /// The handle is that of a tensor, which lives meanwhile.
+    #[inline]
+    unsafe fn leaf(&self, handle: Handle) -> Result<Option<Leaf>, Failed> {
+        let Fields { device_type, device_index, layout, dtype, dim, sizes, strides, data } = self.fields;
+        // SAFETY: the caller's promise. What has no plain memory is not asked for it: PyTorch would write that down as an error.
+        unsafe {
+            if ask(layout, handle)? != STRIDED {
+                return Ok(None);
+            }
+            let place = match ask(device_type, handle)? {
+                CPU => Place::Host,
+                CUDA if self.is_rocm => Place::Hip(ask(device_index, handle)?),
+                CUDA => Place::Cuda(ask(device_index, handle)?),
+                _ => return Ok(None),
+            };
+            let Some(element) = dtype::number_of_scalar_type(ask(dtype, handle)?) else { return Ok(None) };
+            let rank = usize::try_from(ask(dim, handle)?).map_err(|_| Failed)?;
+            let (sizes, strides) = (ask(sizes, handle)?, ask(strides, handle)?);
+            let address = ask(data, handle)?.expose_provenance() as u64;
+            if rank > 0 && (sizes.is_null() || strides.is_null()) {
+                return Ok(None);
+            }
+            let slice = |start: *const i64| match rank {
+                0 => &[][..],
+                // `rank` numbers, which live as long as the tensor, and are read before anything else runs.
+                _ => std::slice::from_raw_parts(start, rank),
+            };
+            Ok(Leaf::row_by_row(address, place, element, slice(sizes), slice(strides)))
+        }
+    }
+
+    /// Whether a tensor is what `read` says of it.
+    fn reads_as(&self, tensor: &Bound<'_, PyAny>, read: &dyn Fn(&Bound<'_, PyAny>) -> Option<Leaf>) -> bool {
+        let what =
+            |leaf: Leaf| (leaf.address, leaf.place, leaf.element, leaf.numbers, leaf.bytes, leaf.order);
+        // SAFETY: PyTorch has just made it, and `is_inside` has found its handle.
+        let here = unsafe { self.read(tensor) }.map(what);
+        here.is_some() && here == read(tensor).map(what)
+    }
+}
+
+struct Failed;
+
+/// # Safety
+///
+/// As [`Direct::leaf`].
+#[inline]
+unsafe fn ask<T>(question: Ask<T>, handle: Handle) -> Result<T, Failed> {
+    let mut answer = MaybeUninit::uninit();
+    // SAFETY: the caller's promise; the answer is written, or an error is returned.
+    match unsafe { question(handle, answer.as_mut_ptr()) } {
+        // SAFETY: written just now.
+        0 => Ok(unsafe { answer.assume_init() }),
+        _ => Err(Failed),
+    }
+}
+
+/// Where the tensor of an object is.
+fn inside(tensor: &Bound<'_, PyAny>) -> Handle {
+    tensor.as_ptr().cast::<u8>().wrapping_add(mem::size_of::<ffi::PyObject>()).cast()
+}
+
+/// Whether a handle that PyTorch makes of a tensor of its own has what lies in its object: the address of the same `TensorImpl`.
+fn is_inside(
+    tensor: &Bound<'_, PyAny>,
+    handles: &Bound<'_, PyAny>,
+    delete: symbols::Delete,
+) -> PyResult<bool> {
+    let size: usize = tensor.get_type().getattr("__basicsize__")?.extract()?;
+    if size < mem::size_of::<ffi::PyObject>() + mem::size_of::<usize>() {
+        return Ok(false);
+    }
+    let list = PyList::new(tensor.py(), [tensor])?;
+    let capsule = handles.call1((list,))?.get_item(0)?;
+    // SAFETY: it is a capsule without a name.
+    let handle = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
+    if handle.is_null() {
+        return Err(PyErr::fetch(tensor.py()));
+    }
+    // SAFETY: an `at::Tensor` is one pointer, the object has as many bytes (`__basicsize__`), and the handle was made for us.
+    unsafe {
+        let is_same = *handle.cast::<usize>() == *inside(tensor).cast::<usize>();
+        delete(handle);
+        Ok(is_same)
+    }
+}
