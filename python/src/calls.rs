@@ -5,6 +5,7 @@ use std::time::Instant;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use smallvec::SmallVec;
 use transship::Cast;
 
 use crate::casts::Casts;
@@ -28,7 +29,7 @@ use crate::typed::Typed;
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
 #[pyo3(signature = (tree, devices, *, cast, refused, own_memory, convert, present, packing, alignment, max_chunk_bytes, pinned,
-    background, always))]
+    background, always, behind=None))]
 pub fn start_copies(
     tree: &Bound<'_, PyAny>,
     devices: Vec<String>,
@@ -43,6 +44,7 @@ pub fn start_copies(
     pinned: bool,
     background: bool,
     always: bool,
+    behind: Option<usize>,
 ) -> PyResult<Vec<Handle>> {
     let py = tree.py();
     released::drain(py);
@@ -51,19 +53,22 @@ pub fn start_copies(
     let begin = Instant::now();
     let (mut skeletons, mut targets) = (Vec::new(), Vec::new());
     let mut chosen: Vec<Option<(Cast, usize)>> = Vec::new();
+    let (mut first_read, is_read_again) = (Vec::new(), devices.len() > 1);
     for device in devices {
         let target = place::of_name(py, &device)?;
         let mut ours = Ours::new(py, torch, target, always, present.clone())?.with_originals();
         let skeleton = Skeleton::of(tree, &mut ours)?;
         if skeletons.is_empty() {
+            first_read = if is_read_again { as_read(&ours.slots) } else { Vec::new() };
             chosen = choose(&skeleton, &ours, &casts)?;
-        } else if ours.slots.len() != chosen.len() {
+        } else if as_read(&ours.slots) != first_read {
+            // Casts were chosen for what was read first, and each target gets what all get.
             return Err(PyRuntimeError::new_err("the structure has changed while it was read"));
         }
         check_types(py, &skeleton, &ours.slots, &chosen, &refused)?;
         let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
         let how = How { pinned_staging: pinned, background };
-        let request = Request { target, packing, how, own_memory };
+        let request = Request { target, packing, how, own_memory, behind };
         let slots = settled(ours, &chosen, always)?;
         let by_torch = torch.map(|torch| torch.behind_copies(py, Some(target))).transpose()?.flatten();
         targets.push(Target { request, slots, started: Started { by_torch, ..Started::default() } });
@@ -160,6 +165,15 @@ fn choose(skeleton: &Skeleton, ours: &Ours<'_>, casts: &Casts<'_>) -> PyResult<V
     };
     let leaves = ours.slots.iter().zip(originals).enumerate();
     leaves.map(|leaf| choose(leaf).map_err(|error| at(py, skeleton, leaf.0, error))).collect()
+}
+
+/// The type and shape of each leaf; `None` for what PyTorch copies itself.
+fn as_read(slots: &[Slot]) -> Vec<Option<(usize, SmallVec<[i64; 4]>)>> {
+    let read = |slot: &Slot| match slot {
+        Slot::Leaf(At::Source(_), leaf) => Some((leaf.element, SmallVec::from_slice(leaf.shape()))),
+        _ => None,
+    };
+    slots.iter().map(read).collect()
 }
 
 /// The type of a leaf's elements; that of what PyTorch copies itself is known by its name.

@@ -1,7 +1,6 @@
 //! Memory of the program that a copy fills: which tensors can be filled, and where they lie.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::dlpack;
@@ -49,18 +48,18 @@ impl<'py> Destinations<'py> {
                 "a tensor without plain memory (sparse, quantised, conjugated, of a class of its own) is not copied into",
             ));
         };
-        let offset: u64 = object.call_method0(intern!(object.py(), "storage_offset"))?.extract()?;
+        let offset = torch.storage_offset(object)?;
         let offset = offset.checked_mul(leaf.type_of_elements().bytes() as u64);
         let allocation = offset.and_then(|offset| leaf.address.checked_sub(offset));
         let kept = object.clone().unbind();
         Ok(Destination { keeper: kept.clone_ref(object.py()), object: kept, leaf, allocation })
     }
 
-    fn of_dlpack(object: &Bound<'py, PyAny>) -> PyResult<Destination> {
+    fn of_dlpack(&self, object: &Bound<'py, PyAny>) -> PyResult<Destination> {
         if is_of_jax(object)? {
             return Err(PyTypeError::new_err("an array of jax never changes, and is not copied into"));
         }
-        let (capsule, leaf) = dlpack::read_to_write(object)?;
+        let (capsule, leaf) = dlpack::read_to_write(object, self.torch)?;
         Ok(Destination { object: object.clone().unbind(), keeper: capsule.unbind(), leaf, allocation: None })
     }
 }
@@ -71,11 +70,13 @@ impl<'py> Rules<'py> for Destinations<'py> {
         let found = match (&kind, self.torch) {
             (Kind::Torch, Some(torch)) => self.of_torch(torch, object)?,
             (Kind::Own, _) => {
-                let leaf = object.cast::<Tensor>()?.get().leaf().clone();
+                let tensor = object.cast::<Tensor>()?.get();
+                tensor.put_in_order(object.py(), self.torch)?;
+                let leaf = tensor.leaf().clone();
                 let kept = object.clone().unbind();
                 Destination { keeper: kept.clone_ref(object.py()), object: kept, leaf, allocation: None }
             }
-            (Kind::Dlpack, _) => Self::of_dlpack(object)?,
+            (Kind::Dlpack, _) => self.of_dlpack(object)?,
             (Kind::Masked, _) => {
                 return Err(PyTypeError::new_err("a masked array: copy into its `data` and its `mask`"));
             }

@@ -12,7 +12,9 @@ use smallvec::SmallVec;
 use transship::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, VERSION};
 
 use crate::leaf::Leaf;
+use crate::order;
 use crate::place::Place;
+use crate::torch::Torch;
 
 const VERSIONED: &CStr = c"dltensor_versioned";
 const UNVERSIONED: &CStr = c"dltensor";
@@ -20,15 +22,16 @@ const UNVERSIONED: &CStr = c"dltensor";
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
-/// Describes an object that has `__dlpack__`. What comes with it keeps its memory. What lies on a device is in order of that device's default stream.
-pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
-    let read = read_capsule(ask(object)?)?;
+/// Describes an object that has `__dlpack__`. What comes with it keeps its memory. What lies on a device is in the order that copies from there
+/// come behind.
+pub fn read<'py>(object: &Bound<'py, PyAny>, torch: Option<&Torch>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
+    let read = read_capsule(ask(object, torch)?)?;
     let is_as_it_is = |(_, leaf): &(_, Leaf)| leaf.is_aligned();
     // Arrays of numpy may go backwards, and lie at any address.
     if !read.as_ref().is_some_and(is_as_it_is)
         && let Ok(numpy) = object.py().import("sys")?.getattr("modules")?.get_item("numpy")
         && object.is_instance(&numpy.getattr("ndarray")?)?
-        && let Some(copied) = read_capsule(ask(&numpy.call_method1("array", (object,))?)?)?
+        && let Some(copied) = read_capsule(ask(&numpy.call_method1("array", (object,))?, torch)?)?
     {
         return Ok(copied);
     }
@@ -40,14 +43,15 @@ pub fn read<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Lea
 }
 
 /// As [`read`], for a tensor that is to be written.
-pub fn read_to_write<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
-    let capsule = ask(object)?;
-    if let Ok(managed) = capsule.cast::<PyCapsule>()?.pointer_checked(Some(VERSIONED)) {
-        // SAFETY: this is what capsules of this name hold.
-        let flags = unsafe { managed.cast::<DLManagedTensorVersioned>().as_ref() }.flags;
-        if flags & (READ_ONLY | IS_COPIED) != 0 {
-            return Err(PyValueError::new_err("a tensor that must not be written is not copied into"));
-        }
+pub fn read_to_write<'py>(
+    object: &Bound<'py, PyAny>,
+    torch: Option<&Torch>,
+) -> PyResult<(Bound<'py, PyAny>, Leaf)> {
+    let capsule = ask(object, torch)?;
+    if let Some(managed) = versioned(capsule.cast()?)?
+        && managed.flags & (READ_ONLY | IS_COPIED) != 0
+    {
+        return Err(PyValueError::new_err("a tensor that must not be written is not copied into"));
     }
     let text = "a tensor of an element type that is not known here, on a device that is not, or with negative strides";
     read_capsule(capsule)?.ok_or_else(|| PyTypeError::new_err(text))
@@ -95,7 +99,7 @@ fn ask_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAn
     Ok(object.call_method(pyo3::intern!(py, "__dlpack__"), (), Some(arrays.named.bind(py))).ok())
 }
 
-fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn ask<'py>(object: &Bound<'py, PyAny>, torch: Option<&Torch>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if let Some(capsule) = ask_array(object)? {
         return Ok(capsule);
@@ -103,10 +107,9 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let named = PyDict::new(py);
     named.set_item("max_version", (VERSION.major, VERSION.minor))?;
     let (kind, number): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
-    match Place::of(transship::dlpack::DLDevice { device_type: kind, device_id: number }) {
-        Some(Place::Cuda(_)) => named.set_item("stream", 1)?,
-        Some(Place::Hip(_)) => named.set_item("stream", 0)?,
-        _ => {}
+    let place = Place::of(transship::dlpack::DLDevice { device_type: kind, device_id: number });
+    if let Some(place @ (Place::Cuda(_) | Place::Hip(_))) = place {
+        named.set_item("stream", named_in_dlpack(place, order::handle_of(py, torch, place)))?;
     }
     match object.call_method("__dlpack__", (), Some(&named)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
@@ -123,15 +126,27 @@ fn ask<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
+/// What DLPack calls a stream: the default one of CUDA is 1 there.
+fn named_in_dlpack(place: Place, handle: usize) -> usize {
+    if matches!(place, Place::Cuda(_)) { handle.max(1) } else { handle }
+}
+
+/// What such a capsule holds; `None` for another one.
+fn versioned<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<Option<&'a DLManagedTensorVersioned>> {
+    let Ok(managed) = capsule.pointer_checked(Some(VERSIONED)) else { return Ok(None) };
+    let managed = managed.cast::<DLManagedTensorVersioned>();
+    // SAFETY: whatever the version, it comes first. No reference yet to what may be laid out otherwise.
+    let DLPackVersion { major, minor } = unsafe { (&raw const (*managed.as_ptr()).version).read() };
+    match major {
+        // SAFETY: this is what capsules of this name hold, for as long as they live.
+        1 => Ok(Some(unsafe { managed.as_ref() })),
+        _ => Err(PyBufferError::new_err(format!("DLPack {major}.{minor} is none that is known here"))),
+    }
+}
+
 fn described(capsule: &Bound<'_, PyCapsule>) -> PyResult<DLTensor> {
-    if let Ok(managed) = capsule.pointer_checked(Some(VERSIONED)) {
-        // SAFETY: this is what capsules of this name hold.
-        let managed = unsafe { managed.cast::<DLManagedTensorVersioned>().as_ref() };
-        let DLPackVersion { major, minor } = managed.version;
-        return match major {
-            1 => Ok(managed.dl_tensor),
-            _ => Err(PyBufferError::new_err(format!("DLPack {major}.{minor} is none that is known here"))),
-        };
+    if let Some(managed) = versioned(capsule)? {
+        return Ok(managed.dl_tensor);
     }
     let managed = capsule.pointer_checked(Some(UNVERSIONED))?;
     // SAFETY: as above.
@@ -163,7 +178,7 @@ pub fn export<'py>(
         strides: std::ptr::null_mut(),
         byte_offset: 0,
     };
-    let mut exported = Box::new(Exported {
+    let all = Box::into_raw(Box::new(Exported {
         versioned: DLManagedTensorVersioned {
             version: VERSION,
             manager_ctx: std::ptr::null_mut(),
@@ -178,16 +193,16 @@ pub fn export<'py>(
         },
         numbers: leaf.numbers.clone(),
         _keeper: keeper,
-    });
-    let shape = exported.numbers.as_mut_ptr();
-    // SAFETY: there are twice as many numbers.
-    let strides = unsafe { shape.add(leaf.rank()) };
-    for described in [&mut exported.versioned.dl_tensor, &mut exported.unversioned.dl_tensor] {
-        (described.shape, described.strides) = (shape, strides);
-    }
-    let all = Box::into_raw(exported);
-    // SAFETY: it is alive, and nobody else has it.
+    }));
+    // SAFETY: it is alive, and nobody else has it; there are twice as many numbers as the rank. They stay where they are: a box that moves
+    // would take its pointers along.
     unsafe {
+        let numbers = &mut (*all).numbers;
+        let shape = numbers.as_mut_ptr();
+        let strides = shape.add(leaf.rank());
+        for described in [&raw mut (*all).versioned.dl_tensor, &raw mut (*all).unversioned.dl_tensor] {
+            ((*described).shape, (*described).strides) = (shape, strides);
+        }
         (*all).versioned.manager_ctx = all.cast();
         (*all).unversioned.manager_ctx = all.cast();
     }
@@ -199,9 +214,13 @@ pub fn export<'py>(
         }
     };
     // SAFETY: the pointer is not null, the name lives for ever, and the destructor knows such capsules.
-    unsafe {
+    let capsule = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(pointer, name.as_ptr(), Some(drop_capsule)))
-    }
+    };
+    capsule.inspect_err(|_| {
+        // SAFETY: there is no capsule that would drop it.
+        drop(unsafe { Box::from_raw(all) });
+    })
 }
 
 /// Drops what nobody has consumed; who has, has given the capsule another name, and calls the deleter.

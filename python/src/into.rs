@@ -187,7 +187,14 @@ impl Group<'_> {
         }
         let (sources, targets) = (Held::new(kept.0), Held::new(kept.1));
         let (target, how) = (filling.target, filling.how);
-        let way = streams(py, filling.ordering, filling.target, self.from)?;
+        let (stream, behind) = streams(py, filling.ordering, filling.target, self.from)?;
+        // Without PyTorch the copy runs on a stream of the library's own, and others hand their tensors out in order of the default one.
+        let handed_out = match (filling.ordering, target) {
+            (Some(_), _) | (_, Place::Host) => None,
+            // SAFETY: the default stream is never destroyed.
+            (None, device) => Some(unsafe { device.stream(0) }.map_err(|error| errors::of(py, &error))?),
+        };
+        let way = (stream, [behind, handed_out]);
         let launched =
             py.detach(|| self.launch((target, how), (sources, &kinds.0), (targets, &kinds.1), way));
         released::drain(py);
@@ -200,10 +207,10 @@ impl Group<'_> {
         (target, how): (Place, How),
         (held, kinds): (Held, &[MemoryKind]),
         (held_targets, target_kinds): (Held, &[MemoryKind]),
-        (stream, behind): (Option<Stream>, Option<Stream>),
+        (stream, before): (Option<Stream>, [Option<Stream>; 2]),
     ) -> Result<Running> {
-        if let (Some(stream), Some(behind)) = (&stream, &behind) {
-            stream.wait_stream(behind)?;
+        if let Some(stream) = &stream {
+            before.iter().flatten().try_for_each(|before| stream.wait_stream(before))?;
         }
         let casts = casts_of(&self.leaves);
         let is_flat = |leaf: &Typed| lie_alike(&leaf.leaf, &self.destinations[leaf.number].leaf);

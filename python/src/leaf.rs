@@ -80,7 +80,7 @@ impl Leaf {
         };
         let (shape, strides) = (slice(tensor.shape), slice(tensor.strides));
         let numbers = numbers(Some(shape).filter(|shape| shape.len() == rank)?, strides);
-        let address = tensor.data.expose_provenance() as u64 + tensor.byte_offset;
+        let address = (tensor.data.expose_provenance() as u64).checked_add(tensor.byte_offset)?;
         Self::new(address, place, element, numbers)
     }
 

@@ -9,13 +9,14 @@
 //! | `misaligned` | leaves that are copied before anything else looks at them |
 //! | `plan` | which leaves share a chunk |
 //! | `pieces` | which leaves are copied as one |
-//! | `start`, `transfer` | from leaves to copies of the library |
+//! | `start`, `transfer`, `order` | from leaves to copies of the library |
 //! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
 //! | `into`, `destinations` | copies into memory of the program |
 //! | `gather`, `on_source` | the leaves of a chunk become one tensor, on the host or on the device that they are on |
 //! | `progress`, `handle`, `paused` | copies that run, and their results |
 //! | `slots`, `slot_batch`, `description` | memory that worker processes of loaders fill: who has it, and batches in it |
 //! | `released` | objects that were let go of without the GIL |
+//! | `forked` | locks in children of `fork` |
 
 mod calls;
 mod casts;
@@ -26,6 +27,7 @@ mod dlpack;
 mod dtype;
 mod errors;
 mod forebear;
+mod forked;
 mod gather;
 mod handle;
 mod into;
@@ -33,6 +35,7 @@ mod kinds;
 mod leaf;
 mod misaligned;
 mod on_source;
+mod order;
 mod ours;
 mod paused;
 mod pieces;
@@ -98,6 +101,12 @@ mod _transship {
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::forked::watch();
+        Ok(())
+    }
+
     /// `multi_tensor_copier.start_copy`: its keywords, defaults and limits.
     #[pyfunction]
     #[expect(clippy::too_many_arguments, reason = "they are those of multi_tensor_copier")]
@@ -130,7 +139,7 @@ mod _transship {
             max_chunk: at_least_one(max_packed_chunk_bytes),
         };
         let how = How { pinned_staging: use_pinned_staging, background: use_background_thread };
-        let request = |target| Request { target, packing, how, own_memory: false };
+        let request = |target| Request { target, packing, how, own_memory: false, behind: None };
         let mut started = match target {
             Some(target) => start(py, Some(torch), request(target), &mut slots)?,
             None => Started::default(),
@@ -140,11 +149,12 @@ mod _transship {
     }
 
     /// `transship.start_copy`. `convert` makes results out of tensors in memory of the library; without it that is PyTorch's. `present` makes
-    /// them out of what is on the target already; without it that goes through.
+    /// them out of what is on the target already; without it that goes through. `behind` is the handle of a stream of the target that leaves
+    /// there come behind.
     #[pyfunction]
     #[expect(clippy::too_many_arguments, reason = "they are those of start_copy")]
     #[pyo3(signature = (tree, device, *, refused, own_memory, convert, present, packing, alignment, max_chunk_bytes, pinned,
-        background, always))]
+        background, always, behind=None))]
     fn start_copy(
         tree: &Bound<'_, PyAny>,
         device: &str,
@@ -158,6 +168,7 @@ mod _transship {
         pinned: bool,
         background: bool,
         always: bool,
+        behind: Option<usize>,
     ) -> PyResult<Handle> {
         let py = tree.py();
         released::drain(py);
@@ -170,7 +181,7 @@ mod _transship {
         let mut slots = rules.slots;
         let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
         let request =
-            Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory };
+            Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory, behind };
         let mut started = start(py, torch, request, &mut slots)?;
         if let Some(torch) = torch {
             started.by_torch = torch.behind_copies(py, Some(target))?;

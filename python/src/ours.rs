@@ -221,8 +221,12 @@ impl<'py> Ours<'py> {
                 forebear::slot(torch, object, device, Some(self.target), always).map(Some)
             }
             (Kind::Own, _, _) => {
-                let leaf = object.cast::<Tensor>()?.get().leaf().clone();
-                Ok(Some(self.slot_of(object, object, leaf)))
+                let tensor = object.cast::<Tensor>()?.get();
+                let slot = self.slot_of(object, object, tensor.leaf().clone());
+                if matches!(slot, Slot::Leaf(..)) {
+                    tensor.put_in_order(object.py(), self.torch)?;
+                }
+                Ok(Some(slot))
             }
             #[cfg(target_os = "linux")]
             (Kind::Capsule, _, _) => {
@@ -230,7 +234,7 @@ impl<'py> Ours<'py> {
                 Ok(leaf.map(|leaf| Slot::Leaf(At::Source(object.clone().unbind()), leaf.clone())))
             }
             (Kind::Dlpack | Kind::Masked, _, _) => {
-                let (capsule, leaf) = dlpack::read(object)?;
+                let (capsule, leaf) = dlpack::read(object, self.torch)?;
                 match (self.torch, &self.device) {
                     (Some(torch), Some(device)) if forebear::is_gathered_between(&leaf, self.target) => {
                         let tensor = object.py().import("torch")?.call_method1("from_dlpack", (object,))?;

@@ -1,13 +1,14 @@
 //! Where tensors are, and the devices and streams of the library for that.
 
 use std::collections::HashMap;
+use std::mem;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use transship::dlpack::{DLDevice, device_type};
 use transship::{Device, DeviceId, Error, ParseDeviceIdError, Result, Stream, StreamPriority};
 
-use crate::errors;
+use crate::{errors, forked};
 
 /// Where memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,20 +72,20 @@ impl Place {
         if self == Self::Host {
             return Ok(Device::host());
         }
-        if let Some(device) = DEVICES.lock().as_ref().and_then(|devices| devices.get(&self).cloned()) {
+        if let Some(device) = lock(&DEVICES)?.as_ref().and_then(|devices| devices.get(&self).cloned()) {
             return Ok(device);
         }
         let device = Device::open(self.id()?)?;
-        Ok(DEVICES.lock().get_or_insert_default().entry(self).or_insert(device).clone())
+        Ok(lock(&DEVICES)?.get_or_insert_default().entry(self).or_insert(device).clone())
     }
 
     /// A stream of the library's own for copies from and to a device.
     pub fn own_stream(self) -> Result<Stream> {
-        if let Some(stream) = OWN_STREAMS.lock().as_ref().and_then(|streams| streams.get(&self).cloned()) {
+        if let Some(stream) = lock(&OWN_STREAMS)?.as_ref().and_then(|streams| streams.get(&self).cloned()) {
             return Ok(stream);
         }
         let stream = self.device()?.create_stream(StreamPriority::Normal)?;
-        Ok(OWN_STREAMS.lock().get_or_insert_default().entry(self).or_insert(stream).clone())
+        Ok(lock(&OWN_STREAMS)?.get_or_insert_default().entry(self).or_insert(stream).clone())
     }
 
     /// A stream of the driver as one of the library.
@@ -95,19 +96,22 @@ impl Place {
     /// which never are.
     pub unsafe fn stream(self, handle: usize) -> Result<Stream> {
         let key = (self, handle);
-        if let Some(stream) = STREAMS_OF_OTHERS.lock().as_ref().and_then(|streams| streams.get(&key).cloned())
+        if let Some(stream) =
+            lock(&STREAMS_OF_OTHERS)?.as_ref().and_then(|streams| streams.get(&key).cloned())
         {
             return Ok(stream);
         }
         let device = self.device()?;
         // SAFETY: the caller's promise.
         let stream = unsafe { wrap_stream(&device, self, handle) }?;
-        let mut streams = STREAMS_OF_OTHERS.lock();
-        let streams = streams.get_or_insert_default();
-        if streams.len() >= STREAMS {
-            streams.clear();
-        }
-        Ok(streams.entry(key).or_insert(stream).clone())
+        let mut known = lock(&STREAMS_OF_OTHERS)?;
+        let streams = known.get_or_insert_default();
+        let forgotten = if streams.len() >= STREAMS { mem::take(streams) } else { HashMap::new() };
+        let stream = streams.entry(key).or_insert(stream).clone();
+        // Not under the lock: what goes with a stream may ask for another one.
+        drop(known);
+        drop(forgotten);
+        Ok(stream)
     }
 }
 
@@ -121,17 +125,25 @@ pub fn of_name(py: Python<'_>, device: &str) -> PyResult<Place> {
 
 /// The devices that were opened, and the host.
 pub fn opened() -> Vec<Device> {
-    let devices = DEVICES.lock();
-    devices.iter().flat_map(HashMap::values).cloned().chain([Device::host()]).collect()
+    let devices = forked::lock(&DEVICES);
+    let devices = devices.iter().filter_map(|devices| devices.as_ref());
+    devices.flat_map(HashMap::values).cloned().chain([Device::host()]).collect()
 }
 
 /// Closes what was opened, as far as nothing uses it any more. Called when the interpreter ends.
 pub fn close() {
     // Taken out first: what goes with a device may take a while, and asks for no other one.
-    let streams = (STREAMS_OF_OTHERS.lock().take(), OWN_STREAMS.lock().take());
+    let streams = (taken(&STREAMS_OF_OTHERS), taken(&OWN_STREAMS));
     drop(streams);
-    let devices = DEVICES.lock().take();
-    drop(devices);
+    drop(taken(&DEVICES));
+}
+
+fn taken<T>(known: &Mutex<Option<T>>) -> Option<T> {
+    forked::lock(known)?.take()
+}
+
+fn lock<T>(known: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    forked::lock(known).ok_or(Error::Forked)
 }
 
 /// # Safety

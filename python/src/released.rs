@@ -5,17 +5,23 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { objects: Vec::new(), is_asked: false, is_closed: false });
+use crate::forked;
+
+static QUEUE: Mutex<Queue> =
+    Mutex::new(Queue { objects: Vec::new(), is_asked: false, asking: 0, is_closed: false });
 
 struct Queue {
     objects: Vec<Py<PyAny>>,
     /// Whether the main thread was asked, and has not looked in yet.
     is_asked: bool,
+    /// How many threads are about to ask it. Until they have, the interpreter is there.
+    asking: usize,
     /// Whether the interpreter ends.
     is_closed: bool,
 }
@@ -46,8 +52,14 @@ pub fn drain(_py: Python<'_>) {
 pub fn close(py: Python<'_>) {
     drain(py);
     // Held for longer than that only by a thread that a `fork` has left behind.
-    if let Some(mut queue) = QUEUE.try_lock_for(Duration::from_millis(100)) {
+    let deadline = Instant::now() + Duration::from_millis(100);
+    while let Some(mut queue) = QUEUE.try_lock_until(deadline) {
         queue.is_closed = true;
+        if queue.asking == 0 || Instant::now() >= deadline {
+            return;
+        }
+        drop(queue);
+        thread::yield_now();
     }
 }
 
@@ -55,21 +67,33 @@ fn push(mut objects: Vec<Py<PyAny>>) {
     if objects.is_empty() {
         return;
     }
-    let mut queue = QUEUE.lock();
-    if queue.is_closed {
+    let Some(mut queue) = forked::lock_at_once(&QUEUE).filter(|queue| !queue.is_closed) else {
         mem::forget(objects);
         return;
-    }
+    };
     queue.objects.append(&mut objects);
-    if !queue.is_asked {
-        // SAFETY: it needs no GIL, and the interpreter is there: it closes the queue, under this lock, before it ends.
-        queue.is_asked = unsafe { pyo3::ffi::Py_AddPendingCall(Some(look_in), std::ptr::null_mut()) } == 0;
+    let asks = !mem::replace(&mut queue.is_asked, true);
+    queue.asking += usize::from(asks);
+    drop(queue);
+    if asks {
+        ask();
+    }
+}
+
+/// Asks the main thread to look in, without the lock: Python takes locks of its own for it.
+fn ask() {
+    // SAFETY: it needs no GIL, and the interpreter is there: before it ends, it waits for who is about to ask.
+    let is_asked = unsafe { pyo3::ffi::Py_AddPendingCall(Some(look_in), std::ptr::null_mut()) } == 0;
+    if let Some(mut queue) = forked::lock_at_once(&QUEUE) {
+        queue.asking -= 1;
+        queue.is_asked &= is_asked;
     }
 }
 
 /// Runs on the main thread, with the GIL.
 extern "C" fn look_in(_: *mut c_void) -> c_int {
-    if let Some(mut queue) = QUEUE.try_lock() {
+    // Waited for: if it went on saying that the main thread is asked, nobody would ask it again. Who has it waits for nothing.
+    if let Some(mut queue) = forked::lock_at_once(&QUEUE) {
         queue.is_asked = false;
     }
     // The GIL is held already; this tells it to the crate that counts references.

@@ -157,7 +157,8 @@ impl Shipment<'_> {
                 Some(torch) if !target.request.own_memory || torch.has_begun(py)? => Some(torch),
                 _ => None,
             };
-            streams(py, ordering, target.request.target, self.from)
+            let (stream, behind) = streams(py, ordering, target.request.target, self.from)?;
+            Ok((stream, target.request.stream_of_leaves(py, self.from)?.or(behind)))
         };
         self.targets.iter().map(way).collect()
     }

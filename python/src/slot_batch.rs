@@ -139,10 +139,10 @@ impl SlotPacker {
     fn array(&mut self, array: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let py = array.py();
         // Objects, texts, dates and bytes in another order are pickled.
-        let Ok((keeper, leaf)) = dlpack::read(array) else { return Ok(None) };
+        let Ok((keeper, leaf)) = dlpack::read(array, None) else { return Ok(None) };
         if leaf.order == Order::Strided && self.offset_of(&leaf).is_none() {
             let dense = py.import("numpy")?.call_method1("ascontiguousarray", (array,))?;
-            let (_keeper, leaf) = dlpack::read(&dense)?;
+            let (_keeper, leaf) = dlpack::read(&dense, None)?;
             return self.place(py, &leaf, true);
         }
         let placed = self.place(py, &leaf, true);

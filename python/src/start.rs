@@ -29,12 +29,22 @@ pub struct Request {
     pub how: How,
     /// Whether results lie in memory of the library, and not of PyTorch.
     pub own_memory: bool,
+    /// The driver's handle of a stream of the target that leaves there come behind: where the copy runs on another one than they were made on.
+    pub behind: Option<usize>,
 }
 
 impl Request {
     /// Whether results of leaves from there are page-locked.
     pub fn is_pinned(self, from: Place) -> bool {
         self.target == Place::Host && from != Place::Host && self.how.pinned_staging
+    }
+
+    /// What leaves from there come behind, if the caller has said so.
+    pub fn stream_of_leaves(self, py: Python<'_>, from: Place) -> PyResult<Option<Stream>> {
+        let handle = self.behind.filter(|_| from == self.target && from != Place::Host);
+        // SAFETY: as PyTorch's in `streams`.
+        let stream = handle.map(|handle| unsafe { from.stream(handle) }).transpose();
+        stream.map_err(|error| errors::of(py, &error))
     }
 
     /// Whether leaves from there go from one device to another.
@@ -211,6 +221,7 @@ impl Planned {
             torch.map(|torch| Ok::<_, PyErr>(!request.own_memory || torch.has_begun(py)?)).transpose()?;
         let ordering = torch.filter(|_| in_its_order == Some(true));
         let (stream, behind) = streams(py, ordering, request.target, from)?;
+        let behind = request.stream_of_leaves(py, from)?.or(behind);
         let Taken { pieces, gathers, in_pieces, sources } = self.take(call, slots, started)?;
         for piece in &pieces {
             if let Some(leaf) = &piece.strided {

@@ -9,7 +9,9 @@ use crate::dlpack;
 use crate::dtype;
 use crate::errors;
 use crate::leaf::{Leaf, append_row_major};
+use crate::order;
 use crate::place::Place;
+use crate::torch::Torch;
 
 /// A tensor in memory of transship. ``numpy.from_dlpack``, ``torch.from_dlpack`` and others take it without a copy.
 #[pyclass(frozen, module = "transship")]
@@ -145,6 +147,18 @@ impl Tensor {
 }
 
 impl Tensor {
+    /// Lets copies from there, and into it, come behind the one that fills it, which may still run.
+    pub fn put_in_order(&self, py: Python<'_>, torch: Option<&Torch>) -> PyResult<()> {
+        if self.leaf.place == Place::Host || self.memory.is_ready().unwrap_or(false) {
+            return Ok(());
+        }
+        let handle = order::handle_of(py, torch, self.leaf.place);
+        // SAFETY: PyTorch destroys no stream of its pools, and nobody the default one.
+        let stream = unsafe { self.leaf.place.stream(handle) };
+        let waits = |stream: transship::Stream| self.memory.wait_on_backend(stream.backend_stream());
+        py.detach(|| stream.and_then(waits)).map_err(|error| errors::of(py, &error))
+    }
+
     /// Lets the memory not go before what the consumer's stream does with it is done.
     fn record(&self, py: Python<'_>, stream: Option<i64>) -> PyResult<()> {
         let handle = match (self.leaf.place, stream) {

@@ -1,8 +1,9 @@
 //! Structures of Python, taken apart into leaves and put together again.
 
+use std::ffi::c_int;
 use std::ops::Range;
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
@@ -25,6 +26,8 @@ pub struct Skeleton {
     /// For each of these, what it called what it held: a list of keys, a tuple of names, or `None`.
     names: Vec<Py<PyAny>>,
     leaves: usize,
+    /// How many containers are open. Whatever walks the steps goes no deeper than they were made.
+    depth: usize,
     /// Where the first error was, from the inside out.
     failed_at: Vec<String>,
 }
@@ -42,6 +45,10 @@ enum Step {
     Other(usize),
 }
 
+/// More containers in each other are an error: newer Pythons let code of C go deeper than most stacks are.
+const MAX_DEPTH: usize = 1000;
+/// For what is no container: code of the program, of PyTorch and of numpy.
+const STACK_OF_A_LEAF: usize = 128 << 10;
 /// Paths of more steps are not shown.
 const DEEPEST_SHOWN: usize = 40;
 
@@ -98,6 +105,7 @@ impl Skeleton {
             key: 0,
             same: 0,
             rebuild: 0,
+            made: Vec::new(),
             last: None,
         };
         builder.next(py)
@@ -151,8 +159,15 @@ impl Skeleton {
                 self.steps.push(Step::Same);
             }
             Found::Container(opened) => {
+                if self.depth == MAX_DEPTH {
+                    return Err(too_deep());
+                }
+                check_stack()?;
                 let _depth = Depth::enter(object.py())?;
+                self.depth += 1;
+                // After an error nothing is added any more.
                 self.add_container(object, opened, rules)?;
+                self.depth -= 1;
             }
         }
         Ok(())
@@ -244,6 +259,8 @@ struct Builder<'a> {
     key: usize,
     same: usize,
     rebuild: usize,
+    /// Items of containers that are about to be made.
+    made: Vec<Py<PyAny>>,
     /// The last dict without containers in it, and where its keys are.
     last: Option<(Range<usize>, Py<PyAny>)>,
 }
@@ -289,6 +306,9 @@ impl Builder<'_> {
     fn dict(&mut self, py: Python<'_>, len: usize) -> PyResult<Py<PyAny>> {
         let keys = self.key..self.key + len;
         let is_flat = self.is_flat(len);
+        if !is_flat {
+            check_stack()?;
+        }
         let (leaves, step, same) = (self.leaves.clone(), self.step, self.same);
         let like_last = if is_flat { self.like_last(py, &keys).transpose()? } else { None };
         if let Some(dict) = like_last {
@@ -333,27 +353,74 @@ impl Builder<'_> {
     }
 
     fn list<'py>(&mut self, py: Python<'py>, len: usize) -> PyResult<Bound<'py, PyList>> {
-        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a list that is too long"))?;
-        // SAFETY: a new list, whose items are set below before anybody sees it; empty ones are dropped as such.
-        let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(size)) }?;
-        for index in 0..size {
-            let item = self.next(py)?;
-            // SAFETY: the list is new and has such an item; the reference is handed over.
-            unsafe { ffi::PyList_SetItem(list.as_ptr(), index, item.into_ptr()) };
-        }
+        // SAFETY: both are of lists.
+        let list = unsafe { self.filled(py, len, ffi::PyList_New, ffi::PyList_SetItem) }?;
         Ok(list.cast_into()?)
     }
 
     fn tuple(&mut self, py: Python<'_>, len: usize) -> PyResult<Py<PyAny>> {
-        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a tuple that is too long"))?;
-        // SAFETY: as for a list.
-        let tuple = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(size)) }?;
-        for index in 0..size {
-            let item = self.next(py)?;
-            // SAFETY: as for a list.
-            unsafe { ffi::PyTuple_SetItem(tuple.as_ptr(), index, item.into_ptr()) };
+        // SAFETY: both are of tuples.
+        unsafe { self.filled(py, len, ffi::PyTuple_New, ffi::PyTuple_SetItem) }.map(Bound::unbind)
+    }
+
+    /// A container with the next items. It is made when they are there: code of the program, which runs for some of them, can find what the
+    /// garbage collector knows of.
+    ///
+    /// # Safety
+    ///
+    /// `new` makes a container of so many items that `set` sets, and hands the reference over to.
+    unsafe fn filled<'py>(
+        &mut self,
+        py: Python<'py>,
+        len: usize,
+        new: unsafe extern "C" fn(isize) -> *mut ffi::PyObject,
+        set: unsafe extern "C" fn(*mut ffi::PyObject, isize, *mut ffi::PyObject) -> c_int,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let size = isize::try_from(len).map_err(|_| PyValueError::new_err("a container that is too long"))?;
+        let are_there = self.is_flat(len);
+        let first = self.made.len();
+        if !are_there {
+            check_stack()?;
+            for _ in 0..len {
+                let item = self.next(py)?;
+                self.made.push(item);
+            }
         }
-        Ok(tuple.unbind())
+        // SAFETY: the caller's promise; what is not set yet is dropped as such.
+        let container = unsafe { Bound::from_owned_ptr_or_err(py, new(size)) }?;
+        let set = |index, item: Py<PyAny>| {
+            // SAFETY: the container is new, nobody has seen it, and it has such an item.
+            match unsafe { set(container.as_ptr(), index, item.into_ptr()) } {
+                0 => Ok(()),
+                _ => Err(PyErr::fetch(py)),
+            }
+        };
+        match are_there {
+            true => (0..size).try_for_each(|index| set(index, self.next(py)?))?,
+            false => {
+                (0..size).zip(self.made.drain(first..)).try_for_each(|(index, item)| set(index, item))?
+            }
+        }
+        Ok(container)
+    }
+}
+
+#[cold]
+fn too_deep() -> PyErr {
+    let text =
+        format!("a structure of tensors with more than {MAX_DEPTH} containers in each other, or in itself");
+    PyRecursionError::new_err(text)
+}
+
+/// Fails where the stack of this thread comes to its end. Whatever walks over containers looks at each: another thread may have read them.
+#[inline]
+fn check_stack() -> PyResult<()> {
+    match stacker::remaining_stack() {
+        Some(left @ 1..) if left < STACK_OF_A_LEAF => Err(PyRecursionError::new_err(
+            "a structure of tensors that is nested deeper than the stack of this thread",
+        )),
+        // What is not known is none, or nothing.
+        _ => Ok(()),
     }
 }
 

@@ -106,6 +106,11 @@ pub fn lend(
     let owner = SharedOwner::new(held, &from.device()?);
     let lend = |(leaf, kind): (&Typed, &MemoryKind)| {
         let layout = leaf.layout(casts, is_flat(leaf))?;
+        let (end, limit) = (layout.span(), leaf.leaf.span());
+        if end > limit {
+            // Whatever a caller got wrong, no more is read than the leaf has.
+            return Err(Error::OutOfRange { what: "bytes of a leaf", start: 0, end, limit });
+        }
         let kind = if from == Place::Host { *kind } else { MemoryKind::Device };
         let memory = RawMemory::new(leaf.leaf.address, layout.span(), kind);
         // SAFETY: the owner keeps the object that this memory is of. That others may write it meanwhile is said in the documentation, and

@@ -1,6 +1,7 @@
 """Devices through ``transship.start_copy`` without PyTorch: on real ones, and on the stand-in for libcuda."""
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import os
@@ -329,3 +330,115 @@ def test_to_all_again_and_again_from_threads():
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.fixture
+def driver():
+    """The stand-in for libcuda."""
+    if not DEVICES[0].startswith("cuda"):
+        pytest.skip("streams are stalled by functions of libcuda")
+    driver = ctypes.CDLL("libcuda.so.1")
+    if not hasattr(driver, "driver_sim_control"):
+        pytest.skip("a driver that is none of ours may wait for what is stalled")
+    return driver
+
+
+@contextlib.contextmanager
+def context_of(driver, device):
+    number, context = int(device.split(":")[1]), ctypes.c_uint64()
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number) == 0
+    assert driver.cuCtxPushCurrent_v2(context) == 0
+    yield
+    assert driver.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+    assert driver.cuDevicePrimaryCtxRelease_v2(number) == 0
+
+
+@pytest.fixture
+def stalled(driver):
+    """The default stream of a device stands still, from when this is called until what it returns is."""
+    go, waits, kept = threading.Event(), ctypes.CFUNCTYPE(None, ctypes.c_void_p), []
+
+    def stall(device):
+        kept.append(waits(lambda _: go.wait(60) and None))
+        with context_of(driver, device):
+            assert driver.cuLaunchHostFunc(ctypes.c_uint64(0), kept[-1], None) == 0
+        return go.set
+
+    yield stall
+    go.set()
+    # What was stalled is over before the function goes.
+    for device in FOUND:
+        with context_of(driver, device):
+            assert driver.cuCtxSynchronize() == 0
+
+
+@pytest.fixture
+def stream(driver):
+    """The handle of a stream of the first device that waits for no default one."""
+    made = ctypes.c_uint64()
+    with context_of(driver, DEVICES[0]):
+        assert driver.cuStreamCreate(ctypes.byref(made), 1) == 0
+    yield made.value
+    gc.collect()
+    with context_of(driver, DEVICES[0]):
+        assert driver.cuStreamSynchronize(made) == 0
+        assert driver.cuStreamDestroy_v2(made) == 0
+
+
+def still_waits(handle):
+    try:
+        handle.get(timeout=0.5)
+        return False
+    except TimeoutError:
+        return True
+
+
+# Deliberate bug: `start` in `into.rs` waits for no default stream.
+def test_into_memory_that_another_library_still_writes(stalled):
+    """Without PyTorch others hand their tensors out in order of the default stream."""
+    held = transship.start_copy([np.zeros(1000)], DEVICES[0], like="dlpack").get()
+    transship.start_copy_into([np.ones(1000)], held).get()
+    go = stalled(DEVICES[0])
+    handle = transship.start_copy_into([np.full(1000, 2.0)], held)
+    assert still_waits(handle)
+    go()
+    handle.get()
+    assert_arrays(down(held), [np.full(1000, 2.0)])
+
+
+# Deliberate bug: `put_in_order` in `tensor.rs` waits for nothing.
+@two_devices
+def test_a_tensor_that_is_not_filled_yet_is_waited_for(stalled, stream):
+    """The copy that fills it has been handed over to a stream, and runs when another one reads it."""
+    far = transship.start_copy([np.full(1000, 7.0)], DEVICES[1], like="dlpack").get()
+    # Once, so that nothing is allocated later.
+    assert_arrays(down(transship.start_copy(transship.start_copy(far, DEVICES[0], like="dlpack").get(), DEVICES[1], like="dlpack").get()), [np.full(1000, 7.0)])
+    go = stalled(DEVICES[1])
+    near = transship.start_copy(far, DEVICES[0], like="dlpack").wait_on(stream)
+    back = [transship.start_copy(near, device, like="dlpack") for device in ("cpu", DEVICES[1])]
+    back += transship.start_copy_to_all(near, [DEVICES[1]], like="dlpack")
+    assert all(still_waits(handle) for handle in back)
+    go()
+    for handle in back:
+        assert_arrays(down(handle.get()), [np.full(1000, 7.0)])
+
+
+class Changing:
+    """A container that holds another array each time that it is looked at."""
+
+    def __init__(self, *arrays):
+        self.arrays = list(arrays)
+
+    def look(self):
+        return [self.arrays.pop(0)], None
+
+
+transship.register_container(Changing, Changing.look, lambda context, items: items)
+
+
+# Deliberate bug: `start_copies` in `calls.rs` compares the number of leaves alone.
+def test_a_structure_that_changes_between_two_looks_is_not_read_beyond_its_end():
+    """Without an error the second array is read as if it had the elements of the first one: the targets share nothing."""
+    tree = [np.zeros(4, np.int64), Changing(np.ones(1 << 20), np.ones(1 << 20, np.uint8))]
+    with pytest.raises(RuntimeError, match="changed while it was read"):
+        transship.start_copy_to_all(tree, [DEVICES[0], "cpu"], like="dlpack", cast={"float64": "float32"})

@@ -88,3 +88,39 @@ def test_errors_are_those_of_one_copy():
         transship.start_copy_to_all([np.ones(1)], ["cpu", "cuda:77"], memory="transship", like="dlpack")
     with pytest.raises(TypeError):
         transship.start_copy_to_all([np.array([object()])], ["cpu"], copy=True)
+
+
+class Changing:
+    """A container that holds another tensor each time that it is looked at."""
+
+    def __init__(self, *tensors):
+        self.tensors = list(tensors)
+
+    def look(self):
+        return [self.tensors.pop(0)], None
+
+
+transship.register_container(Changing, Changing.look, lambda context, items: items)
+
+
+# Deliberate bug: `start_copies` in `calls.rs` compares the number of leaves alone.
+@pytest.mark.parametrize(
+    "other",
+    [torch.ones(1 << 20, dtype=torch.uint8), torch.ones(1 << 20), torch.ones(1 << 19, dtype=torch.float64), torch.ones(1 << 20, 1, dtype=torch.float64), torch.ones(1 << 20).to_sparse()],
+    ids=["smaller elements", "another type", "fewer", "another shape", "none that is read"],
+)
+@pytest.mark.parametrize("cast", [{"float64": "float32"}, None])
+def test_a_structure_that_changes_between_two_looks_is_an_error(other, cast):
+    """What is read for one target is cast as was chosen for another one."""
+    first = torch.ones(1 << 20, dtype=torch.float64)
+    for tensors in ([first, other], [other, first]):
+        # What lies in front is read for both, and grouped by what is to be cast.
+        tree = [torch.zeros(4, dtype=torch.int64), Changing(*tensors)]
+        with pytest.raises(RuntimeError, match="changed while it was read"):
+            transship.start_copy_to_all(tree, ["cpu", "cpu"], cast=cast, copy=True)
+
+
+def test_a_container_that_makes_the_same_anew_each_time_is_copied():
+    same = [torch.full((5,), float(number), dtype=torch.float64) for number in range(2)]
+    for handle in transship.start_copy_to_all([Changing(*same)], ["cpu", "cpu"], cast={"float64": "float32"}, copy=True):
+        assert handle.get()[0][0].dtype == torch.float32

@@ -108,11 +108,12 @@ def start_copy(
     pinned: bool = True,
     background: bool = True,
     copy: bool = False,
+    _behind: int | None = None,
 ) -> Handle:
     """Start to copy all tensors of a structure to a device, and return at once.
 
     Args:
-        tree: a structure of any depth. Lists, tuples, dicts, named tuples, dataclasses, mappings, classes derived from these, and what
+        tree: a structure, of up to 1000 containers in each other. Lists, tuples, dicts, named tuples, dataclasses, mappings, classes derived from these, and what
             ``register_container`` was told come back as what they are. Tensors of PyTorch, arrays of numpy and whatever else has
             ``__dlpack__`` and ``__dlpack_device__`` are copied. All else goes through, the same object, and so does a tensor that is on
             the device already. Masked arrays of numpy are an error, unless they go through: a copy would have no mask.
@@ -143,6 +144,7 @@ def start_copy(
         transship.Error: the device is none, is not there, or the copy cannot be started; an integer that its new type cannot hold.
         TypeError: a tensor that cannot be copied, cast, or come back as ``like`` says (arrays of numpy have no ``bfloat16`` without the
             package ml_dtypes). A note names its path.
+        RecursionError: a structure that is nested too deeply, or in itself.
         ValueError: an option that is none.
     """
     name = name_of(device)
@@ -160,6 +162,8 @@ def start_copy(
         "pinned": pinned,
         "background": background,
         "always": copy,
+        # Of ``prefetch``: the handle of the stream that tensors on the device were made on.
+        "behind": _behind,
     }
     if cast is not None:
         return Handle(_transship.start_copies(tree, [full_name(name)], cast=lowered(cast), **options)[0])

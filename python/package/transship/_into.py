@@ -15,7 +15,7 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
     target, and addresses stay what they are.
 
     Args:
-        tree: the structure to copy, of any depth, as for ``start_copy``.
+        tree: the structure to copy, as for ``start_copy``.
         into: a structure with a tensor of the same shape and type at each place where ``tree`` has one: tensors of PyTorch, arrays of
             numpy and whatever else has ``__dlpack__`` and may be written. List items belong together by index, those of mappings by
             key, attributes by name. All lie on one device, which is the target. They may have gaps between their elements, such as
@@ -26,9 +26,10 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
 
     ``get()`` returns a structure like ``tree`` with the tensors of ``into`` in it, the same objects. Until the copy is done nobody reads
     or writes these, and nobody writes ``tree``. With PyTorch the copy runs on its current streams: behind what was submitted there to
-    what it reads and writes, and before what is submitted there once ``get()`` has returned. Without PyTorch, what others do with the
-    tensors on a device has to be done. If the copy fails or is cancelled, the contents of ``into`` are anything, and are
-    written no more once this, or ``get()``, has raised. For what autograd has saved, the tensors count as changed in place.
+    what it reads and writes, and before what is submitted there once ``get()`` has returned. Without PyTorch it comes
+    behind what was submitted to the default stream of the device; what others do there elsewhere has to be done. If the copy fails or
+    is cancelled, the contents of ``into`` are anything, and are written no more once this, or ``get()``, has raised. For what autograd has
+    saved, the tensors count as changed in place.
 
     Raises:
         ValueError: the structures differ, or a shape, or a type: the text names the path, such as ``['layers'][3].weight``. A tensor of

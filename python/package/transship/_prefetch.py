@@ -80,8 +80,10 @@ class Prefetched:
         finally:
             self._stats["source_seconds"] += time.perf_counter() - begin
         try:
-            with self._on_copy_stream():
-                pending.append(start_copy(batch, self._device, **self._options))
+            behind = self._stream_of_caller()
+            with contextlib.nullcontext() if behind is None else sys.modules["torch"].cuda.stream(self._stream):
+                # What the source gave is there in order of the caller's stream. What comes from the host waits for that in no way.
+                pending.append(start_copy(batch, self._device, _behind=behind, **self._options))
         except Exception as error:
             pending.append(error)
             return False
@@ -102,15 +104,16 @@ class Prefetched:
         finally:
             self._stats["waited_seconds"] += time.perf_counter() - begin
 
-    def _on_copy_stream(self) -> Any:
-        """One stream for the life of this object: results lie in the part of PyTorch's memory that belongs to it."""
+    def _stream_of_caller(self) -> int | None:
+        """The handle of the caller's stream, if copies run on one of their own. That is one for the life of this object: results lie in
+        the part of PyTorch's memory that belongs to it."""
         torch = sys.modules.get("torch")
         memory, _ = chosen(self._options.get("memory"), self._options.get("like"), self._device)
         if torch is None or memory != "torch" or not self._device.startswith("cuda"):
-            return contextlib.nullcontext()
+            return None
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
-        return torch.cuda.stream(self._stream)
+        return torch.cuda.current_stream(self._device).cuda_stream
 
 
 def prefetch(loader: Iterable[Any], device: Any, depth: int = 2, **options: Any) -> Prefetched:

@@ -122,6 +122,7 @@ def start_copy(
     pinned: bool,
     background: bool,
     always: bool,
+    behind: int | None = None,
 ) -> Handle: ...
 def start_copies(
     tree: Any,
@@ -138,6 +139,7 @@ def start_copies(
     pinned: bool,
     background: bool,
     always: bool,
+    behind: int | None = None,
 ) -> list[Handle]: ...
 def start_copy_into(tree: Any, into: Any, *, cast: Any, pinned: bool, background: bool) -> Handle: ...
 def load_safetensors(

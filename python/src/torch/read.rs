@@ -82,22 +82,58 @@ impl Torch {
         Ok(tensor.get_type().getattr("__torch_dispatch__")?.is(&self.tensor_dispatch))
     }
 
+    /// What a class of the program's says of itself is not asked for.
     fn by_attributes(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
         let py = tensor.py();
+        if self.is_exact(tensor) {
+            return self.by_own_attributes(py, |name| tensor.getattr(name));
+        }
+        self.unasked(py, || self.by_own_attributes(py, |name| self.own(tensor, name)))
+    }
+
+    /// How many elements of its storage lie in front of the first one.
+    pub fn storage_offset(&self, tensor: &Bound<'_, PyAny>) -> PyResult<u64> {
+        self.unasked(tensor.py(), || self.own(tensor, "storage_offset")?.call0()?.extract())
+    }
+
+    /// An attribute as `torch.Tensor` has it.
+    fn own<'py>(&self, tensor: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.tensor.bind(tensor.py()).getattr(name)?.call_method1("__get__", (tensor,))
+    }
+
+    /// Calls no `__torch_function__` of a class meanwhile.
+    fn unasked<T>(&self, py: Python<'_>, ask: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+        let guards = self.module.bind(py).getattr("_C")?;
+        // PyTorch 2.0 and newer; before, the other one did so.
+        let guard = guards
+            .getattr("DisableTorchFunctionSubclass")
+            .or_else(|_| guards.getattr("DisableTorchFunction"))?
+            .call0()?;
+        guard.call_method0("__enter__")?;
+        let answer = ask();
+        guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+        answer
+    }
+
+    fn by_own_attributes<'py>(
+        &self,
+        py: Python<'py>,
+        own: impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Leaf>> {
         let strided = self.module.bind(py).getattr("strided")?;
-        if !tensor.getattr("layout")?.is(&strided) || tensor.getattr("is_nested")?.is_truthy()? {
+        if !own("layout")?.is(&strided) || own("is_nested")?.is_truthy()? {
             return Ok(None);
         }
-        let dtype = tensor.getattr("dtype")?;
+        let dtype = own("dtype")?;
         let known = self.dtypes.iter().position(|known| known.as_ref().is_some_and(|known| dtype.is(known)));
-        let (Some(element), Some(place)) = (known, self.place_of(&tensor.getattr("device")?)?) else {
+        let (Some(element), Some(place)) = (known, self.place_of(&own("device")?)?) else {
             return Ok(None);
         };
-        let shape: SmallVec<[i64; 8]> = tensor.getattr("shape")?.extract::<Vec<i64>>()?.into();
-        let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
+        let shape: SmallVec<[i64; 8]> = own("shape")?.extract::<Vec<i64>>()?.into();
+        let strides: Vec<i64> = own("stride")?.call0()?.extract()?;
         let mut numbers = shape;
         numbers.extend_from_slice(&strides);
-        let address: u64 = tensor.call_method0("data_ptr")?.extract()?;
+        let address: u64 = own("data_ptr")?.call0()?.extract()?;
         Ok(Leaf::new(address, place, element, numbers))
     }
 }

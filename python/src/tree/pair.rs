@@ -77,6 +77,7 @@ struct Reader<'a, 'py> {
 
 impl<'py> Reader<'_, 'py> {
     fn next(&mut self) -> PyResult<Node<'py>> {
+        super::check_stack()?;
         let step = self.skeleton.steps.get(self.step).copied().ok_or_else(super::unbalanced)?;
         self.step += 1;
         Ok(match step {
@@ -177,6 +178,7 @@ impl<'py> Pairs<'py> {
 
     /// On an error the way stays what it is there.
     fn enter(&mut self, step: Way, ours: &Node<'py>, theirs: &Node<'py>) -> PyResult<()> {
+        super::check_stack()?;
         self.way.push(step);
         self.add(ours, theirs)?;
         self.way.pop();

@@ -114,6 +114,7 @@ impl Walk<'_> {
         step: Way,
         visit: &mut dyn FnMut(&[Way]) -> PyResult<()>,
     ) -> PyResult<()> {
+        super::check_stack()?;
         self.way.push(step);
         let walked = self.next(py, visit);
         self.way.pop();
