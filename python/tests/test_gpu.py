@@ -522,7 +522,7 @@ def test_out_of_memory_of_a_cast_is_that_of_pytorch():
     torch.cuda.set_per_process_memory_fraction((1 << 30) / torch.cuda.mem_get_info()[1])
     try:
         with pytest.raises(torch.OutOfMemoryError):
-            transship.start_copy([torch.empty(1 << 30, dtype=torch.uint8)], GPU, cast="float32")
+            transship.start_copy([torch.empty(1 << 29, dtype=torch.float16)], GPU, cast="float32")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 

@@ -196,7 +196,8 @@ def test_tensors_that_do_not_fit_go_beside():
     ring = transship.LoaderRing(4096)
     with pytest.warns(RuntimeWarning, match=r"a batch of \d+ bytes for slots of 4096") as warned:
         assert indices_of(ring.batches(loader(ring))) == list(range(32))
-    assert len(warned) == 1
+    # Python warns of forks as well, where the process has threads.
+    assert [warning.category for warning in warned].count(RuntimeWarning) == 1
     stats = ring.stats()
     # What it says is enough.
     enough = transship.LoaderRing(stats["largest_batch_bytes"])
