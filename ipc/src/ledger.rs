@@ -205,10 +205,22 @@ impl Ledger {
         match tell(&self.socket, Message::Again { ticket }) {
             Ok(()) => Ok(Tree { ticket, number }),
             Err(error) => {
-                self.take_back(ticket);
+                self.leave_empty(ticket);
                 Err(error)
             }
         }
+    }
+
+    /// The importer was not told of the tree in such memory. It has that mapped, and gives it back later, as whoever has gone on to listen to nothing does.
+    fn leave_empty(&self, ticket: u64) {
+        let mut trees = self.trees();
+        let Some(lent) = trees.lent.get_mut(&ticket) else { return };
+        lent.tree = None;
+        let kept = lent.kept.take();
+        // Tensors are dropped without the lock.
+        drop(trees);
+        drop(kept);
+        self.changed.notify_all();
     }
 
     /// Trees look otherwise now: the importer gives back what it has mapped for them, when it next listens.
