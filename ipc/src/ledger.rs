@@ -66,7 +66,7 @@ struct Lent {
     lasts: bool,
     /// What lies on a device is freed behind its use there.
     _chunk: Option<Arc<dyn PeerMemory>>,
-    /// What is kept for the trees to come.
+    /// What is kept for the trees to come, unless it is being filled, or was half filled.
     piece: Option<Arc<SharedPiece>>,
     /// Of a window that somebody waits for by a descriptor: it is signalled while [`take_written`](Ledger::take_written) would not wait.
     event: Option<Arc<EventFd>>,
@@ -93,9 +93,21 @@ impl Trees {
 }
 
 impl Lent {
+    /// Whether it counts among what is kept. What has lasted does while the importer has it mapped.
+    fn is_kept(&self) -> bool {
+        self.piece.is_some() || self.lasts
+    }
+
     fn signal(&self) {
         self.event.iter().for_each(|event| event.signal());
     }
+}
+
+/// Memory for the next tree, which is filled. Dropped before that is [handed over](Ledger::lend_again), it is used for no other tree: a copy there may have failed, and still run.
+pub(crate) struct Filling {
+    pub(crate) ticket: u64,
+    pub(crate) kept: Kept,
+    piece: Option<Arc<SharedPiece>>,
 }
 
 /// Who uses a window.
@@ -173,7 +185,7 @@ impl Ledger {
         &self,
         packing: &Arc<RepeatedPacking>,
         device: DeviceId,
-    ) -> Result<Option<(u64, Kept)>, IpcError> {
+    ) -> Result<Option<Filling>, IpcError> {
         // What a forked process would fill, its parent fills too.
         if getpid() != self.process {
             return Ok(None);
@@ -183,22 +195,23 @@ impl Ledger {
         let mut free = trees.lent.iter_mut().filter(|(_, lent)| lent.tree.is_none());
         Ok(free.find_map(|(ticket, lent)| {
             let kept = lent.kept.take_if(|kept| kept.fits(packing, device))?;
-            Some((*ticket, kept))
+            Some(Filling { ticket: *ticket, kept, piece: lent.piece.take() })
         }))
     }
 
     /// Hands over the next tree in such memory, which was filled.
-    pub(crate) fn lend_again(&self, ticket: u64, kept: Kept) -> Result<Tree, IpcError> {
+    pub(crate) fn lend_again(&self, filled: Filling) -> Result<Tree, IpcError> {
+        let Filling { ticket, kept, piece } = filled;
         let mut trees = self.trees();
         let number = trees.next;
         trees.next += 1;
         let Some(lent) = trees.lent.get_mut(&ticket) else {
             // Memory is freed without the lock.
             drop(trees);
-            drop(kept);
+            drop((kept, piece));
             return Err(IpcError::PeerGone);
         };
-        lent.kept = Some(kept);
+        (lent.kept, lent.piece) = (Some(kept), piece);
         lent.tree = Some(number);
         drop(trees);
         // Behind that: the importer may give it back at once.
@@ -392,7 +405,7 @@ impl Ledger {
         trees.check_room()?;
         let ticket = trees.next;
         trees.next += 1;
-        let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.piece.is_some()).count();
+        let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.is_kept()).count();
         // Tensors of this process may be over a window when it comes back.
         let piece = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
         let (kept, other) = if piece.is_some() { (kept_there, None) } else { (None, kept_there) };
