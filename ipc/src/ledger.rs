@@ -242,12 +242,15 @@ impl Ledger {
             return;
         }
         let mut trees = self.trees();
-        let free = trees.lent.iter_mut().filter(|(_, lent)| lent.tree.is_none());
-        let closed: Vec<_> =
-            free.filter_map(|(ticket, lent)| lent.kept.take().map(|kept| (*ticket, kept))).collect();
+        let kept =
+            |(ticket, lent): (&u64, &mut Lent)| Some((*ticket, lent.tree.is_none(), lent.kept.take()?));
+        let closed: Vec<_> = trees.lent.iter_mut().filter_map(kept).collect();
         drop(trees);
-        for (ticket, _kept) in closed {
-            self.close_memory(ticket);
+        for (ticket, is_empty, _kept) in closed {
+            // Else once the tree there is back (`note_back`).
+            if is_empty {
+                self.close_memory(ticket);
+            }
         }
     }
 
@@ -457,8 +460,16 @@ impl Ledger {
     /// The importer has let go of a tree, and not of its memory. `false` if it has none there.
     fn note_back(&self, ticket: u64) -> bool {
         let mut trees = self.trees();
-        let lent = trees.lent.get_mut(&ticket).filter(|lent| lent.lasts);
-        lent.is_some_and(|lent| lent.tree.take().is_some())
+        let is_closed = trees.is_closed;
+        let Some(lent) = trees.lent.get_mut(&ticket).filter(|lent| lent.lasts) else { return false };
+        let was_there = lent.tree.take().is_some();
+        // Trees have looked otherwise since.
+        let is_unwanted = was_there && lent.kept.is_none() && !is_closed;
+        drop(trees);
+        if is_unwanted {
+            self.close_memory(ticket);
+        }
+        was_there
     }
 
     /// `false` if it is not the importer's to write.

@@ -29,6 +29,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("memory_is_filled_again_once_its_tree_is_back", || filled_again_once_back(&Device::host())),
         case("trees_that_look_otherwise_are_no_other_trees", || trees_that_look_otherwise(&Device::host())),
         case("memory_of_trees_that_look_otherwise_goes", memory_of_trees_that_look_otherwise_goes),
+        case("memory_that_comes_back_late_goes", memory_that_comes_back_late_goes),
         case("an_offer_is_of_its_own_tree", an_offer_is_of_its_own_tree),
         case("importers_that_lie_about_memory_are_sent_away", importers_that_lie_about_memory),
         case(
@@ -215,6 +216,38 @@ fn memory_of_trees_that_look_otherwise_goes() {
         }
         assert_eq!(connection.lent(), 0);
     }
+}
+
+/// Their trees are not back when the look changes.
+///
+/// catches: 626-memory-that-comes-back-late-stays
+fn memory_that_comes_back_late_goes() {
+    let (mut connection, importer) = played();
+    let mut export = |number: u64| connection.export(&batch(number)).unwrap();
+    let first = export(0);
+    let mut offers = vec![export(9), export(18), export(27)];
+    say(&importer, RELEASED, 0);
+    first.wait_released(LONG).unwrap();
+    offers.push(export(36));
+    assert_eq!(heard(&importer), (OFFER, 0, true));
+    (1..5).for_each(|ticket| assert_eq!(heard(&importer), (LASTING, ticket, true)));
+    // Trees look otherwise, and there is no room to keep theirs.
+    let other = export(1);
+    assert_eq!(heard(&importer), (OFFER, 5, true));
+    for (ticket, offer) in (1..5).zip(&offers) {
+        say(&importer, BACK, ticket);
+        offer.wait_released(LONG).unwrap();
+        assert_eq!(heard(&importer), (CLOSE, ticket, false));
+        say(&importer, RELEASED, ticket);
+    }
+    say(&importer, RELEASED, 5);
+    other.wait_released(LONG).unwrap();
+    let next = export(10);
+    assert_eq!(heard(&importer), (LASTING, 6, true));
+    say(&importer, BACK, 6);
+    next.wait_released(LONG).unwrap();
+    export(19);
+    assert_eq!(heard(&importer), (AGAIN, 6, false));
 }
 
 /// catches: 613-an-offer-of-any-tree-there
