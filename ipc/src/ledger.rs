@@ -514,3 +514,40 @@ impl Ledger {
         self.trees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use transship_core::{Device, Tensor};
+
+    use super::*;
+    use crate::packed::Packing;
+
+    /// catches: 627-half-filled-memory-is-used-again
+    #[test]
+    fn memory_that_was_not_filled_is_used_for_no_other_tree() {
+        for is_filled in [true, false] {
+            let (own, _importer) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            let ledger = Ledger::open(own).unwrap();
+            let tree = Packing::new(&vec![Tensor::from(vec![1_u8; 10])], None).unwrap();
+            let (packing, device) = (Arc::clone(tree.packing()), Device::host().id());
+            let packed = Packed::on_host(packing.manifest(), |bytes| ledger.piece(bytes)).unwrap();
+            let (piece, bytes) = (Arc::clone(&packed.piece), packed.piece.mapping.bytes());
+            let places = tree.copy_into(&packed).unwrap();
+            let kept = Kept { packing: Arc::clone(&packing), device, places };
+            let lent = ledger.lend(packed, Some(kept)).unwrap();
+            assert!(ledger.note_back(lent.ticket));
+            let filling = ledger.take_kept(&packing, device).unwrap().unwrap();
+            match is_filled {
+                true => drop(ledger.lend_again(filling).unwrap()),
+                false => drop(filling),
+            }
+            assert!(ledger.take_back(lent.ticket));
+            assert_eq!(Arc::ptr_eq(&ledger.piece(bytes).unwrap(), &piece), is_filled);
+            ledger.close();
+        }
+    }
+}
