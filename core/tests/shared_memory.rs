@@ -112,7 +112,6 @@ fn a_copy_is_memory_of_its_own_and_keeps_all_of_it_while_it_runs() {
     no_violations(&late);
 }
 
-/// Deliberate bug: where a tensor ends, or begins, is not looked at.
 /// Memory that nobody writes is read in place.
 #[test]
 fn parts_of_memory_to_be_read_share_it() {
@@ -134,6 +133,7 @@ fn parts_of_memory_to_be_read_share_it() {
     assert_eq!(Arc::strong_count(&counted), 1);
 }
 
+/// Deliberate bug: where a tensor ends, or begins, is not looked at.
 #[test]
 fn a_tensor_lies_within_the_memory() {
     let counted = Arc::new(vec![0_u8; EACH]);

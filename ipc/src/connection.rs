@@ -7,7 +7,7 @@ use transship_core::{Device, DeviceId, Manifest, RepeatedPacking, TensorTree};
 
 use crate::error::IpcError;
 use crate::kept::Kept;
-use crate::ledger::Ledger;
+use crate::ledger::{Filling, Ledger};
 use crate::offer::Offer;
 use crate::packed::{ALIGNMENT, Packed, Packing};
 use crate::pools::Shared;
@@ -54,8 +54,8 @@ impl Connection {
         self.last = Some((Arc::clone(&packing), device));
         if !is_like_last {
             self.ledger.close_kept();
-        } else if let Some((ticket, kept)) = self.ledger.take_kept(&packing, device)? {
-            return self.export_again(tree, ticket, kept);
+        } else if let Some(memory) = self.ledger.take_kept(&packing, device)? {
+            return self.export_again(tree, memory);
         }
         let packed = self.memory_for(packing.manifest(), tree.device())?;
         let places = tree.copy_into(&packed)?;
@@ -64,15 +64,14 @@ impl Connection {
     }
 
     /// Hands a tree over in memory that the importer has mapped.
-    fn export_again(&self, tree: Packing, ticket: u64, kept: Kept) -> Result<Offer, IpcError> {
-        let Kept { packing, device, places } = kept;
-        match tree.copy_to(places) {
+    fn export_again(&self, tree: Packing, mut memory: Filling) -> Result<Offer, IpcError> {
+        match tree.copy_to(std::mem::take(&mut memory.kept.places)) {
             Ok(places) => {
-                let lent = self.ledger.lend_again(ticket, Kept { packing, device, places })?;
-                Ok(Offer::new(&self.ledger, lent))
+                memory.kept.places = places;
+                Ok(Offer::new(&self.ledger, self.ledger.lend_again(memory)?))
             }
             Err(error) => {
-                self.ledger.close_memory(ticket);
+                self.ledger.close_memory(memory.ticket);
                 Err(error.into())
             }
         }

@@ -13,8 +13,9 @@ use crate::arrived::Arrived;
 use crate::error::{IpcError, broken};
 use crate::imported::Imported;
 use crate::received::Received;
+use crate::shared_piece::MOST_KEPT;
 use crate::socket::tell;
-use crate::wire::{MOST_SLOTS, Message};
+use crate::wire::Message;
 
 /// All such memory of an exporter, by the tickets of the first trees there.
 #[derive(Default)]
@@ -90,7 +91,7 @@ impl Lasting {
         ticket: u64,
         arrived: Arrived,
     ) -> Result<Imported, IpcError> {
-        if self.0.len() >= MOST_SLOTS || self.0.contains_key(&ticket) {
+        if self.0.len() >= MOST_KEPT || self.0.contains_key(&ticket) {
             return Err(broken("an exporter has too much memory for trees"));
         }
         let Arrived { put, memory, owner, device } = arrived;

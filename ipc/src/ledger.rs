@@ -66,7 +66,7 @@ struct Lent {
     lasts: bool,
     /// What lies on a device is freed behind its use there.
     _chunk: Option<Arc<dyn PeerMemory>>,
-    /// What is kept for the trees to come.
+    /// What is kept for the trees to come, unless it is being filled, or was half filled.
     piece: Option<Arc<SharedPiece>>,
     /// Of a window that somebody waits for by a descriptor: it is signalled while [`take_written`](Ledger::take_written) would not wait.
     event: Option<Arc<EventFd>>,
@@ -93,9 +93,21 @@ impl Trees {
 }
 
 impl Lent {
+    /// Whether it counts among what is kept. What has lasted does while the importer has it mapped.
+    fn is_kept(&self) -> bool {
+        self.piece.is_some() || self.lasts
+    }
+
     fn signal(&self) {
         self.event.iter().for_each(|event| event.signal());
     }
+}
+
+/// Memory for the next tree, which is filled. Dropped before that is [handed over](Ledger::lend_again), it is used for no other tree: a copy there may have failed, and still run.
+pub(crate) struct Filling {
+    pub(crate) ticket: u64,
+    pub(crate) kept: Kept,
+    piece: Option<Arc<SharedPiece>>,
 }
 
 /// Who uses a window.
@@ -173,7 +185,7 @@ impl Ledger {
         &self,
         packing: &Arc<RepeatedPacking>,
         device: DeviceId,
-    ) -> Result<Option<(u64, Kept)>, IpcError> {
+    ) -> Result<Option<Filling>, IpcError> {
         // What a forked process would fill, its parent fills too.
         if getpid() != self.process {
             return Ok(None);
@@ -183,32 +195,45 @@ impl Ledger {
         let mut free = trees.lent.iter_mut().filter(|(_, lent)| lent.tree.is_none());
         Ok(free.find_map(|(ticket, lent)| {
             let kept = lent.kept.take_if(|kept| kept.fits(packing, device))?;
-            Some((*ticket, kept))
+            Some(Filling { ticket: *ticket, kept, piece: lent.piece.take() })
         }))
     }
 
     /// Hands over the next tree in such memory, which was filled.
-    pub(crate) fn lend_again(&self, ticket: u64, kept: Kept) -> Result<Tree, IpcError> {
+    pub(crate) fn lend_again(&self, filled: Filling) -> Result<Tree, IpcError> {
+        let Filling { ticket, kept, piece } = filled;
         let mut trees = self.trees();
         let number = trees.next;
         trees.next += 1;
         let Some(lent) = trees.lent.get_mut(&ticket) else {
             // Memory is freed without the lock.
             drop(trees);
-            drop(kept);
+            drop((kept, piece));
             return Err(IpcError::PeerGone);
         };
-        lent.kept = Some(kept);
+        (lent.kept, lent.piece) = (Some(kept), piece);
         lent.tree = Some(number);
         drop(trees);
         // Behind that: the importer may give it back at once.
         match tell(&self.socket, Message::Again { ticket }) {
             Ok(()) => Ok(Tree { ticket, number }),
             Err(error) => {
-                self.take_back(ticket);
+                self.leave_empty(ticket);
                 Err(error)
             }
         }
+    }
+
+    /// The importer was not told of the tree in such memory. It has that mapped, and gives it back later, as whoever has gone on to listen to nothing does.
+    fn leave_empty(&self, ticket: u64) {
+        let mut trees = self.trees();
+        let Some(lent) = trees.lent.get_mut(&ticket) else { return };
+        lent.tree = None;
+        let kept = lent.kept.take();
+        // Tensors are dropped without the lock.
+        drop(trees);
+        drop(kept);
+        self.changed.notify_all();
     }
 
     /// Trees look otherwise now: the importer gives back what it has mapped for them, when it next listens.
@@ -217,12 +242,15 @@ impl Ledger {
             return;
         }
         let mut trees = self.trees();
-        let free = trees.lent.iter_mut().filter(|(_, lent)| lent.tree.is_none());
-        let closed: Vec<_> =
-            free.filter_map(|(ticket, lent)| lent.kept.take().map(|kept| (*ticket, kept))).collect();
+        let kept =
+            |(ticket, lent): (&u64, &mut Lent)| Some((*ticket, lent.tree.is_none(), lent.kept.take()?));
+        let closed: Vec<_> = trees.lent.iter_mut().filter_map(kept).collect();
         drop(trees);
-        for (ticket, _kept) in closed {
-            self.close_memory(ticket);
+        for (ticket, is_empty, _kept) in closed {
+            // Else once the tree there is back (`note_back`).
+            if is_empty {
+                self.close_memory(ticket);
+            }
         }
     }
 
@@ -380,7 +408,7 @@ impl Ledger {
         trees.check_room()?;
         let ticket = trees.next;
         trees.next += 1;
-        let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.piece.is_some()).count();
+        let kept = trees.free.len() + trees.lent.values().filter(|lent| lent.is_kept()).count();
         // Tensors of this process may be over a window when it comes back.
         let piece = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
         let (kept, other) = if piece.is_some() { (kept_there, None) } else { (None, kept_there) };
@@ -432,8 +460,16 @@ impl Ledger {
     /// The importer has let go of a tree, and not of its memory. `false` if it has none there.
     fn note_back(&self, ticket: u64) -> bool {
         let mut trees = self.trees();
-        let lent = trees.lent.get_mut(&ticket).filter(|lent| lent.lasts);
-        lent.is_some_and(|lent| lent.tree.take().is_some())
+        let is_closed = trees.is_closed;
+        let Some(lent) = trees.lent.get_mut(&ticket).filter(|lent| lent.lasts) else { return false };
+        let was_there = lent.tree.take().is_some();
+        // Trees have looked otherwise since.
+        let is_unwanted = was_there && lent.kept.is_none() && !is_closed;
+        drop(trees);
+        if is_unwanted {
+            self.close_memory(ticket);
+        }
+        was_there
     }
 
     /// `false` if it is not the importer's to write.
@@ -476,5 +512,42 @@ impl Ledger {
 
     fn trees(&self) -> MutexGuard<'_, Trees> {
         self.trees.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use transship_core::{Device, Tensor};
+
+    use super::*;
+    use crate::packed::Packing;
+
+    /// catches: 627-half-filled-memory-is-used-again
+    #[test]
+    fn memory_that_was_not_filled_is_used_for_no_other_tree() {
+        for is_filled in [true, false] {
+            let (own, _importer) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            let ledger = Ledger::open(own).unwrap();
+            let tree = Packing::new(&vec![Tensor::from(vec![1_u8; 10])], None).unwrap();
+            let (packing, device) = (Arc::clone(tree.packing()), Device::host().id());
+            let packed = Packed::on_host(packing.manifest(), |bytes| ledger.piece(bytes)).unwrap();
+            let (piece, bytes) = (Arc::clone(&packed.piece), packed.piece.mapping.bytes());
+            let places = tree.copy_into(&packed).unwrap();
+            let kept = Kept { packing: Arc::clone(&packing), device, places };
+            let lent = ledger.lend(packed, Some(kept)).unwrap();
+            assert!(ledger.note_back(lent.ticket));
+            let filling = ledger.take_kept(&packing, device).unwrap().unwrap();
+            match is_filled {
+                true => drop(ledger.lend_again(filling).unwrap()),
+                false => drop(filling),
+            }
+            assert!(ledger.take_back(lent.ticket));
+            assert_eq!(Arc::ptr_eq(&ledger.piece(bytes).unwrap(), &piece), is_filled);
+            ledger.close();
+        }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) const BYTES: usize = 40;
 /// system's own limit), so that one that takes no more is one that has gone wrong.
 pub(crate) const MOST_SLOTS: usize = 128;
 
-const HEAD: [u8; 5] = *b"TSRG\x01";
+const HEAD: [u8; 5] = *b"TSRG\x02";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {

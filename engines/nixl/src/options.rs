@@ -48,7 +48,8 @@ impl AgentOptions {
 
     /// Where that memory is: on the host, or on a GPU of CUDA with the feature `cuda`. There trees are packed by kernels of that GPU, NIXL writes from GPU to GPU,
     /// and they are unpacked by kernels of the other one: the memory of the host is not used. It is one allocation of the driver's, and none of its pool. Peers may have theirs
-    /// elsewhere. NIXL has to reach memory of GPUs: the parameters of UCX name `cuda` among the transports, if they name any.
+    /// elsewhere. NIXL has to reach memory of GPUs: the parameters of UCX name `cuda` among the transports, if they name any. Whatever is dropped last, the agent or a tensor over a tree that has arrived, frees the memory by
+    /// `cuMemFree`, which may wait for all work of the GPU.
     #[must_use]
     pub fn arena_on(mut self, device: &Device) -> Self {
         self.arena_device = device.clone();

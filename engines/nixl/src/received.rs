@@ -11,7 +11,7 @@ use crate::error::Result;
 /// A tree that has arrived, in the registered memory of the agent.
 ///
 /// Its tensors are to be copied, to a device or to the host, and can be read in no other way: peers reach that memory. Once they and this are dropped, and no copy
-/// uses them any more, the memory is free for other transfers.
+/// uses them any more, the memory is free for other transfers. Where the agent has gone before, the last tensor frees all of it: on a GPU by `cuMemFree`, which may wait for all work there.
 pub struct Received {
     manifest: Manifest,
     memory: SharedMemory,
