@@ -91,6 +91,10 @@ impl Importer {
     /// The same, put into the places of the tensors of `tree`, as [`Imported::put_into`] does. `false` where that gives `None`. Where trees of this look have come before, all but the last step of that is done
     /// before the next one is waited for, while the exporter fills its memory; `tree` stays as it is until then.
     ///
+    /// So a `tree` that still holds the one before keeps that, and its memory, until the next one is there. An exporter that waits for each tree to be
+    /// [released](crate::Offer::wait_released) before it hands over the next would wait for this, and this for it, until one of their limits has passed: either the exporter hands over the next one first, or
+    /// `tree` holds others, as a structure that is made anew for each call does.
+    ///
     /// # Errors
     ///
     /// As [`next_within`](Self::next_within) and [`Imported::put_into`]. A tree that does not fit is there for the next call; one that changes between the two steps

@@ -14,7 +14,9 @@ use crate::hostile_feed::memory;
 use crate::hostile_loader::message;
 use crate::kills::seeds;
 use crate::support::{LONG, batch, compare, cuda_case, devices, folder, hip_case, id};
-use crate::tree_child::{Phase, RELEASED, Role, TREES, UNSUPPORTED, connect, on, spawn_on_device, tree_of};
+use crate::tree_child::{
+    RELEASED, Role, TREES, UNSUPPORTED, by, connect, on, phase, spawn_on_device, step, tree_of,
+};
 
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
@@ -211,24 +213,24 @@ fn tensors_outlive_their_exporter(device: &Device) {
     (0..).zip(trees).for_each(|(number, tree)| compare(tree, number));
 }
 
-fn phase(seed: u64) -> (Phase, u64) {
-    (Phase::ALL[seed as usize % 5], seed / 5 % TREES)
-}
-
 /// Half of them die in a phase, the others at any time.
 fn killed_importers(device: &Device) {
     for seed in 0..seeds() / 2 {
         let (_folder, path) = folder();
         let exporter = Exporter::bind(&path).unwrap();
         let dies = seed.is_multiple_of(2).then(|| phase(seed / 2));
-        let mut process = spawn_on_device(&path, Role::Importer, dies, &[]);
+        let mut process = spawn_on_device(&path, Role::Importer, dies, &[by(step(seed / 2))]);
         let mut connection = exporter.accept_within(LONG).unwrap();
         let mut offers = Vec::new();
         for number in 0..TREES {
-            match connection.export(&on(number, device)) {
+            match connection.export(&on(step(seed / 2) * number, device)) {
                 Ok(offer) => offers.push(offer),
                 Err(IpcError::PeerGone) => break,
                 Err(error) => panic!("{error}"),
+            }
+            // Its memory may be that of the next one. One that is killed from here dies at any time otherwise.
+            if dies.is_some() && number % 2 == 1 {
+                offers.iter().for_each(|offer| offer.wait_released(LONG).unwrap());
             }
         }
         if dies.is_none() {
@@ -243,7 +245,7 @@ fn killed_exporters(device: &Device) {
     for seed in 0..seeds() / 2 {
         let (_folder, path) = folder();
         let dies = seed.is_multiple_of(2).then(|| phase(seed / 2));
-        let mut process = spawn_on_device(&path, Role::Exporter, dies, &[]);
+        let mut process = spawn_on_device(&path, Role::Exporter, dies, &[by(step(seed / 2))]);
         let mut importer = connect(&path, device);
         let killing = std::thread::spawn(move || {
             if dies.is_none() {
@@ -255,16 +257,15 @@ fn killed_exporters(device: &Device) {
         let (mut kept, mut number) = (Vec::new(), 0);
         let end = loop {
             let tree = match importer.next_within(LONG) {
-                Ok(Some(there)) => tree_of(&there, number),
+                Ok(Some(there)) => tree_of(&there, step(seed / 2) * number),
                 Ok(None) => break None,
                 Err(error) => break Some(error),
             };
+            let of = step(seed / 2) * number;
             match number % 2 {
-                0 => kept.push((number, tree)),
+                0 => kept.push((of, tree)),
                 // The exporter waits for these.
-                _ => {
-                    compare(start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap(), number)
-                }
+                _ => compare(start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap(), of),
             }
             number += 1;
         };

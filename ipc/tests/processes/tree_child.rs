@@ -18,6 +18,7 @@ const PATH: &str = "TRANSSHIP_IPC_TEST_TREES";
 const ROLE: &str = "TRANSSHIP_IPC_TEST_TREES_ROLE";
 const DEVICE: &str = "TRANSSHIP_IPC_TEST_TREES_DEVICE";
 const DIES: &str = "TRANSSHIP_IPC_TEST_TREES_DIES";
+const STEP: &str = "TRANSSHIP_IPC_TEST_TREES_STEP";
 
 /// The exit code of an exporter whose device shares no memory.
 pub(crate) const UNSUPPORTED: i32 = 7;
@@ -48,16 +49,38 @@ pub(crate) enum Phase {
     Copied,
     /// It has let go of the tree, or the other process has.
     Released,
+    /// It hands over the next tree, or waits for that, at any time meanwhile.
+    Between,
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Connected, Self::There, Self::Copying, Self::Copied, Self::Released];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Connected, Self::There, Self::Copying, Self::Copied, Self::Released, Self::Between];
+}
+
+/// Where the process of this seed dies, if it dies in a phase. First in trees that come in memory of others, if such come.
+pub(crate) fn phase(seed: u64) -> (Phase, u64) {
+    (Phase::ALL[(seed % 6) as usize], (seed / 12 + 2) % TREES)
+}
+
+/// What is between the numbers of its trees: those of one process look alike, and come in memory that lasts, and those of another one do not.
+pub(crate) fn step(seed: u64) -> u64 {
+    if (seed / 6).is_multiple_of(2) { 9 } else { 1 }
 }
 
 /// This program as such a process, which dies in this phase of its so many-th tree.
 pub(crate) fn spawn(path: &Path, role: Role, dies: Option<(Phase, u64)>) -> Process {
     Process(command(path, role, dies).spawn().unwrap())
+}
+
+/// The same with so much between the numbers of trees.
+pub(crate) fn spawn_by(path: &Path, role: Role, dies: Option<(Phase, u64)>, step: u64) -> Process {
+    Process(command(path, role, dies).env(STEP, step.to_string()).spawn().unwrap())
+}
+
+/// That, as an environment has it.
+pub(crate) fn by(step: u64) -> (&'static str, String) {
+    (STEP, step.to_string())
 }
 
 /// The same with trees on a device of CUDA, and what else its environment has.
@@ -68,7 +91,7 @@ pub(crate) fn spawn_on_device(
     environment: &[(&str, String)],
 ) -> Process {
     let mut command = command(path, role, dies);
-    if !environment.is_empty() {
+    if environment.iter().any(|(name, _)| *name != STEP) {
         // It says what fails there on demand.
         command.stderr(Stdio::null());
     }
@@ -141,7 +164,9 @@ fn export(path: &str, device: &Device) -> Result<(), IpcError> {
     let mut connection = exporter.accept_within(LONG)?;
     die_in(Phase::Connected, 0);
     for number in 0..TREES {
-        let offer = connection.export(&exported(number, device))?;
+        let tree = exported(own_step() * number, device);
+        die_during(Phase::Between, number);
+        let offer = connection.export(&tree)?;
         die_in(Phase::There, number);
         if number % 2 == 1 {
             offer.wait_released(LONG)?;
@@ -154,19 +179,21 @@ fn export(path: &str, device: &Device) -> Result<(), IpcError> {
 fn import(path: &str, device: &Device) -> Result<(), IpcError> {
     let mut importer = connect(Path::new(path), device);
     die_in(Phase::Connected, 0);
-    let mut number = 0;
-    while let Some(there) = importer.next_within(LONG)? {
-        die_in(Phase::There, number);
+    let mut tree = 0;
+    loop {
+        die_during(Phase::Between, tree);
+        let Some(there) = importer.next_within(LONG)? else { return Ok(()) };
+        die_in(Phase::There, tree);
+        let number = own_step() * tree;
         let copy = start_copy(tree_of(&there, number), device, CopyOptions::default()).unwrap();
         drop(there);
-        die_in(Phase::Copying, number);
+        die_in(Phase::Copying, tree);
         compare(copy.wait().unwrap(), number);
-        die_in(Phase::Copied, number);
+        die_in(Phase::Copied, tree);
         thread::sleep(Duration::from_micros(200));
-        die_in(Phase::Released, number);
-        number += 1;
+        die_in(Phase::Released, tree);
+        tree += 1;
     }
-    Ok(())
 }
 
 fn write(path: &str, device: &Device) -> Result<(), IpcError> {
@@ -228,10 +255,29 @@ pub(crate) fn tree_of(there: &Imported, number: u64) -> crate::support::Tree {
     tree
 }
 
+/// What is between the numbers of the trees of this process.
+fn own_step() -> u64 {
+    env::var(STEP).map_or(1, |step| step.parse().unwrap())
+}
+
 fn die_in(phase: Phase, tree: u64) {
-    let Ok(dies) = env::var(DIES) else { return };
-    let (in_phase, of_tree) = dies.split_once(' ').unwrap();
-    if Phase::ALL[usize::from_str(in_phase).unwrap()] == phase && of_tree.parse() == Ok(tree) {
+    if dies_in(phase, tree) {
         kill_process(getpid(), Signal::KILL).unwrap();
     }
+}
+
+/// The same while what comes next is done.
+fn die_during(phase: Phase, tree: u64) {
+    if dies_in(phase, tree) {
+        thread::spawn(|| {
+            thread::sleep(Duration::from_micros(100));
+            kill_process(getpid(), Signal::KILL).unwrap();
+        });
+    }
+}
+
+fn dies_in(phase: Phase, tree: u64) -> bool {
+    let Ok(dies) = env::var(DIES) else { return false };
+    let (in_phase, of_tree) = dies.split_once(' ').unwrap();
+    Phase::ALL[usize::from_str(in_phase).unwrap()] == phase && of_tree.parse() == Ok(tree)
 }

@@ -8,7 +8,7 @@ use transship_ipc::{Exporter, IpcError};
 
 use crate::kills::seeds;
 use crate::support::{LONG, batch, case, compare, devices, eventually, folder, held};
-use crate::tree_child::{Phase, Role, TREES, connect, spawn, tree_of};
+use crate::tree_child::{Phase, Role, TREES, connect, phase, spawn_by, step, tree_of};
 
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
@@ -19,17 +19,13 @@ pub(crate) fn cases() -> Vec<Trial> {
     ]
 }
 
-fn phase(seed: u64) -> (Phase, u64) {
-    (Phase::ALL[seed as usize % 5], seed / 5 % TREES)
-}
-
 /// catches: 567-trees-of-the-dead-stay-lent
 fn importers_in_phases() {
-    (0..seeds() / 2).for_each(|seed| export_to_one_that_dies(Some(phase(seed)), None));
+    (0..seeds() / 2).for_each(|seed| export_to_one_that_dies(seed, Some(phase(seed)), None));
 }
 
 fn importers_at_any_time() {
-    (0..seeds() / 2).for_each(|seed| export_to_one_that_dies(None, Some(time(seed))));
+    (0..seeds() / 2).for_each(|seed| export_to_one_that_dies(seed, None, Some(time(seed))));
 }
 
 fn exporters_in_phases() {
@@ -45,23 +41,32 @@ fn time(seed: u64) -> Duration {
     Duration::from_micros(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 0x1fff)
 }
 
-fn export_to_one_that_dies(dies: Option<(Phase, u64)>, after: Option<Duration>) {
-    let before = held();
+fn export_to_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<Duration>) {
+    let (before, step) = (held(), step(seed));
     let (_folder, path) = folder();
     let exporter = Exporter::bind(&path).unwrap();
-    let mut process = spawn(&path, Role::Importer, dies);
+    let mut process = spawn_by(&path, Role::Importer, dies, step);
     let mut connection = exporter.accept_within(LONG).unwrap();
+    let killing = after.map(|after| {
+        std::thread::spawn(move || {
+            std::thread::sleep(after);
+            process.kill();
+        })
+    });
     let mut offers = Vec::new();
     for number in 0..TREES {
-        match connection.export(&batch(number)) {
+        match connection.export(&batch(step * number)) {
             Ok(offer) => offers.push(offer),
             Err(IpcError::PeerGone) => break,
             Err(error) => panic!("{error}"),
         }
+        // Its memory may be that of the next one.
+        if number % 2 == 1 {
+            offers.iter().for_each(|offer| offer.wait_released(LONG).unwrap());
+        }
     }
-    if let Some(after) = after {
-        std::thread::sleep(after);
-        process.kill();
+    if let Some(killing) = killing {
+        killing.join().unwrap();
     }
     offers.iter().for_each(|offer| offer.wait_released(LONG).unwrap());
     drop((connection, exporter, offers));
@@ -69,9 +74,9 @@ fn export_to_one_that_dies(dies: Option<(Phase, u64)>, after: Option<Duration>) 
 }
 
 fn import_of_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<Duration>) {
-    let (before, device) = (held().1, devices()[seed as usize % 2]);
+    let (before, device, step) = (held().1, devices()[seed as usize % 2], step(seed));
     let (_folder, path) = folder();
-    let mut process = spawn(&path, Role::Exporter, dies);
+    let mut process = spawn_by(&path, Role::Exporter, dies, step);
     let mut importer = connect(&path, device);
     let killing = after.map(|after| {
         std::thread::spawn(move || {
@@ -85,14 +90,14 @@ fn import_of_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<
     let (mut kept, mut number) = (Vec::new(), 0);
     let end = loop {
         let tree = match importer.next_within(LONG) {
-            Ok(Some(there)) => tree_of(&there, number),
+            Ok(Some(there)) => tree_of(&there, step * number),
             Ok(None) => break None,
             Err(error) => break Some(error),
         };
         match number % 2 {
             0 => kept.push((number, tree)),
             // The exporter waits for these.
-            _ => check(tree, number),
+            _ => check(tree, step * number),
         }
         number += 1;
     };
@@ -101,7 +106,7 @@ fn import_of_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<
         killing.join().unwrap();
     }
     assert!(end.is_some() || number == TREES);
-    kept.into_iter().for_each(|(number, tree)| check(tree, number));
+    kept.into_iter().for_each(|(number, tree)| check(tree, step * number));
     drop(importer);
     eventually("all shared memory is unmapped", || held().1 == before);
 }
