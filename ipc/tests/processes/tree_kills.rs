@@ -1,5 +1,6 @@
 //! Exporters and importers that are killed: no other process hangs, what was handed over stays right, and nothing stays behind.
 
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -8,7 +9,7 @@ use transship_ipc::{Exporter, IpcError};
 
 use crate::kills::seeds;
 use crate::support::{LONG, batch, case, compare, devices, eventually, folder, held};
-use crate::tree_child::{Phase, Role, TREES, connect, phase, spawn_by, step, tree_of};
+use crate::tree_child::{Phase, Process, Role, TREES, connect, phase, spawn_by, step, tree_of};
 
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
@@ -41,18 +42,24 @@ fn time(seed: u64) -> Duration {
     Duration::from_micros(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 0x1fff)
 }
 
+/// Kills it in so much time. One that dies by itself stays until this is joined.
+fn killing(mut process: Process, after: Option<Duration>) -> JoinHandle<Process> {
+    std::thread::spawn(move || {
+        if let Some(after) = after {
+            std::thread::sleep(after);
+            process.kill();
+        }
+        process
+    })
+}
+
 fn export_to_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<Duration>) {
     let (before, step) = (held(), step(seed));
     let (_folder, path) = folder();
     let exporter = Exporter::bind(&path).unwrap();
-    let mut process = spawn_by(&path, Role::Importer, dies, step);
+    let process = spawn_by(&path, Role::Importer, dies, step);
     let mut connection = exporter.accept_within(LONG).unwrap();
-    let killing = after.map(|after| {
-        std::thread::spawn(move || {
-            std::thread::sleep(after);
-            process.kill();
-        })
-    });
+    let killing = killing(process, after);
     let mut offers = Vec::new();
     for number in 0..TREES {
         match connection.export(&batch(step * number)) {
@@ -65,9 +72,7 @@ fn export_to_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<
             offers.iter().for_each(|offer| offer.wait_released(LONG).unwrap());
         }
     }
-    if let Some(killing) = killing {
-        killing.join().unwrap();
-    }
+    drop(killing.join().unwrap());
     offers.iter().for_each(|offer| offer.wait_released(LONG).unwrap());
     drop((connection, exporter, offers));
     eventually("all is back", || held() == before);
@@ -76,14 +81,9 @@ fn export_to_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<
 fn import_of_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<Duration>) {
     let (before, device, step) = (held().1, devices()[seed as usize % 2], step(seed));
     let (_folder, path) = folder();
-    let mut process = spawn_by(&path, Role::Exporter, dies, step);
+    let process = spawn_by(&path, Role::Exporter, dies, step);
     let mut importer = connect(&path, device);
-    let killing = after.map(|after| {
-        std::thread::spawn(move || {
-            std::thread::sleep(after);
-            process.kill();
-        })
-    });
+    let killing = killing(process, after);
     let check = |tree, number| {
         compare(start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap(), number);
     };
@@ -102,9 +102,7 @@ fn import_of_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<
         number += 1;
     };
     assert!(matches!(end, None | Some(IpcError::PeerGone)), "{end:?}");
-    if let Some(killing) = killing {
-        killing.join().unwrap();
-    }
+    drop(killing.join().unwrap());
     assert!(end.is_some() || number == TREES);
     kept.into_iter().for_each(|(number, tree)| check(tree, step * number));
     drop(importer);
