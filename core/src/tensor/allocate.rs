@@ -136,7 +136,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// As [`from_raw`](Self::from_raw).
+    /// As [`from_raw`](Self::from_raw). Whether a GPU reaches page-locked memory that is given with it is not asked.
     pub unsafe fn from_raw_mut(
         memory: RawMemory,
         owner: Box<dyn Any + Send + Sync>,
