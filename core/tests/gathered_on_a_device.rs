@@ -92,9 +92,10 @@ fn kernels() -> LateConfig {
     LateConfig { gather: Some(24), gather_strided: Some(128), ..LateConfig::new("late") }
 }
 
-/// All ways from a device: by kernels or not, into page-locked and into ordinary memory, within it, and to another one, which reaches it or not.
+/// All ways from a device: by kernels or not, into page-locked and into ordinary memory, within it, and to another one, which reaches it or not. What lies
+/// between the pieces is not written.
 ///
-/// catches: 641-behind-the-end-of-a-range
+/// catches: 641-behind-the-end-of-a-range, 688-what-is-between-comes-out-of-a-block
 #[test]
 fn each_piece_comes_to_its_offset() {
     for (config, peers) in [(kernels(), true), (kernels(), false), (LateConfig::new("late"), true)] {
@@ -118,10 +119,23 @@ fn each_piece_comes_to_its_offset() {
                 let options = options().pinned_staging(pinned_staging);
                 let copy = start_copy_into(list, held, options).unwrap().wait().unwrap();
                 let between = memory.assert_copied(&bytes_of(&copy), &places);
-                // Over the host anything comes there.
-                let is_kept = number < 3 || peers;
-                assert!(!is_kept || between.iter().all(|byte| *byte == 200), "to {number}");
+                assert!(between.iter().all(|byte| *byte == 200), "to {number}");
             }
+        }
+        no_violations(&late);
+    }
+}
+
+/// Deliberate bug: such a list is copied as memory that it has none of.
+#[test]
+fn a_list_of_nothing_but_gaps_writes_nothing() {
+    for peers in [true, false] {
+        let (late, device, other) = two(LateConfig { peers, ..kernels() });
+        let memory = Memory::new(&device, &[10]);
+        let nothing = [Place { allocation: 0, start: 5, bytes: 0, to: 100 }];
+        for held in [Tensor::from(vec![200_u8; 100]), on(&device, &[200; 100]), on(&other, &[200; 100])] {
+            let copy = start_copy_into(gathered(&memory, &nothing).unwrap(), held, options()).unwrap();
+            assert_eq!(bytes_of(&copy.wait().unwrap()), [200; 100]);
         }
         no_violations(&late);
     }

@@ -283,7 +283,8 @@ impl<'a> Scan<'a> {
         }
         if let Some(list) = DeviceList::of_storage(storage) {
             list.check_view(storage.device_id(), layout, self.gathers_all)?;
-            self.listed += list.runs();
+            // One without elements is looked at as well, and copies nothing.
+            self.listed += list.runs().max(1);
         }
         let payload = layout.bytes_as(dtype)?;
         let special = self.special(storage, offset, layout, cast)?;

@@ -206,7 +206,7 @@ impl SharedOwner {
     /// it as one tensor.
     ///
     /// Of the host, a copy has zeros between two pieces. Of a device, what lies between them is not copied: a tensor with such gaps goes into memory that
-    /// is there ([`start_copy_into`](crate::start_copy_into)), whose bytes there are not specified then. Pieces of a device are read as
+    /// is there ([`start_copy_into`](crate::start_copy_into)), whose bytes there stay what they were. Pieces of a device are read as
     /// tensors are: small ones together by a kernel, where it has one, and the others by a copy each. Those of one allocation cost its driver as
     /// many questions as one of them does.
     ///

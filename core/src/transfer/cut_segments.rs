@@ -239,8 +239,18 @@ impl OpenChunk {
     }
 }
 
-/// The parts of the chunks of a path within a segment.
+/// The parts of the chunks of a path within a segment. Of leaves that are lists the pieces: what is between them is nobody's.
 pub(crate) fn chunk_pieces<'a>(
+    job: &'a Job,
+    path: &'a TransferPath,
+    segment: &'a Segment,
+) -> impl Iterator<Item = ChunkPiece> + 'a {
+    let listed = (path.listed > 0).then(|| listed_chunk_pieces(job, path, segment));
+    let whole = listed.is_none().then(|| whole_chunk_pieces(job, path, segment));
+    listed.into_iter().flatten().chain(whole.into_iter().flatten())
+}
+
+fn whole_chunk_pieces<'a>(
     job: &'a Job,
     path: &'a TransferPath,
     segment: &'a Segment,
@@ -260,8 +270,7 @@ pub(crate) fn chunk_pieces<'a>(
     })
 }
 
-/// The same where leaves are lists: what is between their pieces is left out, of which a block has anything.
-pub(crate) fn listed_chunk_pieces(job: &Job, path: &TransferPath, segment: &Segment) -> Vec<ChunkPiece> {
+fn listed_chunk_pieces(job: &Job, path: &TransferPath, segment: &Segment) -> Vec<ChunkPiece> {
     let mut all = Vec::with_capacity(path.listed);
     for (piece, leaf) in pieces(job, path, segment) {
         let Piece { chunk, chunk_offset, linear, bytes, .. } = piece;

@@ -13,7 +13,7 @@ use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
 use crate::transfer::coalesce;
 use crate::transfer::coalesce::{Begin, CopyRange};
-use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces, listed_chunk_pieces};
+use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
 use crate::transfer::download_ahead::{Ahead, DownloadBegun};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
@@ -78,13 +78,7 @@ impl SegmentCopy<'_> {
                 strided: to.strided.clone(),
             })
         };
-        let parts = match self.path.listed {
-            0 => chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(),
-            _ => {
-                listed_chunk_pieces(self.job, self.path, self.segment).into_iter().filter_map(part).collect()
-            }
-        };
-        Unstaged { parts, block }
+        Unstaged { parts: chunk_pieces(self.job, self.path, self.segment).filter_map(part).collect(), block }
     }
 
     /// Copies the segment into a block of the source and waits for it.
