@@ -173,8 +173,7 @@ impl Memory {
                 let owner: Box<dyn Any + Send + Sync> = Box::new(held);
                 // Page-locked memory is made for results of GPUs alone (`Request::is_pinned`), by the driver of them all.
                 let device = if kind == MemoryKind::Pinned { source } else { device };
-                // SAFETY: PyTorch has made this memory for the copy, `held` keeps it, and nobody else has it before the copy is done. Page-locked, it is in the
-                // address space of all GPUs.
+                // SAFETY: PyTorch has made this memory for the copy, `held` keeps it, and nobody else has it before the copy is done.
                 unsafe { Tensor::from_raw_mut(memory, owner, &self.shape, self.dtype, device) }
             }
         }

@@ -221,6 +221,27 @@ pub(crate) fn page_locked_memory_of_others_is_known() -> Outcome {
     Ok(())
 }
 
+/// Mutant: the driver is not asked, and its device writes to memory that it has not page-locked.
+pub(crate) fn page_locked_memory_of_others_is_written_by_the_device() -> Outcome {
+    let device = bed::warm_device(0);
+    let mut ordinary = vec![0_u8; 100_000];
+    let mut pinned = Tensor::empty_pinned(&[100_000], DType::U8, &device)?;
+    let locked = pinned.as_mut_slice::<u8>()?.as_mut_ptr().expose_provenance() as u64;
+    let wrap = |address, owner: Box<dyn Any + Send + Sync>| {
+        let memory = RawMemory::new(address, 100_000, MemoryKind::Pinned);
+        // SAFETY: the memory is the owner's, or not used: the call refuses it; nobody else writes or reads it.
+        unsafe { Tensor::from_raw_mut(memory, owner, &[100_000], DType::U8, &device) }
+    };
+    let refused = wrap(ordinary.as_mut_ptr().expose_provenance() as u64, Box::new(()));
+    assert!(matches!(refused, Err(Error::InvalidMemory { .. })), "{refused:?}");
+    let held = wrap(locked, Box::new(pinned))?;
+    let there = bed::up(Tensor::from(vec![7_u8; 100_000]), &device);
+    let (held, report) = start_copy_into(there, held, CopyOptions::default())?.wait_with_report()?;
+    assert_eq!(report.pinned_staging_bytes, 0, "{report}");
+    assert_eq!(held.to_bytes()?, [7; 100_000]);
+    Ok(())
+}
+
 pub(crate) fn wrong_addresses_are_refused() -> Outcome {
     let device = bed::device(0);
     let on_host = vec![0_u8; 4096];

@@ -59,6 +59,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(memory::memory_that_goes_during_a_capture_comes_back_behind_it),
         case!(memory::a_stream_that_is_wrapped_for_each_request_is_noted_once),
         case!(memory::page_locked_memory_of_others_is_known),
+        case!(memory::page_locked_memory_of_others_is_written_by_the_device),
         case!(memory::wrong_addresses_are_refused),
         case!(memory::an_empty_pinned_tensor_is_page_locked),
         case!(nodes::pinned_memory_is_placed_where_the_driver_says),

@@ -267,7 +267,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     }
 
     /// Whether kernels of this device read and write `memory`, which the program has [lent](Self::wrap) and which lies on another device that this one
-    /// [reaches](Self::reaches). No where the driver does not say: copies of the driver move it then.
+    /// [reaches](Self::reaches), or, page-locked, on the host. No where the driver does not say: copies of the driver move it then.
     fn kernels_reach(&self, memory: &dyn Buffer) -> bool {
         let _ = memory;
         false

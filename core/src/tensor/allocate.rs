@@ -112,7 +112,7 @@ impl Tensor {
 
     /// As [`from_raw`](Self::from_raw), for memory that may be written as well: [`start_copy_into`](crate::start_copy_into) fills it, and on
     /// the host [`as_mut_slice`](Self::as_mut_slice) changes it, under the rules for memory that transship has allocated. Page-locked memory
-    /// ([`MemoryKind::Pinned`]) may be given with the GPU whose driver has locked it: copies down from that one then write there, without staging.
+    /// ([`MemoryKind::Pinned`]) may be given with the GPU whose driver has locked it: copies down from that one then write there, without staging, where its kernels reach it.
     ///
     /// ```
     /// use transship_core::{CopyOptions, DType, Device, MemoryKind, RawMemory, Tensor, start_copy_into};
@@ -131,12 +131,12 @@ impl Tensor {
     /// # Safety
     ///
     /// As [`from_raw`](Self::from_raw); `memory` must be valid for writes as well, and nobody else may read it while a tensor over it
-    /// exists: memory of a device, but in order of a stream that the tensor was [handed to](Self::record_stream). Page-locked memory that is given with a GPU is
-    /// valid for writes by all that this does, copies and kernels, at the address that the host has it at.
+    /// exists: memory of a device, but in order of a stream that the tensor was [handed to](Self::record_stream). That holds for page-locked memory that is given with a GPU,
+    /// too: copies and kernels of that one write there.
     ///
     /// # Errors
     ///
-    /// As [`from_raw`](Self::from_raw). Whether a GPU reaches page-locked memory that is given with it is not asked.
+    /// As [`from_raw`](Self::from_raw).
     pub unsafe fn from_raw_mut(
         memory: RawMemory,
         owner: Box<dyn Any + Send + Sync>,
@@ -219,18 +219,14 @@ pub(crate) unsafe fn wrap_writable(
     owner: Box<dyn Any + Send + Sync>,
     device: &Device,
 ) -> Result<Box<dyn Buffer>> {
-    let page_locked_for = (memory.kind == MemoryKind::Pinned && !device.is_host()).then(|| device.id());
-    let backend = match page_locked_for {
-        Some(_) => Device::host().backend().clone(),
-        None => device.backend().clone(),
-    };
     // SAFETY: the caller's promise is that of `wrap`.
-    let buffer = unsafe { backend.wrap(memory, owner) }?;
+    let buffer = unsafe { device.backend().wrap(memory, owner) }?;
     if matches!(memory.kind, MemoryKind::Device | MemoryKind::Managed) {
         return Ok(buffer);
     }
-    // SAFETY: the caller's promise.
-    Ok(Box::new(unsafe { WritableMemory::new(buffer, page_locked_for) }))
+    let written_by = device.backend().kernels_reach(&*buffer).then(|| device.id());
+    // SAFETY: the caller's promise; the device has said that it reaches the memory.
+    Ok(Box::new(unsafe { WritableMemory::new(buffer, written_by) }))
 }
 
 /// Zeros, so that no bytes of an earlier result show.

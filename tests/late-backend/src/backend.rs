@@ -11,7 +11,7 @@ use transship_core::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Driver,
     HostAccess, Limits, MemoryKind, RawMemory, Registration, Staging, StreamPriority, Submission,
 };
-use transship_core::{DeviceId, Error, Result};
+use transship_core::{Device, DeviceId, Error, Result};
 
 use crate::calls::{Call, failure};
 use crate::config::SubmitFailure;
@@ -230,10 +230,15 @@ unsafe impl Backend for LateBackend {
         }))
     }
 
-    /// Wraps a part of a live allocation of this device: allocate a buffer, and let it be the owner.
+    /// Wraps a part of a live allocation of this device: allocate a buffer, and let it be the owner. Memory of the host counts as page-locked, if it is said to be.
     unsafe fn wrap(&self, memory: RawMemory, owner: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         let state = self.instance.enter(Call::Wrap, false, self.device)?;
         let RawMemory { address, bytes, kind, .. } = memory;
+        if kind == MemoryKind::Pinned {
+            drop(state);
+            // SAFETY: the caller's promise.
+            return unsafe { Device::host().backend().wrap(memory, owner) };
+        }
         let invalid = |reason: &str| Error::InvalidMemory { address, bytes, reason: reason.to_owned() };
         if kind != MemoryKind::Device {
             return Err(invalid("it is no device memory"));
@@ -255,6 +260,11 @@ unsafe impl Backend for LateBackend {
             life: Some(Life::Owner { _owner: owner }),
             open: false.into(),
         }))
+    }
+
+    /// Page-locked memory, and none of other devices.
+    fn kernels_reach(&self, memory: &dyn Buffer) -> bool {
+        memory.kind() == MemoryKind::Pinned
     }
 
     fn allocation_of(&self, address: u64) -> Option<Range<u64>> {

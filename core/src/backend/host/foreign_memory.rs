@@ -61,15 +61,16 @@ unsafe impl<O: Send + Sync + 'static> Buffer for ForeignMemory<O> {
 /// Host memory of somebody else that may be written as well.
 pub(crate) struct WritableMemory {
     memory: Box<dyn Buffer>,
-    page_locked_for: Option<DeviceId>,
+    /// Whose copies and kernels write to it as to memory of their own.
+    written_by: Option<DeviceId>,
 }
 
 impl WritableMemory {
     /// # Safety
     ///
-    /// The memory of the buffer is valid for writes until that is dropped; if it is page-locked for a device, for all that this does, too.
-    pub(crate) unsafe fn new(memory: Box<dyn Buffer>, page_locked_for: Option<DeviceId>) -> Self {
-        Self { memory, page_locked_for }
+    /// The memory of the buffer is valid for writes until that is dropped, by the device that is named, too.
+    pub(crate) unsafe fn new(memory: Box<dyn Buffer>, written_by: Option<DeviceId>) -> Self {
+        Self { memory, written_by }
     }
 
     pub(crate) fn of(buffer: &dyn Buffer) -> Option<&Self> {
@@ -78,7 +79,7 @@ impl WritableMemory {
 
     /// Whether all that `device` does may write to it.
     pub(crate) fn is_written_by(&self, device: DeviceId) -> bool {
-        self.page_locked_for == Some(device)
+        self.written_by == Some(device)
     }
 }
 

@@ -85,13 +85,24 @@ impl<A: Api> OrderedBuffer<A> {
         &self.allocator
     }
 
-    /// Whether kernels of `peer`, a device that this one is open to, reach the memory: it is ours, or its owner has opened it.
+    /// Whether kernels of `peer`, which is this device or one that it is open to, reach the memory: it is ours, its owner has opened it, or it is page-locked and they use the
+    /// addresses of the host.
     pub(crate) fn is_reached_by(&self, peer: &Context<A>) -> bool {
+        if self.memory.kind == MemoryKind::Pinned {
+            return self.is_reached_on_the_host(peer).unwrap_or(false);
+        }
         match &self.held {
             Some(Allocation::Pooled { .. } | Allocation::Plain { .. }) => true,
             Some(Allocation::Lent { access, .. }) => access.of(peer, self.context(), &self.memory),
             None => false,
         }
+    }
+
+    /// `None` where the driver does not say.
+    fn is_reached_on_the_host(&self, peer: &Context<A>) -> Option<bool> {
+        let (start, _) = self.host_pointer()?;
+        // SAFETY: the device is current; `wrap` has asked the driver whether it has page-locked the memory.
+        unsafe { peer.enter().ok()?.kernels_reach_registered(start) }.ok()
     }
 }
 
