@@ -102,40 +102,30 @@ unsafe impl Buffer for WritableMemory {
     }
 }
 
-/// The range that a description names.
+/// The range that a description names. Asked for each of many pieces.
 #[inline]
 pub(crate) fn host_range(memory: RawMemory) -> Result<NonNull<u8>> {
     let RawMemory { address, bytes, kind } = memory;
-    // Asked for each of many pieces.
-    if matches!(kind, MemoryKind::Pageable | MemoryKind::Pinned)
-        && bytes <= isize::MAX as usize
-        && let Ok(start) = usize::try_from(address)
-        && start.checked_add(bytes).is_some()
-        && let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(start))
-    {
-        return Ok(start);
-    }
-    checked_host_range(memory)
-}
-
-/// The same, and what is wrong with it.
-#[cold]
-fn checked_host_range(memory: RawMemory) -> Result<NonNull<u8>> {
-    let RawMemory { address, bytes, kind } = memory;
-    let invalid = |reason: &str| Error::InvalidMemory { address, bytes, reason: reason.to_owned() };
     if !matches!(kind, MemoryKind::Pageable | MemoryKind::Pinned) {
-        return Err(invalid("it is not host memory; wrap it on the device that it belongs to"));
+        return Err(invalid(memory, "it is not host memory; wrap it on the device that it belongs to"));
     }
     if bytes > isize::MAX as usize {
-        return Err(invalid("it is larger than any host memory"));
+        return Err(invalid(memory, "it is larger than any host memory"));
     }
-    let start = usize::try_from(address).map_err(|_| invalid("the address does not fit into a pointer"))?;
+    let Ok(start) = usize::try_from(address) else {
+        return Err(invalid(memory, "the address does not fit into a pointer"));
+    };
     if start.checked_add(bytes).is_none() {
-        return Err(invalid("it reaches beyond the end of the address space"));
+        return Err(invalid(memory, "it reaches beyond the end of the address space"));
     }
     match NonNull::new(std::ptr::with_exposed_provenance_mut(start)) {
         Some(start) => Ok(start),
         None if bytes == 0 => Ok(NonNull::dangling()),
-        None => Err(invalid("the address is null")),
+        None => Err(invalid(memory, "the address is null")),
     }
+}
+
+#[cold]
+fn invalid(memory: RawMemory, reason: &str) -> Error {
+    Error::InvalidMemory { address: memory.address, bytes: memory.bytes, reason: reason.to_owned() }
 }
