@@ -16,7 +16,7 @@ const FLOAT: c_int = 7;
 const SUM: c_int = 0;
 
 pub(crate) struct Raw {
-    library: Library,
+    nccl: Library,
     comms: [*mut c_void; 2],
     streams: [Stream; 2],
 }
@@ -24,27 +24,27 @@ pub(crate) struct Raw {
 impl Raw {
     pub(crate) fn new(devices: &[Device; 2]) -> Outcome<Self> {
         // SAFETY: it is NCCL.
-        let library = unsafe { Library::new("libnccl.so.2")? };
+        let nccl = unsafe { Library::new("libnccl.so.2")? };
         let mut comms = [ptr::null_mut(); 2];
         // SAFETY: the prototype of nccl.h; room for two.
         let code = unsafe {
-            let init = library.get::<unsafe extern "C" fn(*mut *mut c_void, c_int, *const c_int) -> c_int>(
+            let init = nccl.get::<unsafe extern "C" fn(*mut *mut c_void, c_int, *const c_int) -> c_int>(
                 b"ncclCommInitAll",
             )?;
             init(comms.as_mut_ptr(), 2, [0, 1].as_ptr())
         };
         check(code)?;
         let stream = |device: &Device| device.create_stream(StreamPriority::High);
-        Ok(Self { library, comms, streams: [stream(&devices[0])?, stream(&devices[1])?] })
+        Ok(Self { nccl, comms, streams: [stream(&devices[0])?, stream(&devices[1])?] })
     }
 
     /// Adds tensor by tensor, in place: all in one group, or each in one.
     pub(crate) fn all_reduce(&self, trees: &[Vec<Tensor>; 2], one_group: bool) -> Outcome {
         // SAFETY: the prototypes of nccl.h; the tensors are there, and are not read before `synchronize`.
         unsafe {
-            let start = self.library.get::<unsafe extern "C" fn() -> c_int>(b"ncclGroupStart")?;
-            let end = self.library.get::<unsafe extern "C" fn() -> c_int>(b"ncclGroupEnd")?;
-            let add = self.library.get::<AllReduce>(b"ncclAllReduce")?;
+            let start = self.nccl.get::<unsafe extern "C" fn() -> c_int>(b"ncclGroupStart")?;
+            let end = self.nccl.get::<unsafe extern "C" fn() -> c_int>(b"ncclGroupEnd")?;
+            let add = self.nccl.get::<AllReduce>(b"ncclAllReduce")?;
             if one_group {
                 check(start())?;
             }
