@@ -48,8 +48,8 @@ impl<'py> Destinations<'py> {
                 "a tensor without plain memory (sparse, quantised, conjugated, of a class of its own) is not copied into",
             ));
         };
-        let offset = torch.storage_offset(object)?;
-        let offset = offset.checked_mul(leaf.type_of_elements().bytes() as u64);
+        let offset = u64::try_from(torch.storage_offset(object)?).ok();
+        let offset = offset.and_then(|offset| offset.checked_mul(leaf.type_of_elements().bytes() as u64));
         let allocation = offset.and_then(|offset| leaf.address.checked_sub(offset));
         let kept = object.clone().unbind();
         Ok(Destination { keeper: kept.clone_ref(object.py()), object: kept, leaf, allocation })

@@ -146,6 +146,20 @@ impl Leaf {
         Some(Self { address, place, element, numbers, bytes, order })
     }
 
+    /// Whether its address is so small that it may be nothing but an offset: most are not.
+    #[inline]
+    pub fn may_be_nowhere(&self) -> bool {
+        self.bytes > 0 && self.address < 1 << 32
+    }
+
+    /// Whether its storage has no memory (PyTorch's zero tensors, storages that were given up): then its address is where it begins there, so many elements behind
+    /// the first one.
+    pub fn is_nowhere(&self, offset: i64) -> bool {
+        let offset = u64::try_from(offset).ok();
+        offset.and_then(|offset| offset.checked_mul(self.type_of_elements().bytes() as u64))
+            == Some(self.address)
+    }
+
     /// Whether the first element lies where the processor wants such elements.
     pub fn is_aligned(&self) -> bool {
         // Elements are of 1, 2, 4, 8 or 16 bytes.

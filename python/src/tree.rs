@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::type_object::PyTypeInfo;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 mod pair;
@@ -261,7 +261,7 @@ struct Builder<'a> {
     rebuild: usize,
     /// Items of containers that are about to be made.
     made: Vec<Py<PyAny>>,
-    /// The last dict without containers in it, and where its keys are.
+    /// The last dict of names and no containers, and where its keys are.
     last: Option<(Range<usize>, Py<PyAny>)>,
 }
 
@@ -304,38 +304,32 @@ impl Builder<'_> {
 
     /// Where a dict has the keys of the last one, it begins as a copy of that: its table is copied, and does not grow key by key.
     fn dict(&mut self, py: Python<'_>, len: usize) -> PyResult<Py<PyAny>> {
+        let skeleton = self.skeleton;
+        // Where it has no containers.
         let keys = self.key..self.key + len;
         let is_flat = self.is_flat(len);
         if !is_flat {
             check_stack()?;
         }
-        let (leaves, step, same) = (self.leaves.clone(), self.step, self.same);
         let like_last = if is_flat { self.like_last(py, &keys).transpose()? } else { None };
-        if let Some(dict) = like_last {
-            self.fill(&dict, len)?;
-            if dict.len() == len {
-                return Ok(dict.into_any().unbind());
-            }
-            // Keys that are not equal to themselves.
-            (self.leaves, self.step, self.same, self.key) = (leaves, step, same, keys.start);
+        let is_copied = like_last.is_some();
+        let dict = like_last.unwrap_or_else(|| PyDict::new(py));
+        for _ in 0..len {
+            self.key += 1;
+            let key = &skeleton.keys[self.key - 1];
+            dict.set_item(key, self.next(py)?)?;
         }
-        let dict = PyDict::new(py);
-        self.fill(&dict, len)?;
         let dict = dict.into_any().unbind();
-        if is_flat && len >= LEAST_COPIED {
+        if is_flat && !is_copied && self.are_copied(py, &keys) {
             self.last = Some((keys, dict.clone_ref(py)));
         }
         Ok(dict)
     }
 
-    fn fill(&mut self, dict: &Bound<'_, PyDict>, len: usize) -> PyResult<()> {
-        let skeleton = self.skeleton;
-        for _ in 0..len {
-            self.key += 1;
-            let key = &skeleton.keys[self.key - 1];
-            dict.set_item(key, self.next(dict.py())?)?;
-        }
-        Ok(())
+    /// Whether it pays to copy a table of these keys, and no code of the program runs for them, which could find the dict and change it.
+    fn are_copied(&self, py: Python<'_>, keys: &Range<usize>) -> bool {
+        let keys = &self.skeleton.keys[keys.clone()];
+        keys.len() >= LEAST_COPIED && keys.iter().all(|key| key.bind(py).is_exact_instance_of::<PyString>())
     }
 
     /// Whether the next so many steps are no containers.

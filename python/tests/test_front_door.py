@@ -186,9 +186,10 @@ def test_get_builds_anew():
     assert first[0] is not second[0] and first[0].tensor is second[0].tensor
 
 
-def test_dicts_with_the_keys_of_the_last_one():
-    """They begin as a copy of it, and have nothing of it in the end."""
-    keys = ["a", "b", 3, (4, 5), "e", "f"]
+# Deliberate bug: `like_last` in `tree.rs` does not look at the keys.
+@pytest.mark.parametrize("keys", [["a", "b", "c", "d", "e", "f"], ["a", "b", 3, (4, 5), "e", "f"]])
+def test_dicts_with_the_keys_of_the_last_one(keys):
+    """Those of names begin as a copy of it, and have nothing of it in the end."""
     samples = [{key: torch.full((2,), 10.0 * index + place) for place, key in enumerate(keys)} for index in range(5)]
     samples[1]["b"] = "no tensor"
     samples[2] = dict(reversed(samples[2].items()))

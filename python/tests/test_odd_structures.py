@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import transship
-from trees import assert_same, copy_all
+from trees import assert_copied, assert_same, copy_all
 
 
 NESTED = """
@@ -162,6 +162,17 @@ def test_what_a_class_says_of_its_tensors_is_not_believed():
     held = torch.zeros(2, 3)
     transship.start_copy_into([plain], [held.as_subclass(Lying)]).get()
     assert_same(held, plain)
+
+
+# Deliberate bug: `is_nowhere` in `leaf.rs` is never true.
+def test_a_part_of_a_storage_without_memory_is_not_believed_to_be_at_its_offset():
+    part = torch._efficientzerotensor((10,))[3:]
+    assert part.data_ptr() == 12
+    for tree in ([part], [part, torch.ones(2)], {"a": [part.reshape(7, 1)]}):
+        for result in (copy_all(tree).get(), transship.start_copy(tree, "cpu", copy=True).get()):
+            assert_copied(result, tree)
+    with pytest.raises(TypeError, match="without plain memory"):
+        transship.start_copy_into([torch.ones(7)], [part])
 
 
 def test_nor_is_it_by_what_every_pytorch_has():

@@ -79,7 +79,7 @@ impl Direct {
     /// The handle is that of a tensor, which lives meanwhile.
     #[inline]
     unsafe fn leaf(&self, handle: Handle) -> Result<Option<Leaf>, Failed> {
-        let Fields { device_type, device_index, layout, dtype, dim, sizes, strides, data } = self.fields;
+        let Fields { device_type, device_index, layout, dtype, dim, sizes, strides, data, .. } = self.fields;
         // SAFETY: the caller's promise. What has no plain memory is not asked for it: PyTorch would write that down as an error.
         unsafe {
             if ask(layout, handle)? != STRIDED {
@@ -103,7 +103,14 @@ impl Direct {
                 // `rank` numbers, which live as long as the tensor, and are read before anything else runs.
                 _ => std::slice::from_raw_parts(start, rank),
             };
-            Ok(Leaf::row_by_row(address, place, element, slice(sizes), slice(strides)))
+            let leaf = Leaf::row_by_row(address, place, element, slice(sizes), slice(strides));
+            match leaf {
+                Some(leaf) if leaf.may_be_nowhere() => {
+                    let offset = ask(self.fields.storage_offset, handle)?;
+                    Ok(Some(leaf).filter(|leaf| !leaf.is_nowhere(offset)))
+                }
+                leaf => Ok(leaf),
+            }
         }
     }
 

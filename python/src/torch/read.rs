@@ -48,10 +48,7 @@ impl Torch {
             Some(read) => unsafe { by_exchange(read, tensor) },
             None => self.by_attributes(tensor)?,
         };
-        match leaf {
-            Some(leaf) if may_be_lazy(&leaf) && is_lazy(tensor)? => Ok(None),
-            leaf => Ok(leaf),
-        }
+        with_values(tensor, self.with_memory(tensor, leaf)?)
     }
 
     /// The same for a tensor whose class is `torch.Tensor`, if it lies row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
@@ -63,12 +60,19 @@ impl Torch {
             (Some(direct), _) => unsafe { direct.read(tensor) },
             // SAFETY: the object is a tensor of PyTorch's, which is alive, and has its numbers.
             (None, Some(read)) => unsafe {
-                described(read, tensor).and_then(|tensor| Leaf::read_row_by_row(&tensor))
+                let leaf = described(read, tensor).and_then(|tensor| Leaf::read_row_by_row(&tensor));
+                self.with_memory(tensor, leaf)?
             },
             (None, None) => None,
         };
+        with_values(tensor, leaf)
+    }
+
+    /// The leaf, if its storage has memory. `Direct` looks itself.
+    #[inline]
+    fn with_memory(&self, tensor: &Bound<'_, PyAny>, leaf: Option<Leaf>) -> PyResult<Option<Leaf>> {
         match leaf {
-            Some(leaf) if may_be_lazy(&leaf) && is_lazy(tensor)? => Ok(None),
+            Some(leaf) if leaf.may_be_nowhere() && leaf.is_nowhere(self.storage_offset(tensor)?) => Ok(None),
             leaf => Ok(leaf),
         }
     }
@@ -92,7 +96,10 @@ impl Torch {
     }
 
     /// How many elements of its storage lie in front of the first one.
-    pub fn storage_offset(&self, tensor: &Bound<'_, PyAny>) -> PyResult<u64> {
+    pub fn storage_offset(&self, tensor: &Bound<'_, PyAny>) -> PyResult<i64> {
+        if self.is_exact(tensor) {
+            return tensor.call_method0(pyo3::intern!(tensor.py(), "storage_offset"))?.extract();
+        }
         self.unasked(tensor.py(), || self.own(tensor, "storage_offset")?.call0()?.extract())
     }
 
@@ -161,6 +168,15 @@ unsafe fn described(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<DLT
     }
     // SAFETY: written just now.
     Some(unsafe { described.assume_init() })
+}
+
+/// The leaf, if its memory has its values.
+#[inline]
+fn with_values(tensor: &Bound<'_, PyAny>, leaf: Option<Leaf>) -> PyResult<Option<Leaf>> {
+    match leaf {
+        Some(leaf) if may_be_lazy(&leaf) && is_lazy(tensor)? => Ok(None),
+        leaf => Ok(leaf),
+    }
 }
 
 /// Whether PyTorch may say of such a tensor that it conjugates or negates what it reads: only parts of a conjugated tensor are negated and

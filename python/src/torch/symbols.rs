@@ -82,6 +82,7 @@ pub struct Fields {
     pub sizes: Ask<*const i64>,
     pub strides: Ask<*const i64>,
     pub data: Ask<*mut c_void>,
+    pub storage_offset: Ask<i64>,
 }
 
 pub type Ask<T> = unsafe extern "C" fn(Handle, *mut T) -> c_int;
@@ -99,6 +100,7 @@ pub fn fields(folder: &Path) -> Option<Fields> {
             sizes: symbol(folder, "torch_cpu", b"aoti_torch_get_sizes\0")?,
             strides: symbol(folder, "torch_cpu", b"aoti_torch_get_strides\0")?,
             data: symbol(folder, "torch_cpu", b"aoti_torch_get_data_ptr\0")?,
+            storage_offset: symbol(folder, "torch_cpu", b"aoti_torch_get_storage_offset\0")?,
         })
     }
 }
