@@ -149,7 +149,7 @@ impl Leaf {
     /// Whether its address is so small that it may be nothing but an offset: most are not.
     #[inline]
     pub fn may_be_nowhere(&self) -> bool {
-        self.bytes > 0 && self.address < 1 << 32
+        self.bytes > 0 && self.address < 1 << 40
     }
 
     /// Whether its storage has no memory (PyTorch's zero tensors, storages that were given up): then its address is where it begins there, so many elements behind

@@ -165,9 +165,10 @@ def test_what_a_class_says_of_its_tensors_is_not_believed():
 
 
 # Deliberate bug: `is_nowhere` in `leaf.rs` is never true.
-def test_a_part_of_a_storage_without_memory_is_not_believed_to_be_at_its_offset():
-    part = torch._efficientzerotensor((10,))[3:]
-    assert part.data_ptr() == 12
+@pytest.mark.parametrize("behind", [3, 1 << 31])
+def test_a_part_of_a_storage_without_memory_is_not_believed_to_be_at_its_offset(behind):
+    part = torch._efficientzerotensor((behind + 7,))[behind:]
+    assert part.data_ptr() == 4 * behind
     for tree in ([part], [part, torch.ones(2)], {"a": [part.reshape(7, 1)]}):
         for result in (copy_all(tree).get(), transship.start_copy(tree, "cpu", copy=True).get()):
             assert_copied(result, tree)
