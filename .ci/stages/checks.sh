@@ -8,6 +8,7 @@ stage_lint() {
     ensure_component rustfmt cargo fmt --version
     ensure_component clippy cargo clippy --version
     step cargo fmt --all --check
+    check_nothing_is_half_merged
 
     local sets flags
     sets=$(python3 .ci/feature-sets)
@@ -24,6 +25,13 @@ stage_lint() {
     check_ptx
     check_advisories
     check_core_is_free_of_gpu_crates
+}
+
+# What git leaves behind where two changes meet shows in no compiler when it is in a document.
+check_nothing_is_half_merged() {
+    if git grep -nE '^(<{7}|>{7}) '; then
+        fail "these lines are git's, of a merge that was not ended"
+    fi
 }
 
 # Each change of what programs can use shows in a diff of docs/api.
