@@ -141,7 +141,7 @@ mod tests {
     /// each that comes, there are 500 looks for each.
     #[test]
     fn a_copy_looks_at_few_others_however_many_are_in_flight() {
-        const COPIES: usize = 1000;
+        const COPIES: usize = if cfg!(miri) { 50 } else { 1000 };
         let mut background = Background::default();
         let mut note = |carried| background.note(carried).len();
         let (copies, looks): (Vec<_>, Vec<_>) =
@@ -155,11 +155,12 @@ mod tests {
     /// over long ago.
     #[test]
     fn copies_that_are_over_are_forgotten_soon() {
+        const COPIES: usize = if cfg!(miri) { 30 } else { 500 };
         let mut background = Background::default();
         let (first, carried) = started();
         drop(background.note(carried));
         let most = |background: &mut Background| {
-            let notes = (0..500).map(|_| {
+            let notes = (0..COPIES).map(|_| {
                 drop(background.note(started().1));
                 background.all().count()
             });
@@ -167,7 +168,7 @@ mod tests {
         };
         assert!(most(&mut background) <= Some(FEW + 1));
         drop(background.note(started().1));
-        let many: Vec<_> = (0..500).map(|_| started()).collect();
+        let many: Vec<_> = (0..COPIES).map(|_| started()).collect();
         for (_, carried) in &many {
             drop(background.note(carried.clone()));
         }

@@ -509,7 +509,7 @@ mod tests {
         let end = Arc::downgrade(&working);
         drop(working);
         let mut longest = 0;
-        for _ in 0..200 {
+        for _ in 0..if cfg!(miri) { 30 } else { 200 } {
             drop(uses.hand_to(&Handed::new(&stream(true))));
             let stream = stream(true);
             let position = stream.record().unwrap();
