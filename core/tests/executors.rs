@@ -133,7 +133,7 @@ fn busy_tasks_are_woken(to: &Device) {
     for round in 0..BUSY_ROUNDS {
         let bytes = (1 << 20) + ((round % 7) << 19);
         let always = options().policy(CopyPolicy::Always).background(BackgroundWork::Always);
-        let (renewed, pokes) = ([1, 2, usize::MAX][round % 3], round * 37 % 500);
+        let (renewed, pokes) = ([1, 2, usize::MAX][round % 3], round * 37 % 100);
         let handle = start_copy(Tensor::from(vec![1_u8; bytes]), to, always).unwrap();
         match round % 5 {
             0 => {
