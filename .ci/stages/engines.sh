@@ -8,23 +8,21 @@ nixl=nixl-cu12==1.5.1
 stage_engines() {
     ensure_component rustfmt cargo fmt --version
     ensure_component clippy cargo clippy --version
-    lint_engine nccl "transship-nccl fake-nccl" --features cuda
+    check_engine nccl --package={transship-nccl,fake-nccl}
     # As it is without a feature; then on a stand-in for two devices of CUDA.
     in_engine nccl test
-    TRANSSHIP_REQUIRE=cuda-sim step "${simulated[@]}" cargo test --locked --manifest-path engines/nccl/Cargo.toml \
-        --target-dir "$target/engines" --features cuda --tests
+    on_stand_in nccl --tests --examples
     engine_nixl
     weight_sync
 }
 
-# NIXL needs no device: two processes over loopback are tested with the library itself. Arenas on GPUs are, on a stand-in for two devices of CUDA, with a stand-in
-# for the library: UCX needs more of a driver.
+# NIXL needs no device: two processes over loopback are tested with the library itself. Arenas on GPUs are tested on stand-ins for two
+# devices of CUDA and for the library: UCX needs more of a driver.
 engine_nixl() {
     local folder
-    lint_engine nixl "transship-nixl fake-nixl" --features cuda
+    check_engine nixl --package={transship-nixl,fake-nixl}
     in_engine nixl test
-    TRANSSHIP_REQUIRE=cuda-sim step "${simulated[@]}" cargo test --locked --manifest-path engines/nixl/Cargo.toml \
-        --target-dir "$target/engines" --features cuda --test on_gpus
+    on_stand_in nixl --test on_gpus
     if folder=$(nixl_folder); then
         LD_LIBRARY_PATH=$folder TRANSSHIP_REQUIRE=nixl in_engine nixl test --test loading --test processes
     else
@@ -35,7 +33,7 @@ engine_nixl() {
 # All ways between processes in one program. The stand-in for NCCL has ranks of one process only.
 weight_sync() {
     local folder
-    lint_engine weight_sync weight-sync
+    check_engine weight_sync --package=weight-sync
     in_engine weight_sync test
     if folder=$(nixl_folder); then
         LD_LIBRARY_PATH=$folder in_engine weight_sync run -- --by nixl
@@ -55,17 +53,18 @@ nixl_folder() {
     dirname "$(find "$folder" -name libnixl_capi.so)"
 }
 
-# The workspace in a folder, its packages, and with which features.
-lint_engine() {
-    local packages
-    read -ra packages <<<"$2"
-    step cargo fmt --manifest-path "engines/$1/Cargo.toml" "${packages[@]/#/--package=}" --check
-    in_engine "$1" clippy --workspace --all-targets "${@:3}" -- -D warnings
-    RUSTDOCFLAGS="-D warnings" in_engine "$1" doc --no-deps "${@:3}"
+# What compiles nothing: of the workspace in a folder, with these packages.
+check_engine() {
+    step cargo fmt --manifest-path "engines/$1/Cargo.toml" "${@:2}" --check
     (cd "engines/$1" && step python3 ../../.ci/rust-versions && step python3 ../../.ci/licences)
 }
 
-# All of them build into one folder, which no other stage locks.
+# All of them build into one folder, which no other stage locks. What is built is linted and documented.
 in_engine() {
-    step cargo "$2" --locked --manifest-path "engines/$1/Cargo.toml" --target-dir "$target/engines" "${@:3}"
+    RUSTC_WORKSPACE_WRAPPER=$linting step cargo "$2" --locked --manifest-path "engines/$1/Cargo.toml" --target-dir "$target/engines" "${@:3}"
+}
+
+on_stand_in() {
+    TRANSSHIP_REQUIRE=cuda-sim step "${simulated[@]}" env RUSTC_WORKSPACE_WRAPPER="$linting" cargo test --locked \
+        --manifest-path "engines/$1/Cargo.toml" --target-dir "$target/engines" --features cuda "${@:2}"
 }

@@ -6,7 +6,7 @@ stage_interop() {
     ensure_component rustfmt cargo fmt --version
     ensure_component clippy cargo clippy --version
     ensure_packages libvulkan1 mesa-vulkan-drivers
-    lint_while_compiling
+    local -x RUSTC_WORKSPACE_WRAPPER=$linting
     local manifest name
     for manifest in interop/*/Cargo.toml; do
         name=$(basename "$(dirname "$manifest")")

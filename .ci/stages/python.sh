@@ -15,7 +15,7 @@ stage_python() {
     local tools driver has_pytorch=yes
     tools=$(python_tools "$pytorch") || { has_pytorch=; tools=$(python_tools) || fail "neither PyTorch nor numpy can be installed"; }
     (
-        lint_while_compiling
+        export RUSTC_WORKSPACE_WRAPPER=$linting
         step "$tools/bin/maturin" build --locked --quiet --profile dev --interpreter "$fresh/bin/python" --manifest-path "$manifest" --out "$wheels"
     )
     step "$fresh/bin/python" -m pip install --quiet --no-index --no-deps "$wheels"/*.whl

@@ -50,7 +50,5 @@ llvm_tools_are_installed() {
     [[ -n $(find "$(rustc --print sysroot)" -name 'llvm-profdata*' -print -quit) ]]
 }
 
-# From here on what cargo builds is linted and documented as it is compiled.
-lint_while_compiling() {
-    export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/lint-and-document
-}
+# Lints and documents what cargo builds, while it is compiled.
+linting=$PWD/.ci/lint-and-document
