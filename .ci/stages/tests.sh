@@ -6,31 +6,35 @@ everything=(--locked --workspace --all-features)
 # It finds stand-ins where drivers are looked for.
 simulated=(cargo run --locked --quiet -p driver-sim --)
 
+# What `conformance` has without a driver.
+undriven=({host,late,late-far,late-map,late-open}::)
+
 # All that `faults` has for each driver.
 faults=({cuda,hip}::{Up::,Down::,Between::,ColumnsBetween::,ToBoth::,Opened::,CastUp::,CastDown::,InPlace::,lost::,questions,registered,recorded})
 
-# The only place where the commands of the README run, in a build without counters. Crates of others are built once for this and
-# for other stages. Cargo tells those of the clone and those of the tree apart by the program that runs the compiler.
+# The only place where the commands of the README run. What its tests reach counts for the stage `coverage`.
 stage_newcomer() {
     [[ -z $(git status --porcelain) ]] || echo "note: changes that are not committed are not in the clone"
     step git clone --quiet . "$scratch/newcomer"
     local commands command compiler=$target/newcomer/rustc
     mkdir -p "${compiler%/*}"
-    printf '#!/bin/sh\nexec "$@"\n' >"$compiler"
+    # Cargo tells crates of the clone and those of the tree apart by this program; coverage does not, by the names of their files.
+    printf '#!/bin/sh\nexec %q "$@" --remap-path-prefix=%q=%q\n' "$PWD/.ci/instrumented" "$scratch/newcomer" "$PWD" >"$compiler"
     chmod +x "$compiler"
     commands=$(cd "$scratch/newcomer" && readme_commands)
     (($(wc -l <<<"$commands") == 2)) || fail "README.md promises two commands, but gives:"$'\n'"$commands"
-    while IFS= read -r command; do
-        (
-            cd "$scratch/newcomer"
-            export CARGO_TARGET_DIR=$target RUSTC_WORKSPACE_WRAPPER=$compiler
+    begin_to_count newcomer
+    (
+        local -x CARGO_TARGET_DIR=$target RUSTC_WORKSPACE_WRAPPER=$compiler
+        cd "$scratch/newcomer"
+        while IFS= read -r command; do
             step bash -euo pipefail -c "$command" </dev/null
-        )
-    done <<<"$commands"
+        done <<<"$commands"
+        bash -euo pipefail -c "${commands##*$'\n'} --no-run --message-format=json" 2>/dev/null | python3 .ci/programs >"$counted/programs"
+    )
 }
 
-# Everything once more: all features, on stand-ins for the drivers of CUDA and HIP and on Mesa's software adapter, with counters
-# for the stage `coverage`.
+# What there is more, with all features: on stand-ins for the drivers of CUDA and HIP and on Mesa's software adapter.
 stage_test() {
     test_and_count
     step cargo test "${everything[@]}" --doc
@@ -40,16 +44,16 @@ stage_test() {
 
 test_and_count() {
     ensure_packages libvulkan1 mesa-vulkan-drivers
-    rm -rf "$target/coverage"
-    mkdir -p "$target/coverage"
+    begin_to_count test
     count_lines
-    touch "$scratch/counted"
 }
 
 count_lines() (
-    export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/instrumented LLVM_PROFILE_FILE=$target/coverage/%p-%2m.profraw
-    local programs=$target/coverage/programs library
-    build "$programs" test --no-run --tests
+    export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/instrumented
+    local programs=$counted/programs library more
+    more=$(python3 .ci/tests-of-features)
+    # shellcheck disable=SC2086 # each line is two words
+    build "$programs" test --no-run --lib --bins $more
     for library in {core,backend-cuda,backend-hip,backend-wgpu,safetensors,ipc,tests/driver-sim/engine}/src/lib.rs; do
         step "$(program "$programs" "$library")"
     done
@@ -59,10 +63,21 @@ count_lines() (
     step "$(program "$programs" tests/faults/main.rs)"
     local -x TRANSSHIP_REQUIRE=cuda-sim,cuda-sim:1,hip-sim,hip-sim:1,wgpu
     # But for the one statement that is about time: counting is slow. `cuda-sim` and `hip-sim` have it.
-    step "${simulated[@]}" cargo test "${everything[@]}" --bins --test '*' -- \
+    # shellcheck disable=SC2086
+    step "${simulated[@]}" cargo test "${everything[@]}" --bins ${more/--test=conformance/} -- \
         --skip nothing_waits_for_a_stalled_stream "${faults[@]/#/--skip=}"
+    step "${simulated[@]}" "$(program "$programs" tests/conformance/main.rs)" "${undriven[@]/#/--skip=}"
     try_faults "$(program "$programs" tests/faults/main.rs)"
 )
+
+# From here on programs that count the lines that have run write that into a folder of this name, with nothing else in it.
+begin_to_count() {
+    counted=$target/coverage/$1
+    rm -rf "$counted"
+    mkdir -p "$counted"
+    export LLVM_PROFILE_FILE=$counted/%p-%2m.profraw
+    touch "$scratch/counted-$1"
+}
 
 # In a process for each driver: what the faults of two leave behind on purpose is more than a process may have mapped. Both at
 # once: each waits half of its time.
@@ -76,13 +91,14 @@ try_faults() {
     return "$status"
 }
 
-# How many lines of the libraries have run in `test`.
+# How many lines of the libraries have run in `newcomer` and `test`.
 stage_coverage() {
     ensure_component llvm-tools llvm_tools_are_installed || { not_run "no component llvm-tools"; return; }
-    [[ -e $scratch/counted ]] || test_and_count
+    [[ -e $scratch/counted-newcomer ]] || stage_newcomer
+    [[ -e $scratch/counted-test ]] || test_and_count
     local tools programs
     tools=$(dirname "$(find "$(rustc --print sysroot)" -name 'llvm-profdata*' -print -quit)")
-    mapfile -t programs < <(cut -f 2 "$target/coverage/programs")
+    mapfile -t programs < <(cut -f 2 "$target"/coverage/{newcomer,test}/programs)
     find "$target/coverage" -name '*.profraw' >"$target/coverage/profiles"
     # A process that a fault has ended may have written half of its own.
     step "$tools/llvm-profdata" merge --sparse --failure-mode=all --input-files="$target/coverage/profiles" \
