@@ -232,6 +232,27 @@ fn what_lies_packed_is_read_where_it_lies() {
     assert!(!reduce(&lent).1);
 }
 
+/// Deliberate bug: a list is read at the address that it does not have.
+#[test]
+fn pieces_that_are_one_tensor_are_packed() {
+    let devices = devices();
+    let group = Group::with_nccl(&nccl(), &devices).unwrap();
+    let memory = [0, 1]
+        .map(|rank| on(&devices[rank], Tensor::from((0..40).map(|byte| byte << rank).collect::<Vec<u8>>())));
+    let lists = memory.each_ref().map(|memory| {
+        let owner = SharedOwner::new(memory.clone(), &memory.device().unwrap());
+        let start = memory.address().unwrap().unwrap();
+        let piece = |(from, to, bytes)| (RawMemory::new(start + from, bytes, MemoryKind::Device), to);
+        // SAFETY: the owner has the memory, which is filled and nobody writes.
+        unsafe { owner.gathered([(30, 0, 4), (8, 4, 12), (0, 16, 1)].map(piece)) }.unwrap()
+    });
+    let sums = group.all_reduce(lists.map(|list| vec![list]).to_vec(), ReduceOp::Sum).unwrap();
+    let expected: Vec<u8> = (30..34).chain(8..20).chain([0]).map(|byte| 3 * byte).collect();
+    for sum in down(sums) {
+        assert_eq!(sum[0].as_slice::<u8>().unwrap(), expected);
+    }
+}
+
 /// Deliberate bug: what is read where it lies does not come behind the streams that its memory was handed to.
 #[test]
 fn what_is_read_where_it_lies_comes_behind_streams_that_write_it() {

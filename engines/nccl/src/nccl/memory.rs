@@ -122,9 +122,10 @@ fn in_place(block: &Block, tensors: &[Tensor], device: &Device) -> Option<Tensor
     block.leaves.iter().all(lies_in_block).then(|| first.clone())
 }
 
-/// Whether NCCL reads the tensor where it lies.
+/// Whether NCCL reads the tensor where it lies: not one that is a list of pieces, which has no address.
 fn lies_there(tensor: &Tensor, device: &Device) -> bool {
     tensor.is_contiguous()
+        && tensor.address().is_ok_and(|address| address.is_some())
         && tensor.device_id().is_ok_and(|id| id == device.id())
         && tensor.memory_kind().is_ok_and(|kind| kind == MemoryKind::Device)
 }
