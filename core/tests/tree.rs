@@ -151,6 +151,7 @@ fn whether_a_type_may_hold_tensors_is_known_to_the_compiler() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a thousand levels take half a minute, and have no unsafe code of their own")]
 fn deep_nesting_is_an_error() {
     // A link is three levels: the struct, the option and the box; the last one has no box.
     let fits = (MAX_DEPTH + 1) / 3;

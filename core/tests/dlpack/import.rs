@@ -215,7 +215,7 @@ fn a_struct_without_a_deleter_is_nobodys() {
 /// catches: 300-owners-dropped-inside-of-owners
 #[test]
 fn a_tensor_that_goes_out_and_comes_back_many_times_is_let_go_of() {
-    let rounds = if cfg!(miri) { 100 } else { 100_000 };
+    let rounds = if cfg!(miri) { 20 } else { 100_000 };
     let (theirs, deleted) = Theirs::matrix().versioned();
     // SAFETY: nobody writes the memory.
     let mut tensor = unsafe { Tensor::from_dlpack(theirs, None) }.unwrap();
