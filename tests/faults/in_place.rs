@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use transship::{CopyOptions, Device, Error, Tensor, start_copy, start_copy_into};
 
@@ -114,7 +115,7 @@ fn up(device: &Device, owner: Lender, seen: &mut Seen) -> Result<(), String> {
         }
     }
     let readable = memory.tensor(transship::DType::U8, &[BYTES], 0).and_then(|tensor| tensor.to_bytes());
-    (readable.ok() == Some(numbers())).then_some(()).ok_or("the memory has changed".to_owned())
+    (readable.ok().as_deref() == Some(numbers())).then_some(()).ok_or("the memory has changed".to_owned())
 }
 
 /// A vector that is copied into, and comes back.
@@ -131,8 +132,8 @@ fn down(device: &Device, seen: &mut Seen) -> Result<(), String> {
             return (back == [9; BYTES]).then_some(()).ok_or("the vector has changed".to_owned());
         }
     };
-    let there =
-        start_copy(Tensor::from(numbers()), device, CopyOptions::default()).and_then(|copy| copy.wait());
+    let there = start_copy(Tensor::from(numbers().to_vec()), device, CopyOptions::default())
+        .and_then(|copy| copy.wait());
     let copied = there.and_then(|there| start_copy_into(there, held, CopyOptions::default())?.wait());
     let held = match copied {
         Ok(held) => held,
@@ -150,15 +151,18 @@ fn down(device: &Device, seen: &mut Seen) -> Result<(), String> {
             refused.into_value()
         }
     };
-    (held.to_bytes().ok() == Some(numbers())).then_some(()).ok_or("the bytes are wrong".to_owned())
+    (held.to_bytes().ok().as_deref() == Some(numbers())).then_some(()).ok_or("the bytes are wrong".to_owned())
 }
 
 fn check_refusal(error: &Error) -> Result<(), String> {
     if matches!(error, Error::NotLockable { .. }) { Ok(()) } else { check_error(error) }
 }
 
-fn numbers() -> Vec<u8> {
-    (0..BYTES).map(|index| (index % 251) as u8).collect()
+/// Made once: without optimisation that takes longer than the copies.
+fn numbers() -> &'static [u8] {
+    static NUMBERS: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..BYTES).map(|index| (index % 251) as u8).collect());
+    &NUMBERS
 }
 
 /// Lends pages of its own.
@@ -168,7 +172,7 @@ impl Lender {
     fn new() -> Self {
         let mut memory = vec![0; BYTES + 2 * PAGE];
         let lead = memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr();
-        memory[lead..lead + BYTES].copy_from_slice(&numbers());
+        memory[lead..lead + BYTES].copy_from_slice(numbers());
         Self(std::sync::Arc::new(memory), lead..lead + BYTES)
     }
 }
