@@ -6,9 +6,6 @@ everything=(--locked --workspace --all-features)
 # It finds stand-ins where drivers are looked for.
 simulated=(cargo run --locked --quiet -p driver-sim --)
 
-# What `conformance` has without a driver.
-undriven=({host,late,late-far,late-map,late-open}::)
-
 # All that `faults` has for each driver.
 faults=({cuda,hip}::{Up::,Down::,Between::,ColumnsBetween::,ToBoth::,Opened::,CastUp::,CastDown::,InPlace::,lost::,questions,registered,recorded})
 
@@ -52,7 +49,7 @@ count_lines() (
     export RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/instrumented
     local programs=$counted/programs library more
     more=$(python3 .ci/tests-of-features)
-    # shellcheck disable=SC2086 # each line is two words
+    # shellcheck disable=SC2086 # the flags are words
     build "$programs" test --no-run --lib --bins $more
     for library in {core,backend-cuda,backend-hip,backend-wgpu,safetensors,ipc,tests/driver-sim/engine}/src/lib.rs; do
         step "$(program "$programs" "$library")"
@@ -64,9 +61,8 @@ count_lines() (
     local -x TRANSSHIP_REQUIRE=cuda-sim,cuda-sim:1,hip-sim,hip-sim:1,wgpu
     # But for the one statement that is about time: counting is slow. `cuda-sim` and `hip-sim` have it.
     # shellcheck disable=SC2086
-    step "${simulated[@]}" cargo test "${everything[@]}" --bins ${more/--test=conformance/} -- \
+    step "${simulated[@]}" cargo test "${everything[@]}" --bins $more -- \
         --skip nothing_waits_for_a_stalled_stream "${faults[@]/#/--skip=}"
-    step "${simulated[@]}" "$(program "$programs" tests/conformance/main.rs)" "${undriven[@]/#/--skip=}"
     try_faults "$(program "$programs" tests/faults/main.rs)"
 )
 
