@@ -10,8 +10,8 @@ miri_seconds=1800
 # The tests of transship-core that ThreadSanitizer watches, beside those inside of the crate: those with threads, but for some
 # that copy too much or are held to a time, since everything takes many times as long there. And how long the soak is, in
 # steps of each thread, and on which devices.
-tsan_tests=(budget cancel executors fan_out faults in_flight into into_in_flight lanes never_blocks ordering regressions
-    steady_state streams_of_threads)
+tsan_tests=(budget cancel errors executors fan_out faults in_flight into into_in_flight lanes never_blocks ordering regressions
+    round_trip steady_state streams_of_threads)
 tsan_skips=(many_copies_of_many_threads_stay whatever_sizes_are_copied_in_turn a_copy_that_ends_while_it_is_polled
     while_a_device_stands_still_every_call)
 tsan_soak_steps=20
