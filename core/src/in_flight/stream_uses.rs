@@ -508,8 +508,9 @@ mod tests {
         held.iter().chain([&working]).for_each(|stream| drop(uses.hand_to(&Handed::new(stream))));
         let end = Arc::downgrade(&working);
         drop(working);
+        const ROUNDS: usize = if cfg!(miri) { 30 } else { 200 };
         let mut longest = 0;
-        for _ in 0..if cfg!(miri) { 30 } else { 200 } {
+        for _ in 0..ROUNDS {
             drop(uses.hand_to(&Handed::new(&stream(true))));
             let stream = stream(true);
             let position = stream.record().unwrap();
