@@ -1,7 +1,8 @@
 //! What copies down through wgpu spend their time on: 528 small buffers, way by way and phase by phase, with wgpu alone and through
 //! this library; and one large block.
 //!
-//! `cargo run --release --features wgpu --example download-phases [NUMBER]`: of `wgpu:NUMBER`, or of `wgpu:0`.
+//! `cargo run --release --features wgpu --example download-phases [NUMBER [ROUNDS]]`: of `wgpu:NUMBER`, or of `wgpu:0`, each way so
+//! many times, or 300.
 //! With `TRANSSHIP_WGPU_GATHER=never` the library makes a copy of each buffer, with `always` it gathers on any device.
 #![allow(
     clippy::unwrap_used,
@@ -12,8 +13,8 @@
 
 use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use transship::wgpu::{wgpu, wgpu_device};
@@ -22,16 +23,16 @@ use wgpu::{BindGroup, BindingResource, BufferUsages, CommandEncoder, Features, M
 
 const BUFFERS: usize = 528;
 const BYTES: u64 = 292;
-const ROUNDS: usize = 300;
 const BLOCK: u64 = 4 << 20;
 const MANY_BATCHES: usize = 6;
 const PHASES: [&str; 6] = ["bind", "record", "finish", "submit", "wait", "all"];
+static ROUNDS: LazyLock<usize> = LazyLock::new(|| argument(2).unwrap_or(300));
 const ARRAYS: Features = Features::BUFFER_BINDING_ARRAY
     .union(Features::STORAGE_RESOURCE_BINDING_ARRAY)
     .union(Features::PARTIALLY_BOUND_BINDING_ARRAY);
 
 fn main() {
-    let number: usize = std::env::args().nth(1).map_or(0, |number| number.parse().unwrap());
+    let number = argument(1).unwrap_or(0);
     let device = Device::open(format!("wgpu:{number}").parse().unwrap()).unwrap();
     println!("{}", device.description());
     let bed = Bed::new(&device);
@@ -48,6 +49,10 @@ fn main() {
     through_the_library(&device, MANY_BATCHES);
     println!("\na block of {BLOCK} bytes");
     large_block(&bed);
+}
+
+fn argument(place: usize) -> Option<usize> {
+    std::env::args().nth(place).map(|number| number.parse().unwrap())
 }
 
 fn copies(bed: &Bed) {
@@ -92,7 +97,7 @@ fn through_the_library(device: &Device, batches: usize) {
     let there: Vec<Vec<Tensor>> = (0..batches).map(there).collect();
     let mut times: [Vec<Duration>; 6] = Default::default();
     let mut last = None;
-    for tensors in there.iter().cycle().take(ROUNDS) {
+    for tensors in there.iter().cycle().take(*ROUNDS) {
         let tensors = tensors.clone();
         let begin = Instant::now();
         let handle = start_copy(tensors, &Device::host(), CopyOptions::default()).unwrap();
@@ -116,7 +121,7 @@ fn large_block(bed: &Bed) {
     let block = bed.buffer(BLOCK, BufferUsages::MAP_READ | BufferUsages::COPY_DST);
     let mut touched = vec![1_u8; BLOCK as usize];
     let [mut submit, mut wait, mut over, mut fresh] = [const { Vec::new() }; 4];
-    for _ in 0..ROUNDS {
+    for _ in 0..*ROUNDS {
         let copy = |encoder: &mut CommandEncoder| encoder.copy_buffer_to_buffer(&from, 0, &block, 0, BLOCK);
         let [_, _, finished, submitted, waited] = bed.round(&block, Duration::ZERO, copy);
         submit.push(finished + submitted);
@@ -208,13 +213,13 @@ impl Bed {
             self.block.unmap();
             times
         };
-        print(name, &(0..ROUNDS).map(round).collect::<Vec<_>>());
+        print(name, &(0..*ROUNDS).map(round).collect::<Vec<_>>());
     }
 
     fn report_kernel(&self, name: &str, kernel: &Kernel, is_bound: bool) {
         let bound = kernel.bind(self);
         let mut times = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..*ROUNDS {
             let begin = Instant::now();
             let groups = if is_bound { bound.clone() } else { kernel.bind(self) };
             let bind = begin.elapsed();

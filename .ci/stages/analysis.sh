@@ -56,9 +56,10 @@ stage_tsan() {
     # The standard library is built with it as well. A test asks for more memory than there is, and printing where a thread has
     # panicked, as some tests want it to, takes minutes there.
     local -x RUSTFLAGS="-Zsanitizer=thread --cfg instrumented" TSAN_OPTIONS=allocator_may_return_null=1 RUST_BACKTRACE=0
-    # Both packages each time, or crates that they share would be built twice, with features of one and of both. In a folder of
+    # Both packages each time, or crates that they share would be built twice, with features of one and of both; and `test` each time, which
+    # cargo leaves out for a test that needs none, and then builds all again. In a folder of
     # its own, which no other stage locks.
-    local test=(cargo +nightly test --locked -Zbuild-std --target "$host" --target-dir "$target/tsan" -p transship-core -p transship)
+    local test=(cargo +nightly test --locked -Zbuild-std=std,test --target "$host" --target-dir "$target/tsan" -p transship-core -p transship)
     step "${test[@]}" --lib "${tsan_tests[@]/#/--test=}" -- "${tsan_skips[@]/#/--skip=}"
     for device in "${tsan_soak_devices[@]}"; do
         step "${test[@]}" --test soak -- "$device" --exact --steps "$tsan_soak_steps"

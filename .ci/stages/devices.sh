@@ -21,7 +21,7 @@ stage_wgpu() {
     step "${both[@]}" TRANSSHIP_WGPU_GATHER=always "$(plain tests/soak/main.rs)" wgpu --steps "$soak_steps"
     step "$(plain examples/wgpu_compute.rs)"
     step "$(plain examples/detection_batch.rs)" wgpu:0
-    step "$(plain benches/download_phases.rs)"
+    step "$(plain benches/download_phases.rs)" 0 50
     # CUDA, on its stand-in, and wgpu in one program.
     step "${simulated[@]}" "$(plain examples/between_devices.rs)" cuda:0 wgpu:0
     step "$(plain benches/transship_bench/main.rs)" --quick --device wgpu:0 --only headline --only 1GiB
