@@ -1,13 +1,16 @@
 //! Structures that look alike, put and packed again and again: what is remembered of the last one is never taken for one that differs.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 
+use support::{bytes_of, late};
 use transship_core::{
-    Alignment, DType, Device, Error, Manifest, Paths, RepeatedPacking, RepeatedPut, Result, Step, Stop,
-    Tensor, TensorTree, Visitor,
+    Alignment, CopyOptions, DType, Device, Error, Manifest, Paths, RepeatedPacking, RepeatedPut, Result,
+    Step, Stop, Tensor, TensorTree, Visitor, start_copy,
 };
 
 const ALIGNMENT: Alignment = Alignment::ONE;
@@ -319,4 +322,111 @@ fn what_is_prepared_and_not_put_changes_nothing() {
         known.prepare(&mut tree, make).unwrap().put().unwrap();
         assert!(tree.iter().all(|tensor| tensor.as_slice::<u8>().unwrap().iter().all(|byte| *byte == first)));
     }
+}
+
+const LINE: Alignment = Alignment::new(64).unwrap();
+
+/// Tensors of these sizes, in bytes, in one piece of the device's memory.
+fn in_one_piece(device: &Device, sizes: &[usize], first: u8) -> Vec<Tensor> {
+    let tree: Vec<_> = (first..).zip(sizes).map(|(value, size)| Tensor::from(vec![value; *size])).collect();
+    start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap()
+}
+
+/// Each tensor lies in the copied piece where the manifest says.
+fn check_piece(packing: &RepeatedPacking, whole: &Tensor, tree: &[Tensor]) {
+    let (bytes, mut seen) = (bytes_of(whole), 0);
+    assert_eq!(packing.manifest().chunks(), [bytes.len()]);
+    packing
+        .manifest()
+        .for_each_leaf(|leaf| {
+            let number: usize = leaf.path().trim_matches(['[', ']']).parse().unwrap();
+            let end = leaf.offset() + leaf.layout().nbytes();
+            assert_eq!(bytes[leaf.offset()..end], bytes_of(&tree[number]), "{number}");
+            assert_eq!(leaf.chunk().is_some(), leaf.layout().numel() > 0);
+            seen += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(seen, tree.len());
+}
+
+#[test]
+fn what_lies_in_one_piece_is_copied_as_one() {
+    const SIZES: [usize; 6] = [5, 100, 0, 16, 64, 33];
+    let (_late, device) = late();
+    let mut tree = in_one_piece(&device, &SIZES, 1);
+    // The same memory twice.
+    tree.push(tree[3].clone());
+    let (packing, whole) = RepeatedPacking::of_one_piece(&tree, LINE).unwrap().unwrap();
+    check_piece(&packing, &whole, &tree);
+    for first in [20, 40, 60] {
+        let mut next = in_one_piece(&device, &SIZES, first);
+        next.push(next[3].clone());
+        let known = packing.tensors_of_same(&next).unwrap().unwrap();
+        assert_eq!((known.len(), known[0].0), (1, 0));
+        check_piece(&packing, &known[0].1, &next);
+    }
+    // A tree that looks so and lies otherwise has its tensors' places, if the manifest is the same.
+    let aligned = in_one_piece(&device, &[64, 64], 1);
+    let (piece, _) = RepeatedPacking::of_one_piece(&aligned, LINE).unwrap().unwrap();
+    let (packed, tensors) = RepeatedPacking::of(&aligned, LINE).unwrap();
+    assert_eq!(piece.manifest(), packed.manifest());
+    assert!(piece.has_places_of(&piece) && packed.has_places_of(&packed));
+    assert!(!piece.has_places_of(&packed) && !packed.has_places_of(&piece));
+    let apart: Vec<_> = [1, 2].map(|value| in_one_piece(&device, &[64], value).remove(0)).into();
+    let places = |tensors: &[(usize, Tensor)]| tensors.iter().map(|(offset, _)| *offset).collect::<Vec<_>>();
+    assert_eq!(places(&piece.tensors(&apart).unwrap()), places(&tensors));
+    assert_eq!(places(&piece.tensors(&aligned).unwrap()), [0]);
+    assert!(matches!(piece.tensors(&tree), Err(Error::ManifestMismatch { .. })));
+}
+
+/// catches: 689-whatever-lies-between-is-padding, 692-pieces-begin-anywhere, 696-read-whole-on-the-host
+#[test]
+fn only_padding_may_lie_between_the_tensors_of_a_piece() {
+    let (_late, device) = late();
+    let is_one = |tree: &[Tensor]| RepeatedPacking::of_one_piece(&tree.to_vec(), LINE).unwrap().is_some();
+    let all = in_one_piece(&device, &[64, 16, 64, 8, 64], 1);
+    assert!(is_one(&all) && is_one(&all[..2]));
+    // Another one lies between, and be it small.
+    assert!(!is_one(&[all[0].clone(), all[2].clone()]));
+    assert!(!is_one(&[&all[..3], &all[4..]].concat()));
+    assert!(!is_one(&all[..1]), "one tensor needs no piece");
+    // They begin where no line of the caches does, overlap, have gaps of their own, or lie in two pieces.
+    assert!(!is_one(&in_one_piece(&device, &[16, 64, 64], 1)[1..]));
+    assert!(!is_one(&[all[0].narrow(0, 0, 50).unwrap(), all[0].narrow(0, 40, 20).unwrap()]));
+    assert!(!is_one(&[all[0].clone(), all[1].as_strided(&[8], &[2], 0).unwrap()]));
+    assert!(!is_one(&[all[0].clone(), in_one_piece(&device, &[64, 64], 9).remove(1)]));
+    assert!(!is_one(&[]));
+    // On the host, where whoever has the bytes could read what was never written.
+    let host = start_copy(all, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+    assert!(!is_one(&host[..2]));
+}
+
+/// catches: 691-wherever-it-lies-in-a-piece, 693-known-with-any-strides, 694-known-wherever-it-begins
+#[test]
+fn what_lies_otherwise_is_no_piece_that_is_known() {
+    const SIZES: [usize; 3] = [64, 64, 64];
+    let (_late, device) = late();
+    let (packing, _) =
+        RepeatedPacking::of_one_piece(&in_one_piece(&device, &SIZES, 1), LINE).unwrap().unwrap();
+    let is_known = |tree: &[Tensor]| packing.tensors_of_same(&tree.to_vec()).unwrap().is_some();
+    let tree = in_one_piece(&device, &SIZES, 10);
+    assert!(is_known(&tree));
+    let [first, second, third] = tree.try_into().unwrap();
+    assert!(!is_known(&[second.clone(), first.clone(), third.clone()]));
+    assert!(!is_known(&[first.clone(), first.clone(), third.clone()]));
+    assert!(!is_known(&[first.clone(), second.clone(), in_one_piece(&device, &SIZES, 20).remove(2)]));
+    assert!(!is_known(&[first.clone(), second.clone(), Tensor::from(vec![1_u8; 64])]));
+    let turned = in_one_piece(&device, &[64, 64, 64], 40);
+    let square = |tensor: &Tensor| tensor.reshape(&[8, 8]).unwrap();
+    let squares: Vec<_> = turned.iter().map(square).collect();
+    let (of_squares, _) = RepeatedPacking::of_one_piece(&squares, LINE).unwrap().unwrap();
+    assert!(of_squares.tensors_of_same(&squares).unwrap().is_some());
+    let transposed = vec![squares[0].transpose(0, 1).unwrap(), squares[1].clone(), squares[2].clone()];
+    assert!(of_squares.tensors_of_same(&transposed).unwrap().is_none());
+    assert!(!is_known(&[first, second]));
+    assert!(!is_known(&in_one_piece(&device, &[16, 64, 64, 64], 50)[1..]));
+    // As parts of a tensor that no plan has packed: whose what lies between is nobody knows.
+    let whole = in_one_piece(&device, &[192], 30).remove(0);
+    assert!(!is_known(&[0, 64, 128].map(|start| whole.narrow(0, start, 64).unwrap())));
 }

@@ -36,6 +36,10 @@ impl Connection {
     /// known. Four pieces of memory at most are kept so, of up to 64 MiB each on a device: with both processes, until the importer listens after a tree of another look was exported, or this was
     /// dropped, or it goes. Other memory of the host that the importer has given back is used again for trees of the same size.
     ///
+    /// Small tensors that one copy has packed lie in one piece of a device's memory. A tree of such tensors alone, all that lie side by side there from a multiple of 64 bytes on, is copied as it lies, as one, with the
+    /// padding between them: fewer than 16 bytes in each place. So are those of its look that follow and lie as it does. All other trees, and those of a look that was packed otherwise before, are packed tensor by tensor, each at a
+    /// multiple of 64 bytes.
+    ///
     /// Devices of CUDA can share memory. Each importer has a pool of its own on each device, apart from all other memory of this process; it keeps what was freed, for the trees
     /// to come, until this and the last tree have gone.
     ///
@@ -49,7 +53,7 @@ impl Connection {
         let tree = Packing::new(tree, self.last.as_ref().map(|(last, _)| last))?;
         let (packing, device) = (Arc::clone(tree.packing()), tree.device().id());
         let is_like_last = self.last.as_ref().is_some_and(|(last, of)| {
-            *of == device && (Arc::ptr_eq(last, &packing) || last.manifest() == packing.manifest())
+            *of == device && (Arc::ptr_eq(last, &packing) || last.has_places_of(&packing))
         });
         self.last = Some((Arc::clone(&packing), device));
         if !is_like_last {

@@ -20,7 +20,6 @@ pub(crate) struct Kept {
 impl Kept {
     /// Whether trees of this packing go there.
     pub(crate) fn fits(&self, packing: &Arc<RepeatedPacking>, device: DeviceId) -> bool {
-        let is_same = || self.packing.manifest() == packing.manifest();
-        self.device == device && (Arc::ptr_eq(&self.packing, packing) || is_same())
+        self.device == device && (Arc::ptr_eq(&self.packing, packing) || self.packing.has_places_of(packing))
     }
 }

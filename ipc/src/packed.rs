@@ -12,7 +12,7 @@ use transship_core::{
 use crate::error::IpcError;
 use crate::shared_piece::SharedPiece;
 
-/// How tensors in a chunk are aligned: to lines of the caches.
+/// How tensors in a chunk are aligned, to lines of the caches, and pieces that are handed over as they lie.
 pub(crate) const ALIGNMENT: Alignment = match Alignment::new(64) {
     Some(alignment) => alignment,
     None => Alignment::ONE,
@@ -89,7 +89,7 @@ impl Packed {
 /// The tensors of a tree, and where they are to lie.
 pub(crate) struct Packing {
     packing: Arc<RepeatedPacking>,
-    /// With the offset of each in the chunk.
+    /// With the offset of each in the chunk; or all of them as one, in one piece.
     tensors: Vec<(usize, Tensor)>,
     /// Where they lie now.
     device: Device,
@@ -108,12 +108,25 @@ impl Packing {
         let (packing, tensors) = match known {
             Some(known) => known,
             None => {
-                let (packing, tensors) = RepeatedPacking::of(tree, ALIGNMENT)?;
+                let (packing, tensors) = Self::anew(tree, last)?;
                 (Arc::new(packing), tensors)
             }
         };
         let device = device_of(packing.manifest(), &tensors)?;
         Ok(Self { packing, tensors, device })
+    }
+
+    /// As it lies, if that is in one piece. Trees of one look that lie in one way and in another are packed by their look alone: their memory is used again for all of them.
+    fn anew<S: TensorTree + ?Sized>(
+        tree: &S,
+        last: Option<&Arc<RepeatedPacking>>,
+    ) -> Result<(RepeatedPacking, Vec<(usize, Tensor)>)> {
+        if let Some((packing, whole)) = RepeatedPacking::of_one_piece(tree, ALIGNMENT)?
+            && last.is_none_or(|last| last.manifest().check_tensors(packing.manifest()).is_err())
+        {
+            return Ok((packing, vec![(0, whole)]));
+        }
+        RepeatedPacking::of(tree, ALIGNMENT)
     }
 
     pub(crate) fn packing(&self) -> &Arc<RepeatedPacking> {

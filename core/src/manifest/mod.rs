@@ -10,6 +10,7 @@ pub(crate) mod format;
 pub(crate) mod known_tree;
 pub(crate) mod leaf;
 pub(crate) mod manifest;
+pub(crate) mod one_piece;
 pub(crate) mod packed;
 pub(crate) mod put_tensors;
 pub(crate) mod reader;

@@ -142,7 +142,7 @@ fn place(routes: &[Route], index: usize) -> Option<LeafPlace> {
     }
 }
 
-fn contiguous(layout: &Layout) -> Layout {
+pub(crate) fn contiguous(layout: &Layout) -> Layout {
     let mut layout = layout.clone();
     layout.make_contiguous();
     layout

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::manifest::entry::Entries;
 use crate::manifest::known_tree::KnownTree;
 use crate::manifest::manifest::Manifest;
+use crate::manifest::one_piece::OnePiece;
 use crate::manifest::packed::{PackedPlace, Shared, pack, shared, tensors_at};
 use crate::runtime::sync::Mutex;
 use crate::tensor::tensor::Tensor;
@@ -34,6 +35,8 @@ use crate::tree::tensor_tree::TensorTree;
 pub struct RepeatedPacking {
     manifest: Manifest,
     alignment: Alignment,
+    /// Of a structure that was packed as it lay.
+    as_it_lies: Option<OnePiece>,
     last: Mutex<Option<Arc<Known>>>,
 }
 
@@ -48,7 +51,7 @@ struct Known {
 impl RepeatedPacking {
     /// For structures whose manifest, packed with this alignment, is `manifest`.
     pub fn new(manifest: Manifest, alignment: Alignment) -> Self {
-        Self { manifest, alignment, last: Mutex::new(None) }
+        Self { manifest, alignment, as_it_lies: None, last: Mutex::new(None) }
     }
 
     /// For structures that look like `tree`, and its tensors, as [`tensors`](Self::tensors) gives them.
@@ -62,7 +65,26 @@ impl RepeatedPacking {
     ) -> Result<(Self, Vec<(usize, Tensor)>)> {
         let (manifest, places, entries) = pack(tree, alignment)?;
         let (known, tensors) = Known::of(places, entries)?;
-        Ok((Self { manifest, alignment, last: Mutex::new(Some(Arc::new(known))) }, tensors))
+        let last = Mutex::new(Some(Arc::new(known)));
+        Ok((Self { manifest, alignment, as_it_lies: None, last }, tensors))
+    }
+
+    /// For structures that look like `tree` and lie as it does, where that is in one piece of a device's memory, as small tensors do that one copy has packed: its tensors stay where they are in the piece. All of
+    /// it is copied as one tensor of bytes at offset 0, which is given here and by [`tensors_of_same`](Self::tensors_of_same) for each structure that lies so.
+    ///
+    /// `None` unless there are two tensors with elements or more, all of them without gaps in one chunk of a copy, with fewer than 16 bytes between two, and the first one at a multiple of `alignment` there. The bytes
+    /// between two tensors are copied along. They may be what another tensor had, or still has where [`packed_alignment`](crate::CopyOptions::packed_alignment) is below 16.
+    ///
+    /// # Errors
+    ///
+    /// As [`Manifest::of`].
+    pub fn of_one_piece<S: TensorTree + ?Sized>(
+        tree: &S,
+        alignment: Alignment,
+    ) -> Result<Option<(Self, Tensor)>> {
+        let Some((piece, manifest, whole)) = OnePiece::of(tree, alignment)? else { return Ok(None) };
+        let packing = Self { manifest, alignment, as_it_lies: Some(piece), last: Mutex::new(None) };
+        Ok(Some((packing, whole)))
     }
 
     /// What it was made of.
@@ -70,7 +92,12 @@ impl RepeatedPacking {
         &self.manifest
     }
 
-    /// The tensors of `tree` that are to be copied, each with its offset in the chunk: as [`Manifest::packed_with_tensors`] gives them, in the same order each time.
+    /// Whether this and `other` have the same places for what [`tensors_of_same`](Self::tensors_of_same) gives: the same manifest, and both or neither are of [one piece](Self::of_one_piece).
+    pub fn has_places_of(&self, other: &Self) -> bool {
+        self.as_it_lies.is_some() == other.as_it_lies.is_some() && self.manifest == other.manifest
+    }
+
+    /// The tensors of `tree` that are to be copied, each with its offset in the chunk (or all of them as one, if they lie in the [piece](Self::of_one_piece) that this is for): as [`Manifest::packed_with_tensors`] gives them, in the same order each time.
     ///
     /// # Errors
     ///
@@ -82,17 +109,24 @@ impl RepeatedPacking {
         let (manifest, places, entries) = pack(tree, self.alignment)?;
         self.manifest.check_same(&manifest)?;
         let (known, tensors) = Known::of(places, entries)?;
+        if self.as_it_lies.is_some() {
+            return Ok(tensors);
+        }
         let before = self.last.try_lock().and_then(|mut last| last.replace(Arc::new(known)));
         drop(before);
         Ok(tensors)
     }
 
     /// The same, by comparing `tree` with the last one alone. `None` if it shows another path, type or shape than that, or these in another order, or shares other memory: it may have the same manifest for all that.
+    /// Of [one piece](Self::of_one_piece): `None` as well if it lies otherwise than the first one did.
     ///
     /// # Errors
     ///
     /// What a tensor cannot say, such as [`Error::Taken`](crate::Error::Taken).
     pub fn tensors_of_same<S: TensorTree + ?Sized>(&self, tree: &S) -> Result<Option<Vec<(usize, Tensor)>>> {
+        if let Some(piece) = &self.as_it_lies {
+            return Ok(piece.of_same(tree)?.map(|whole| vec![(0, whole)]));
+        }
         // Where another thread has it, it is not waited for: in a forked child that would be for ever.
         let last = self.last.try_lock().and_then(|last| last.clone());
         if let Some(known) = last

@@ -49,6 +49,8 @@ pub(crate) fn cases() -> Vec<Trial> {
         cuda_case("cuda_trees_are_put_as_they_come", trees_are_put_as_they_come),
         cuda_case("cuda_memory_is_filled_again_once_its_tree_is_back", filled_again_once_back),
         cuda_case("cuda_trees_that_look_otherwise_are_no_other_trees", trees_that_look_otherwise),
+        cuda_case("cuda_trees_that_lie_otherwise_are_no_other_trees", trees_that_lie_otherwise),
+        cuda_case("cuda_memory_of_trees_that_lie_otherwise_goes", memory_of_trees_that_lie_otherwise_goes),
         cuda_case("cuda_memory_that_lasts_goes_with_either_end", memory_goes_with_either_end),
     ]
 }
@@ -78,9 +80,12 @@ fn played() -> (Connection, OwnedFd) {
 
 const OFFER: u8 = 6;
 const RELEASED: u8 = 7;
+const POOL: u8 = 8;
+const OFFER_IN_POOL: u8 = 9;
 const AGAIN: u8 = 13;
 const CLOSE: u8 = 14;
 const LASTING: u8 = 15;
+const LASTING_IN_POOL: u8 = 16;
 const BACK: u8 = 17;
 
 /// Deliberate bug: memory lasts from the first tree on, of which there may be no other.
@@ -198,6 +203,68 @@ fn trees_that_look_otherwise(device: &Device) {
         };
         goes(&mut ends, device, &tree, bytes);
     }
+}
+
+/// All of them look the same, but for one that has them begin anew.
+///
+/// catches: 690-places-of-whatever-lies-otherwise
+fn trees_that_lie_otherwise(device: &Device) {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, device);
+    let copied = |tree| start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap();
+    let of = |value: u8| Tensor::from(vec![value; 64]);
+    let in_one_piece = |value: u8| copied(vec![of(value), of(value + 1), of(value + 2)]);
+    let apart = |value: u8| (value..value + 3).flat_map(|value| copied(vec![of(value)])).collect::<Vec<_>>();
+    let turned = |value: u8| {
+        let mut tree = copied(vec![of(value + 2), of(value + 1), of(value)]);
+        tree.reverse();
+        tree
+    };
+    for (form, value) in "1113331112210333222110222111311033".chars().zip((0..).step_by(3)) {
+        let tree = match form {
+            '1' => in_one_piece(value),
+            '2' => apart(value),
+            '3' => turned(value),
+            _ => {
+                connection.export(&vec![of(0)]).unwrap();
+                importer.next_within(LONG).unwrap().unwrap();
+                continue;
+            }
+        };
+        let offer = connection.export(&tree).unwrap();
+        let mut there = vec![of(0), of(0), of(0)];
+        assert!(importer.put_next_within(&mut there, LONG).unwrap());
+        let host = start_copy(there, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+        for (tensor, value) in host.iter().zip(value..) {
+            assert_eq!(tensor.as_slice::<u8>().unwrap(), [value; 64]);
+        }
+        offer.wait_released(LONG).unwrap();
+    }
+}
+
+/// Trees in one piece have lain there. One that lies apart has the same manifest.
+///
+/// catches: 695-memory-for-pieces-is-kept-for-others
+fn memory_of_trees_that_lie_otherwise_goes(device: &Device) {
+    let (mut connection, importer) = played();
+    let copied = |tree| start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap();
+    let of = |value: u8| Tensor::from(vec![value; 64]);
+    let mut offers = Vec::new();
+    for value in 0..3 {
+        offers.push(connection.export(&copied(vec![of(value), of(value + 1)])).unwrap());
+    }
+    let pool = heard(&importer);
+    assert_eq!((pool.0, pool.2), (POOL, true));
+    assert_eq!(heard(&importer), (OFFER_IN_POOL, 0, true));
+    (1..3).for_each(|ticket| assert_eq!(heard(&importer), (LASTING_IN_POOL, ticket, true)));
+    for (ticket, offer) in (1..3).zip(&offers[1..]) {
+        say(&importer, BACK, ticket);
+        offer.wait_released(LONG).unwrap();
+    }
+    let apart: Vec<_> = [7, 8].map(|value| copied(vec![of(value)]).remove(0)).into();
+    connection.export(&apart).unwrap();
+    (1..3).for_each(|ticket| assert_eq!(heard(&importer), (CLOSE, ticket, false)));
+    assert_eq!(heard(&importer), (OFFER_IN_POOL, 3, true));
 }
 
 /// catches: 612-memory-of-other-trees-stays
