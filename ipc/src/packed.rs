@@ -116,17 +116,23 @@ impl Packing {
         Ok(Self { packing, tensors, device })
     }
 
-    /// As it lies, if that is in one piece. Trees of one look that lie in one way and in another are packed by their look alone: their memory is used again for all of them.
+    /// As it lies, if that is in one piece and the last tree looked otherwise. Those of one look that lie now in one way and now in another are packed by their look alone: their memory is used again for all
+    /// of them.
     fn anew<S: TensorTree + ?Sized>(
         tree: &S,
         last: Option<&Arc<RepeatedPacking>>,
     ) -> Result<(RepeatedPacking, Vec<(usize, Tensor)>)> {
-        if let Some((packing, whole)) = RepeatedPacking::of_one_piece(tree, ALIGNMENT)?
-            && last.is_none_or(|last| last.manifest().check_tensors(packing.manifest()).is_err())
-        {
-            return Ok((packing, vec![(0, whole)]));
+        let by_look = || RepeatedPacking::of(tree, ALIGNMENT);
+        let as_it_lies = || -> Result<Option<_>> {
+            let found = RepeatedPacking::of_one_piece(tree, ALIGNMENT)?;
+            Ok(found.map(|(packing, whole)| (packing, vec![(0, whole)])))
+        };
+        let Some(last) = last else { return as_it_lies()?.map_or_else(by_look, Ok) };
+        let packed = by_look()?;
+        if last.manifest().check_tensors(packed.0.manifest()).is_ok() {
+            return Ok(packed);
         }
-        RepeatedPacking::of(tree, ALIGNMENT)
+        Ok(as_it_lies()?.unwrap_or(packed))
     }
 
     pub(crate) fn packing(&self) -> &Arc<RepeatedPacking> {

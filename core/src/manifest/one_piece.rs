@@ -139,7 +139,7 @@ fn piece_of(entries: &Entries<Tensor>, alignment: Alignment) -> Result<Option<(S
     Ok(alignment.divides(offset).then(|| (start, end.saturating_sub(offset))))
 }
 
-/// Whether what lies between its tensors is padding of a plan, which nobody waits for and nobody sees: the host cannot read memory of this kind, so it need not have been written.
+/// Whether the bytes between its tensors are padding of a plan, which may be copied along. Nothing may ever have written them: the host cannot read memory of this kind, and so does not see that.
 fn may_be_read_whole(storage: &Storage) -> bool {
     storage.device().is_some() && storage.kind() == MemoryKind::Device && storage.gaps() == Gaps::Padding
 }
