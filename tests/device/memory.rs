@@ -38,11 +38,26 @@ impl Drop for Owner {
 
 /// A tensor over `content`, in memory that counts when it is freed.
 pub(crate) fn lent(device: &Device, content: &[u8], freed: &Arc<AtomicUsize>) -> Result<Tensor, Error> {
+    let (memory, owner) = memory_of_others(device, content, freed);
+    // SAFETY: the memory is valid until the owner goes, and nobody else knows of it.
+    unsafe { Tensor::from_raw(memory, owner, &[content.len()], DType::U8, device) }
+}
+
+/// The same, which may be written.
+pub(crate) fn lent_mut(device: &Device, content: &[u8], freed: &Arc<AtomicUsize>) -> Result<Tensor, Error> {
+    let (memory, owner) = memory_of_others(device, content, freed);
+    // SAFETY: as above.
+    unsafe { Tensor::from_raw_mut(memory, owner, &[content.len()], DType::U8, device) }
+}
+
+fn memory_of_others(
+    device: &Device,
+    content: &[u8],
+    freed: &Arc<AtomicUsize>,
+) -> (RawMemory, Box<dyn Any + Send + Sync>) {
     let address = allocate(device, content);
     let owner = Owner { device: device.id(), address, freed: freed.clone() };
-    let memory = RawMemory::new(address, content.len(), MemoryKind::Device);
-    // SAFETY: the memory is valid until the owner goes, and nobody else knows of it.
-    unsafe { Tensor::from_raw(memory, Box::new(owner), &[content.len()], DType::U8, device) }
+    (RawMemory::new(address, content.len(), MemoryKind::Device), Box::new(owner))
 }
 
 pub(crate) fn memory_of_others_is_freed_after_its_last_use() -> Outcome {

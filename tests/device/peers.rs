@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use transship_core::{Cast, CopyOptions, DType, Tensor, start_copy, start_copy_into};
+use transship_core::{Cast, CopyOptions, DType, Device, Tensor, start_copy, start_copy_into};
 
-use super::memory::lent;
+use super::memory::{lent, lent_mut};
 use crate::bed::{self, bytes, down, numbers};
 use crate::detection;
-use crate::driver::{RawStream, stream_from_raw};
+use crate::driver::{Current, RawStream, check, set_bytes, stream_from_raw};
 use crate::stall::Stall;
 use crate::suite::Outcome;
 
@@ -89,6 +89,51 @@ pub(crate) fn parts_come_in_the_order_of_the_targets_stream() -> Outcome {
         stall.release();
         assert!(is_right(second.wait_on(&stream)?, 40)?, "out of order");
         stream.synchronize()?;
+    }
+    Ok(())
+}
+
+/// Kernels of the source's device write many tensors to memory of others, such as another process, in the order of the target's stream.
+/// Mutants: those of `parts_come_in_the_order_of_the_targets_stream`.
+pub(crate) fn memory_of_others_is_filled_by_the_device_of_the_source() -> Outcome {
+    const TENSORS: usize = 40;
+    let devices = [bed::warm_device(0), bed::warm_device(1)];
+    for [from, to] in [[&devices[0], &devices[1]], [&devices[1], &devices[0]]] {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let tree = |seed| -> Vec<Tensor> {
+            (0..TENSORS).map(|number| Tensor::from(vec![number as u8 + seed; 1000 + number])).collect()
+        };
+        let held = (0..TENSORS).map(|number| lent_mut(to, &vec![0; 1000 + number], &freed));
+        let held = held.collect::<Result<Vec<_>, _>>()?;
+        let raw = RawStream::of(to);
+        // SAFETY: the stream outlives what is made of it.
+        let stream = unsafe { stream_from_raw(to, raw.handle)? };
+        let options = || CopyOptions::default().stream(&stream);
+        // Creates what the first of such copies creates.
+        let held = start_copy_into(bed::up(tree(1), from), held, options())?.wait()?;
+        assert_eq!(bytes(down(held.clone())), bytes(tree(1)));
+        let sources = bed::up(tree(100), from);
+        let first = held[0].address()?.ok_or("no address")?;
+
+        let stall = Stall::on(to, raw.handle);
+        {
+            let _current = Current::of(to);
+            // SAFETY: the memory is there until the tensor goes, which the copy behind this holds.
+            check("set bytes", unsafe { set_bytes(first, 9, 1000, raw.handle) });
+        }
+        let filled = start_copy_into(sources, held, options())?;
+        // Whatever may run on that device does.
+        let device = from.clone();
+        let synchronized = std::thread::spawn(move || device.synchronize());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!filled.is_ready()?, "the copy did not wait for what was on its stream");
+        stall.release();
+        synchronized.join().expect("a synchronization does not panic")?;
+        let held = filled.wait_on(&stream)?;
+        let host = start_copy(held, &Device::host(), options())?.wait()?;
+        assert!(bytes(host) == bytes(tree(100)), "out of order");
+        stream.synchronize()?;
+        assert!(bed::eventually(|| freed.load(Ordering::SeqCst) == TENSORS), "the memory was not let go of");
     }
     Ok(())
 }

@@ -85,6 +85,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(peers::a_source_that_is_still_being_filled_is_waited_for, devices: 2),
         case!(peers::parts_come_in_the_order_of_the_targets_stream, devices: 2),
         case!(peers::columns_of_memory_of_others_go_to_another_device, devices: 2),
+        case!(peers::memory_of_others_is_filled_by_the_device_of_the_source, devices: 2),
         case!(captures::copies_do_not_break_the_capture_of_another_thread),
         case!(captures::growing_does_not_break_the_capture_of_another_thread),
         case!(graphs::a_graph_reads_what_was_copied_into_held_memory),

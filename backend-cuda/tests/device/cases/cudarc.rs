@@ -145,6 +145,19 @@ pub(crate) fn memory_of_cudarc_is_filled_from_another_device() -> Outcome {
     let filled = start_copy_into(there.narrow(1, 10, 30)?, held, CopyOptions::default())?.wait()?;
     assert_eq!(bed::bytes(bed::down(filled.clone())), [matrix.narrow(1, 10, 30)?.to_bytes()?]);
 
+    // Many tensors, which kernels of the target read: those of the source may not write there.
+    let many: Vec<Tensor> = (0..40_u8).map(|number| Tensor::from(vec![number; 1000])).collect();
+    let held = many.iter().map(|_| {
+        let slice = stream.alloc_zeros::<u8>(1000)?;
+        stream.synchronize()?;
+        let memory = RawMemory::new(slice.device_ptr(&stream).0, 1000, MemoryKind::Device);
+        // SAFETY: as above.
+        Ok(unsafe { Tensor::from_raw_mut(memory, Box::new(slice), &[1000], DType::U8, &to)? })
+    });
+    let held = held.collect::<Result<Vec<_>, Box<dyn std::error::Error>>>()?;
+    let filled_many = start_copy_into(bed::up(many.clone(), &from), held, CopyOptions::default())?.wait()?;
+    assert_eq!(bed::bytes(bed::down(filled_many)), bed::bytes(many));
+
     // Neither device's kernels may reach what the program has allocated on both.
     let theirs = cudarc_context(&from).new_stream()?;
     let columns =

@@ -51,14 +51,19 @@ pub(crate) unsafe fn submit<A: Api>(
 /// As [`submit`].
 pub(crate) unsafe fn submit_gathered<A: Api>(
     gather: &Gather<A>,
+    peers: &Peers<A>,
     context: &Arc<Context<A>>,
     ops: &[CopyOp<'_>],
     table: &dyn Staging,
     state: &StreamState<A>,
 ) -> Result<Submission> {
-    // SAFETY: the caller's promises.
+    let writer = peers.writer_of_all(context, ops);
+    // SAFETY: the caller's promises; the device of `writer` has what is read, and writes to what is filled.
     let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
-        gather.submit(driver, ops, table, state, moved)
+        match &writer {
+            Some(writer) => push::submit_gathered(driver, writer, ops, table, state, moved),
+            None => gather.submit(driver, ops, table, state, moved),
+        }
     };
     submit_by(context, state, all)
 }
