@@ -5,10 +5,11 @@ use std::sync::Arc;
 use rustix::param::page_size;
 use transship_core::backend::{PeerMemory, SharedPool};
 use transship_core::{
-    Alignment, CopyError, CopyOptions, Device, DeviceId, Error, Layout, Manifest, MemoryKind, RawMemory,
-    RepeatedPacking, Result, SharedOwner, Tensor, TensorTree, start_copy_into,
+    Alignment, Device, DeviceId, Error, Manifest, MemoryKind, RawMemory, RepeatedPacking, Result,
+    SharedOwner, Tensor, TensorTree,
 };
 
+use crate::copy_in_parts::{copy_in_parts, places_of};
 use crate::error::IpcError;
 use crate::shared_piece::SharedPiece;
 
@@ -148,42 +149,15 @@ impl Packing {
     pub(crate) fn copy_into(self, packed: &Packed) -> Result<Vec<Tensor>> {
         let (owner, memory) = (packed.owner(&self.device), packed.memory()?);
         // SAFETY: the memory is there until `owner` is dropped: mapped, and made of zeros, or of a device (`PeerMemory`). Nothing else of this process uses it. No other process has it,
-        // or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`).
+        // or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`). The packing has a place of its own for each tensor.
         let places = unsafe { places_of(&self.tensors, &owner, memory)? };
         self.copy_to(places)
     }
 
     /// The same into places that it has given for a tree of the same manifest. They are dropped on an error.
     pub(crate) fn copy_to(self, places: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        Ok(copy_to(self.tensors, places)?)
+        copy_in_parts(self.tensors, places).map_err(|(error, _)| error)
     }
-}
-
-/// The places of tensors in a chunk, each at its offset there.
-///
-/// # Safety
-///
-/// As [`SharedOwner::parts_mut`], for `memory`.
-pub(crate) unsafe fn places_of(
-    tensors: &[(usize, Tensor)],
-    owner: &SharedOwner,
-    memory: RawMemory,
-) -> Result<Vec<Tensor>> {
-    let place = |(offset, tensor): &(usize, Tensor)| {
-        Ok((*offset, Layout::contiguous(tensor.dtype(), tensor.shape())?))
-    };
-    let places = tensors.iter().map(place).collect::<Result<Vec<_>>>()?;
-    // SAFETY: the caller's promise.
-    unsafe { owner.parts_mut(memory, places) }
-}
-
-/// Copies tensors to their places. Waits until that is done.
-pub(crate) fn copy_to(
-    tensors: Vec<(usize, Tensor)>,
-    places: Vec<Tensor>,
-) -> std::result::Result<Vec<Tensor>, CopyError<Vec<Tensor>>> {
-    let sources = tensors.into_iter().map(|(_, tensor)| tensor).collect();
-    start_copy_into(sources, places, CopyOptions::default())?.wait()
 }
 
 /// How many bytes the only chunk of a manifest has, and the manifest itself.

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, getpid};
 use transship_core::{
-    CopyError, Device, Error, ForkCount, Manifest, RawMemory, RepeatedPacking, Result, SharedOwner, Tensor,
-    TensorTree,
+    Device, Error, ForkCount, Manifest, RawMemory, RepeatedPacking, Result, SharedOwner, Tensor, TensorTree,
 };
 
 use crate::arrived::Arrived;
+use crate::copy_in_parts::{copy_in_parts, places_of};
 use crate::error::{IpcError, check_here};
-use crate::packed::{ALIGNMENT, copy_to, places_of};
+use crate::packed::ALIGNMENT;
 use crate::socket::tell;
 use crate::turns::Turns;
 use crate::wire::Message;
@@ -81,8 +81,7 @@ impl Turn {
             Places::Unmade => self.window.make_places(&tensors)?,
             Places::Taken => return Err(Error::Taken),
         };
-        let copied = copy_to(tensors, places).map_err(CopyError::into_error_and_destination);
-        let (places, outcome) = match copied {
+        let (places, outcome) = match copy_in_parts(tensors, places) {
             Ok(places) => (Places::Whole(places), Ok(())),
             Err((error, places)) => (places.map_or(Places::Taken, Places::Half), Err(error)),
         };
@@ -129,7 +128,8 @@ impl PeerWindow {
     fn make_places(&self, tensors: &[(usize, Tensor)]) -> Result<Vec<Tensor>> {
         let owner = SharedOwner::new(Arc::clone(&self.owner), &self.device);
         // SAFETY: the memory is there until `owner` is dropped, and each tensor of the manifest lies in it (`Arrived`). Nothing else of this process uses it: there is one turn at a time
-        // (`Turns`), and these are made once. The other process does not use it before it is told; one that does reads bytes of its own window.
+        // (`Turns`), and these are made once. The other process does not use it before it is told; one that does reads bytes of its own window. Offsets are those of a packing of this process, which has
+        // a place of its own for each tensor.
         let made = unsafe { places_of(tensors, &owner, self.memory) };
         if made.is_err() {
             self.change_places(Places::Unmade);

@@ -93,7 +93,8 @@ impl Coordinator<'_> {
         while !sending.missed.is_empty() {
             // One that misses weights because another one has gone gets them once those that are left have met.
             if sending.killed.is_none() {
-                return Err(format!("weights did not arrive: {:?}", sending.missed.values()).into());
+                let reasons: Vec<_> = sending.failed.values().chain(sending.missed.values()).collect();
+                return Err(format!("weights did not arrive: {reasons:?}").into());
             }
             self.lose(&sending)?;
             kills = false;

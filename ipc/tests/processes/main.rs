@@ -32,6 +32,8 @@ mod hostile_loader;
 #[cfg(target_os = "linux")]
 mod kills;
 #[cfg(target_os = "linux")]
+mod large_windows;
+#[cfg(target_os = "linux")]
 mod lent;
 #[cfg(target_os = "linux")]
 mod on_devices;
@@ -76,6 +78,7 @@ fn main() {
         exported::cases(),
         lent::cases(),
         again::cases(),
+        large_windows::cases(),
         tree_kills::cases(),
         hostile_exporter::cases(),
         on_devices::cases(),

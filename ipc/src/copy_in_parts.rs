@@ -1,0 +1,78 @@
+//! Copies of many tensors into one piece of memory, the first of which begin while others are still planned.
+
+use transship_core::{
+    CopyError, CopyHandle, CopyOptions, Error, Layout, RawMemory, Result, SharedOwner, Tensor,
+    start_copy_into,
+};
+
+/// Fewer bytes are copied before the others of their tensors would be planned.
+const LEAST_BYTES: usize = 32 << 20;
+/// A part has at least so many tensors: each costs some 20 us beside its tensors (a host with two H200s).
+const LEAST_TENSORS: usize = 256;
+const MOST_PARTS: usize = 8;
+
+/// What went wrong, and the places, unless some of them are lost.
+pub(crate) type Failed = (Error, Option<Vec<Tensor>>);
+
+/// The places of tensors in a piece of memory, each at its offset there: in parts, each of which is filled by a copy of its own. Those of one part [share
+/// memory](Tensor::shares_memory_with), and those of two do not.
+///
+/// # Safety
+///
+/// As [`SharedOwner::parts_mut`], for `memory`. No two places overlap.
+pub(crate) unsafe fn places_of(
+    tensors: &[(usize, Tensor)],
+    owner: &SharedOwner,
+    memory: RawMemory,
+) -> Result<Vec<Tensor>> {
+    let mut places = Vec::with_capacity(tensors.len());
+    for part in tensors.chunks(tensors_of_part(tensors)) {
+        let place = |(offset, tensor): &(usize, Tensor)| {
+            Ok((*offset, Layout::contiguous(tensor.dtype(), tensor.shape())?))
+        };
+        let part = part.iter().map(place).collect::<Result<Vec<_>>>()?;
+        // SAFETY: the caller's promise.
+        places.extend(unsafe { owner.parts_mut(memory, part)? });
+    }
+    Ok(places)
+}
+
+/// Copies tensors to their places. Waits until that is done.
+///
+/// A device begins once the first part is planned, and while the last one is copied, the others are let go of: both take long for thousands of tensors.
+pub(crate) fn copy_in_parts(
+    tensors: Vec<(usize, Tensor)>,
+    places: Vec<Tensor>,
+) -> std::result::Result<Vec<Tensor>, Failed> {
+    let mut copied = Vec::with_capacity(places.len());
+    let sizes: Vec<_> = places.chunk_by(Tensor::shares_memory_with).map(<[_]>::len).collect();
+    let (mut tensors, mut places) = (tensors.into_iter().map(|(_, tensor)| tensor), places.into_iter());
+    let begin = |size| {
+        let sources: Vec<_> = tensors.by_ref().take(size).collect();
+        start_copy_into(sources, places.by_ref().take(size).collect(), CopyOptions::default())
+    };
+    // All of them, before any is waited for.
+    let begun: Vec<_> = sizes.into_iter().map(begin).collect();
+    let (mut failed, mut are_lost) = (None, false);
+    for part in begun {
+        match part.and_then(CopyHandle::wait).map_err(CopyError::into_error_and_destination) {
+            Ok(places) => copied.extend(places),
+            Err((error, places)) => {
+                are_lost |= places.is_none();
+                copied.extend(places.into_iter().flatten());
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    match failed {
+        None => Ok(copied),
+        Some(error) => Err((error, (!are_lost).then_some(copied))),
+    }
+}
+
+/// How many tensors a part has.
+fn tensors_of_part(tensors: &[(usize, Tensor)]) -> usize {
+    let count = tensors.len().max(1);
+    let bytes = tensors.iter().fold(0_usize, |bytes, (_, tensor)| bytes.saturating_add(tensor.nbytes()));
+    if bytes < LEAST_BYTES { count } else { count.div_ceil(MOST_PARTS).max(LEAST_TENSORS) }
+}
