@@ -86,11 +86,16 @@ impl<A: Api> Peers<A> {
         for op in ops {
             let CopyOp::Between { from, to, .. } = *op else { return None };
             let (from, to) = (OrderedBuffer::<A>::of(from)?, OrderedBuffer::<A>::of(to)?);
+            let is_of_one = match last {
+                Some((before, _)) => before.context().is_same(from.context()),
+                None => !from.context().is_same(own),
+            };
             // Most of them fill the same buffer as the last one, which the driver was asked about.
-            let is_open = last.is_some_and(|(_, before)| std::ptr::eq(before, to))
-                || (to.is_lent() && to.is_reached_by(from.context()));
-            let is_of_one = last.is_none_or(|(before, _)| before.context().is_same(from.context()));
-            if !is_open || !is_of_one || from.context().is_same(own) {
+            let is_open = || {
+                last.is_some_and(|(_, before)| std::ptr::eq(before, to))
+                    || (to.is_lent() && to.is_reached_by(from.context()))
+            };
+            if !is_of_one || !is_open() {
                 return None;
             }
             last = Some((from, to));
