@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use transship_core::{Cast, CopyOptions, DType, Device, Tensor, start_copy, start_copy_into};
+use transship_core::{Cast, CopyHandle, CopyOptions, DType, Error, Tensor, start_copy, start_copy_into};
 
 use super::memory::{lent, lent_mut};
 use crate::bed::{self, bytes, down, numbers};
 use crate::detection;
-use crate::driver::{Current, RawStream, check, set_bytes, stream_from_raw};
+use crate::driver::{RawStream, stream_from_raw};
 use crate::stall::Stall;
 use crate::suite::Outcome;
 
@@ -93,49 +93,62 @@ pub(crate) fn parts_come_in_the_order_of_the_targets_stream() -> Outcome {
     Ok(())
 }
 
-/// Kernels of the source's device write many tensors to memory of others, such as another process, in the order of the target's stream.
-/// Mutants: those of `parts_come_in_the_order_of_the_targets_stream`.
+/// Kernels of the source's device write tensors to memory of others, such as another process, behind what fills the sources and what uses the memory. Mutants: 700-not-pushed, 701-pushed-before-the-last-copy-is-over
 pub(crate) fn memory_of_others_is_filled_by_the_device_of_the_source() -> Outcome {
     const TENSORS: usize = 40;
+    const LONG: usize = 5 << 20;
     let devices = [bed::warm_device(0), bed::warm_device(1)];
     for [from, to] in [[&devices[0], &devices[1]], [&devices[1], &devices[0]]] {
         let freed = Arc::new(AtomicUsize::new(0));
+        // The last one is copied by itself.
+        let size = |number| if number + 1 == TENSORS { LONG } else { 1000 + number };
         let tree = |seed| -> Vec<Tensor> {
-            (0..TENSORS).map(|number| Tensor::from(vec![number as u8 + seed; 1000 + number])).collect()
+            (0..TENSORS).map(|number| Tensor::from(vec![number as u8 + seed; size(number)])).collect()
         };
-        let held = (0..TENSORS).map(|number| lent_mut(to, &vec![0; 1000 + number], &freed));
+        let held = (0..TENSORS).map(|number| lent_mut(to, &vec![0; size(number)], &freed));
         let held = held.collect::<Result<Vec<_>, _>>()?;
-        let raw = RawStream::of(to);
-        // SAFETY: the stream outlives what is made of it.
-        let stream = unsafe { stream_from_raw(to, raw.handle)? };
-        let options = || CopyOptions::default().stream(&stream);
-        // Creates what the first of such copies creates.
-        let held = start_copy_into(bed::up(tree(1), from), held, options())?.wait()?;
-        assert_eq!(bytes(down(held.clone())), bytes(tree(1)));
-        let sources = bed::up(tree(100), from);
-        let first = held[0].address()?.ok_or("no address")?;
 
-        let stall = Stall::on(to, raw.handle);
-        {
-            let _current = Current::of(to);
-            // SAFETY: the memory is there until the tensor goes, which the copy behind this holds.
-            check("set bytes", unsafe { set_bytes(first, 9, 1000, raw.handle) });
+        let sources = bed::up(tree(1), from);
+        let between = || [from, to].map(|device| device.counters().bytes_between);
+        let before = between();
+        let held = start_copy_into(sources.clone(), held, CopyOptions::default())?.wait()?;
+        let moved: Vec<u64> = between().iter().zip(before).map(|(after, before)| after - before).collect();
+        let all = sources.iter().map(Tensor::nbytes).sum::<usize>() as u64;
+        // HIP does not say what its kernels reach.
+        let expected = if from.id().driver() == "hip" { [0, all] } else { [all, 0] };
+        assert_eq!(moved, expected, "bytes copied by the device of the source, and by the other one");
+        assert_eq!(bytes(down(held.clone())), bytes(tree(1)));
+
+        let raw = [from, to].map(RawStream::of);
+        // SAFETY: the streams outlive what is made of them.
+        let streams = [unsafe { stream_from_raw(from, raw[0].handle)? }, unsafe {
+            stream_from_raw(to, raw[1].handle)?
+        }];
+        let on = |number: usize| CopyOptions::default().stream(&streams[number]);
+        // What fills the sources stands still, then what fills the memory.
+        let stall = Stall::on(from, raw[0].handle);
+        let late = start_copy(tree(100), from, on(0))?.wait_on(&streams[0])?;
+        let held = goes_on_behind(stall, start_copy_into(late, held, CopyOptions::default())?)?;
+        assert!(bytes(down(held.clone())) == bytes(tree(100)), "the copy did not wait for its sources");
+        let stall = Stall::on(to, raw[1].handle);
+        let held = start_copy_into(sources.clone(), held, on(1))?.wait_on(&streams[1])?;
+        let newest = bed::up(tree(50), from);
+        let held = goes_on_behind(stall, start_copy_into(newest, held, CopyOptions::default())?)?;
+        assert!(bytes(down(held)) == bytes(tree(50)), "the copy did not wait for the one before");
+        for stream in &streams {
+            stream.synchronize()?;
         }
-        let filled = start_copy_into(sources, held, options())?;
-        // Whatever may run on that device does.
-        let device = from.clone();
-        let synchronized = std::thread::spawn(move || device.synchronize());
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!filled.is_ready()?, "the copy did not wait for what was on its stream");
-        stall.release();
-        synchronized.join().expect("a synchronization does not panic")?;
-        let held = filled.wait_on(&stream)?;
-        let host = start_copy(held, &Device::host(), options())?.wait()?;
-        assert!(bytes(host) == bytes(tree(100)), "out of order");
-        stream.synchronize()?;
         assert!(bed::eventually(|| freed.load(Ordering::SeqCst) == TENSORS), "the memory was not let go of");
     }
     Ok(())
+}
+
+/// The result of a copy, which must wait until the stream that stands still goes on.
+fn goes_on_behind(stall: Stall, copy: CopyHandle<Vec<Tensor>>) -> Result<Vec<Tensor>, Error> {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!copy.is_ready()?, "the copy did not wait");
+    stall.release();
+    Ok(copy.wait()?)
 }
 
 /// Its own device reads it, and writes what lies in it without gaps to the other one: no other kernel may reach it.

@@ -203,7 +203,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission>;
 
     /// As [`submit`](Backend::submit), by one kernel for all of `ops`, each of which reads device memory and writes to
-    /// staging of this device or to its own memory. `table` is a block for uploads, with room for
+    /// staging of this device, to its own memory, or to memory that it [reaches](Backend::kernels_reach). `table` is a block for uploads, with room for
     /// [`Limits::gather`] bytes for each, or [`Limits::gather_strided`] for a [`CopyOp::Gather`]; the backend may write what the
     /// kernel must know there. Called only with copies for which these say so, those that gather behind all others.
     ///

@@ -31,9 +31,9 @@ pub enum CopyOp<'a> {
         /// How much.
         bytes: usize,
     },
-    /// Device to device; the device of `to` runs it.
+    /// Device to device. The device of `to` runs it, or that of `from`, whose kernels [reach](crate::backend::Backend::kernels_reach) `to`: memory of the program.
     Between {
-        /// The source, a buffer of a device that the other one [reaches](crate::backend::Backend::reaches).
+        /// The source, a buffer of a device that the other one [reaches](crate::backend::Backend::reaches), each the other one where this one runs the copy.
         from: &'a dyn Buffer,
         /// Where in `from`, in bytes.
         from_offset: usize,

@@ -93,6 +93,8 @@ pub(crate) struct Scan<'a> {
     to_lent: bool,
     /// Whether one of them does.
     fills_gaps: bool,
+    /// Whether kernels of the devices that all of it lies on copy it to where it goes.
+    is_pushed: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
     casts: &'a [Cast],
@@ -137,6 +139,7 @@ impl<'a> Scan<'a> {
             to_gaps: false,
             to_lent: false,
             fills_gaps: false,
+            is_pushed: false,
             last_source: 0,
             casts: &options.casts,
             widens: widens(target.limits(), options),
@@ -156,6 +159,16 @@ impl<'a> Scan<'a> {
     pub(crate) fn note_destination(&mut self, to_gaps: bool, to_lent: bool) {
         (self.to_gaps, self.to_lent) = (to_gaps, to_lent);
         self.fills_gaps |= to_gaps;
+    }
+
+    /// Kernels of all devices that tensors lie on write to where they go.
+    pub(crate) fn note_pushed(&mut self) {
+        self.is_pushed = true;
+    }
+
+    /// Whether kernels of the devices that tensors lie on copy them, and not those of the target.
+    pub(crate) fn is_pushed(&self) -> bool {
+        self.is_pushed
     }
 
     /// Whether a tensor goes to memory with gaps.

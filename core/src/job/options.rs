@@ -228,6 +228,9 @@ impl CopyOptions {
     /// later, and one that is started behind them may be submitted before them: wait for the first handle, or say
     /// [`BackgroundWork::Never`], where the order of two calls matters. By default that is the [current stream](Stream::enter) of the device if there is one, else
     /// a copy stream of the device's own, the same one for all copies of this thread in this direction.
+    ///
+    /// Where neither names a stream of the target, the device that has the sources runs copies into memory of the program on another one
+    /// ([`Tensor::from_raw_mut`](crate::Tensor::from_raw_mut)) to which its kernels write.
     pub fn stream(mut self, stream: &Stream) -> Self {
         self.stream = Some(stream.clone());
         self

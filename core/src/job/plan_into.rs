@@ -24,13 +24,16 @@ use crate::staging::page_locked::PageLocked;
 impl Job {
     /// Plans the copy of what was taken and checked; gives it back on an error.
     pub(crate) fn into_memory(
-        Paired { leaves, mut held, scan }: Paired<'_>,
+        Paired { leaves, mut held, mut scan }: Paired<'_>,
         options: &CopyOptions,
         completion: Arc<Completion>,
     ) -> Result<Self, Box<(Error, Leaves, Preallocated)>> {
         let _span = span!("plan");
         if let Err(error) = held.check_sources(&leaves, &scan) {
             return Err(Box::new((error, leaves, held)));
+        }
+        if held.is_pushed(&scan) {
+            scan.note_pushed();
         }
         // Kernels of the target write to places with gaps, but do not read what may be opened to nobody.
         let by_kernels = !scan.has_unreached();

@@ -35,6 +35,15 @@ pub(crate) fn is_direct(source: &Device, target: &Device) -> bool {
         && target.backend().reaches(&**source.backend())
 }
 
+/// Whether kernels of `source` may write to memory of the target, another device.
+pub(crate) fn may_push(source: &Device, target: &Device) -> bool {
+    !target.is_host()
+        && !source.same_as(target)
+        && source.limits().gather.is_some()
+        && is_direct(source, target)
+        && source.backend().reaches(&**target.backend())
+}
+
 /// The device that reads what lies on `source`.
 pub(crate) fn reader<'a>(source: &'a Device, target: &'a Device) -> &'a Device {
     if !target.is_host() && is_direct(source, target) { target } else { source }

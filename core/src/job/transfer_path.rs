@@ -74,6 +74,8 @@ pub(crate) struct TransferPath {
     /// The queue of the copies; for [`PathKind::ViaHost`], of those up.
     pub(crate) queue: Arc<SubmissionQueue>,
     pub(crate) on_callers_stream: bool,
+    /// Kernels of the source copy, to memory of the program on the target.
+    is_pushed: bool,
     /// The segments without staging: the whole space, unless the copy is paced or the table of its kernel would be too large.
     segment: SegmentSizes,
     /// The segments through staging blocks, or written by the host.
@@ -130,7 +132,11 @@ impl TransferPath {
         for (source, from) in scan.sources().iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
             if plan.source_span(source) > 0 {
-                let kernels = Kernels::of(from.device(), target, gathers, reaches_all);
+                let pusher = from.device().filter(|_| scan.is_pushed() && runs_anywhere(target, options));
+                let kernels = match pusher {
+                    Some(source) => Kernels::of(pusher, source, false, true),
+                    None => Kernels::of(from.device(), target, gathers, reaches_all),
+                };
                 // What is cast by a kernel is written without gaps.
                 let widens = matches!(from, Source::Host) && widens(target.limits(), options);
                 let widening = match !scan.fills_gaps() && widens {
@@ -139,7 +145,8 @@ impl TransferPath {
                 };
                 let listed = if from.device().is_some() { scan.listed() } else { 0 };
                 let by_kernels = (kernels, widening, listed);
-                paths.push(Self::new((plan, source), from.clone(), by_kernels, target, options)?);
+                let ends = (from.clone(), target, pusher.is_some());
+                paths.push(Self::new((plan, source), ends, by_kernels, options)?);
             }
         }
         Self::checked(paths, target, options)
@@ -154,7 +161,7 @@ impl TransferPath {
     ) -> Result<SmallVec<[Self; 1]>> {
         let again = |path: &Self| {
             let by_kernels = (path.kernels, path.widening.clone(), path.listed);
-            Self::new((plan, path.source), path.from.clone(), by_kernels, target, options)
+            Self::new((plan, path.source), (path.from.clone(), target, false), by_kernels, options)
         };
         Self::checked(paths.iter().map(again).collect::<Result<_>>()?, target, options)
     }
@@ -176,19 +183,21 @@ impl TransferPath {
 
     fn new(
         (plan, source): (&Plan, u16),
-        from: Source,
+        (from, target, is_pushed): (Source, &Device, bool),
         (kernels, widening, listed): (Kernels, Widening, usize),
-        target: &Device,
         options: &CopyOptions,
     ) -> Result<Self> {
         let kind = PathKind::between(&from, target)?;
         let (device, own): (_, fn(&Device) -> _) = match (&kind, &from) {
             (PathKind::Download, Source::Device(device)) => (device, Device::down),
-            (PathKind::Direct, Source::Device(_)) => (target, Device::between),
+            (PathKind::Direct, Source::Device(source)) => {
+                (if is_pushed { source } else { target }, Device::between)
+            }
             _ => (target, Device::up),
         };
         let callers = match &options.stream {
             Some(stream) => Some(stream.clone()).filter(|stream| stream.device().same_as(device)),
+            None if is_pushed => None,
             None => Stream::current(device),
         };
         let queue = match &callers {
@@ -237,6 +246,7 @@ impl TransferPath {
             kind,
             queue,
             on_callers_stream,
+            is_pushed,
             segment,
             staged_segment,
             uncut_segment: SegmentSizes::all(paced(largest)),
@@ -309,6 +319,7 @@ impl TransferPath {
     pub(crate) fn runs_on<'a>(&'a self, target: &'a Device) -> &'a Device {
         match (&self.kind, self.from.device()) {
             (PathKind::Download, Some(source)) => source,
+            (_, Some(source)) if self.is_pushed => source,
             _ => target,
         }
     }
@@ -333,6 +344,11 @@ impl TransferPath {
     pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
         self.queue.stream()
     }
+}
+
+/// Whether the copies need not run on a stream of the target.
+fn runs_anywhere(target: &Device, options: &CopyOptions) -> bool {
+    options.stream.is_none() && Stream::current(target).is_none()
 }
 
 /// The size of the segments of a path of `span` bytes, for which a kernel has a table of `table` bytes at the most, about `each` in every

@@ -201,7 +201,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
         match &self.gather {
             // SAFETY: the caller's promises; the stream is of this device.
             Some(gather) => unsafe {
-                submit::submit_gathered(gather, &self.peers, self.context(), ops, table, stream.state())
+                submit::submit_gathered(gather, self.context(), ops, table, stream.state())
             },
             // SAFETY: as above.
             None => unsafe { submit::submit(self.context(), ops, None, &self.peers, stream.state()) },

@@ -98,11 +98,6 @@ impl<A: Api> OrderedBuffer<A> {
         }
     }
 
-    /// Whether it is memory of somebody else.
-    pub(crate) fn is_lent(&self) -> bool {
-        matches!(self.held, Some(Allocation::Lent { .. }))
-    }
-
     /// `None` where the driver does not say.
     fn is_reached_on_the_host(&self, peer: &Context<A>) -> Option<bool> {
         let (start, _) = self.host_pointer()?;

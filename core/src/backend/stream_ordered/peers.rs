@@ -80,29 +80,6 @@ impl<A: Api> Peers<A> {
         }
     }
 
-    /// The kernels of the one device that all of `ops` read, if they write to what is filled, and that is memory of somebody else, such as another process, on the device of `own`; `None` if kernels of `own` read it.
-    pub(crate) fn writer_of_all(&self, own: &Context<A>, ops: &[CopyOp<'_>]) -> Option<Arc<Gather<A>>> {
-        let mut last: Option<(&OrderedBuffer<A>, &OrderedBuffer<A>)> = None;
-        for op in ops {
-            let CopyOp::Between { from, to, .. } = *op else { return None };
-            let (from, to) = (OrderedBuffer::<A>::of(from)?, OrderedBuffer::<A>::of(to)?);
-            let is_of_one = match last {
-                Some((before, _)) => before.context().is_same(from.context()),
-                None => !from.context().is_same(own),
-            };
-            // Most of them fill the same buffer as the last one, which the driver was asked about.
-            let is_open = || {
-                last.is_some_and(|(_, before)| std::ptr::eq(before, to))
-                    || (to.is_lent() && to.is_reached_by(from.context()))
-            };
-            if !is_of_one || !is_open() {
-                return None;
-            }
-            last = Some((from, to));
-        }
-        self.writer_of(last?.0.allocator())
-    }
-
     fn writer_of(&self, other: &DeviceAllocator<A>) -> Option<Arc<Gather<A>>> {
         self.0.lock().iter().find(|peer| peer.is(other))?.writer.as_ref()?.upgrade()
     }

@@ -1,12 +1,8 @@
-//! Copies by kernels of the device that has the source, which write to memory of a peer.
+//! Gathering by the device that has the source, which writes to memory of a peer.
 //!
 //! Short runs that a kernel reads over the link between two devices cross it at a third of its speed, and those that it writes
 //! there at nine tenths: 33.5 MB in runs of 16 bytes take 256 us if the target reads them, 107 us if the source writes them, and 94 us
 //! as one copy in one place (two H100s, NVLink).
-//!
-//! Whole ranges cross it at about the same speed either way: 2 GB in 2,000 tensors in 5.4 ms if the target reads them, and in 5.5 if the source writes them. But where memory is another process's, that process computes on
-//! the target, and kernels of this one there take turns with its kernels: 6.4 ms where it has one every millisecond, and 8.4 where it multiplies matrices all the time, and 5.7 and 5.5 if the source writes them
-//! (two H200s, NVLink; one peer copy 5.1, 5.2 and 5.7).
 
 use std::sync::Arc;
 
@@ -14,7 +10,7 @@ use crate::backend::stream_ordered::api::Api;
 use crate::backend::stream_ordered::context::Current;
 use crate::backend::stream_ordered::gather_kernel::Gather;
 use crate::backend::stream_ordered::stream::StreamState;
-use crate::backend::{CopyOp, Moved, Staging};
+use crate::backend::{CopyOp, Moved};
 use crate::error::Result;
 
 /// Submits `ops`, each with the kernels of its source's device: behind what was submitted to `state`, a stream of their target, and
@@ -44,33 +40,6 @@ pub(crate) unsafe fn submit<A: Api>(
     Ok(())
 }
 
-/// Submits `ops`, which `gather` makes by `table`, in the same order. Counts them in `moved`.
-///
-/// # Safety
-///
-/// As [`Backend::submit_gathered`](crate::backend::Backend::submit_gathered); the device of `state` is current, and that of `gather` has what is read, and writes to what is filled.
-///
-/// # Errors
-///
-/// As [`submit`].
-pub(crate) unsafe fn submit_gathered<A: Api>(
-    driver: &Current<'_, A>,
-    gather: &Gather<A>,
-    ops: &[CopyOp<'_>],
-    table: &dyn Staging,
-    state: &StreamState<A>,
-    moved: &mut Moved,
-) -> Result<()> {
-    let mut pushed = Moved::default();
-    // SAFETY: the caller's promises; `beside` is a stream of the device that is current then.
-    beside(driver, gather, state, |source, beside| unsafe {
-        gather.submit(source, ops, table, beside, &mut pushed)
-    })?;
-    // From here on `state` waits for them.
-    *moved = pushed;
-    Ok(())
-}
-
 /// # Safety
 ///
 /// As [`submit`], for operations whose sources are of the device of `gather`.
@@ -80,23 +49,11 @@ unsafe fn submit_to_source<'a, 'k: 'a, A: Api>(
     mut ops: impl Iterator<Item = &'a CopyOp<'k>>,
     state: &StreamState<A>,
 ) -> Result<()> {
-    beside(driver, gather, state, |source, beside| {
-        // SAFETY: the caller's promises; `beside` is a stream of the device that is current now.
-        ops.try_for_each(|op| unsafe { gather.submit_one(source, op, beside) })
-    })
-}
-
-/// Has `launch` submit to a stream of the device of `gather`, which is current then: behind what was submitted to `state`, and before what is submitted to that later.
-fn beside<A: Api>(
-    driver: &Current<'_, A>,
-    gather: &Gather<A>,
-    state: &StreamState<A>,
-    launch: impl FnOnce(&Current<'_, A>, &StreamState<A>) -> Result<()>,
-) -> Result<()> {
     let beside = state.beside(gather.context())?;
     beside.wait_for(state, state.record(driver)?)?;
     let source = gather.context().enter()?;
-    let launched = launch(&source, &beside);
+    // SAFETY: the caller's promises; `beside` is a stream of the device that is current now.
+    let launched = ops.try_for_each(|op| unsafe { gather.submit_one(&source, op, &beside) });
     let recorded = launched.and_then(|()| beside.record(&source));
     recorded.and_then(|position| state.take_over(&beside, position)).inspect_err(|_| {
         // SAFETY: the stream is alive and of this device, which is current.

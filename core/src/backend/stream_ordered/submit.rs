@@ -51,19 +51,14 @@ pub(crate) unsafe fn submit<A: Api>(
 /// As [`submit`].
 pub(crate) unsafe fn submit_gathered<A: Api>(
     gather: &Gather<A>,
-    peers: &Peers<A>,
     context: &Arc<Context<A>>,
     ops: &[CopyOp<'_>],
     table: &dyn Staging,
     state: &StreamState<A>,
 ) -> Result<Submission> {
-    let writer = peers.writer_of_all(context, ops);
-    // SAFETY: the caller's promises; the device of `writer` has what is read, and writes to what is filled.
+    // SAFETY: the caller's promises.
     let all = |driver: &Current<'_, A>, moved: &mut Moved| unsafe {
-        match &writer {
-            Some(writer) => push::submit_gathered(driver, writer, ops, table, state, moved),
-            None => gather.submit(driver, ops, table, state, moved),
-        }
+        gather.submit(driver, ops, table, state, moved)
     };
     submit_by(context, state, all)
 }
@@ -216,7 +211,7 @@ unsafe fn submit_one<A: Api>(
             };
             let (from, to) = (address(context, from, from_offset)?, address(context, to, to_offset)?);
             match owner.is_same(context) {
-                // SAFETY: as above.
+                // SAFETY: as above. `to` is memory of this device, or of another one to which kernels of this one write: addresses are the same for all.
                 true => unsafe { driver.copy_within(to, from, bytes, stream) },
                 // SAFETY: as above; both devices are held open.
                 false => unsafe { driver.copy_from_peer(to, owner.api(), from, bytes, stream) },
