@@ -267,7 +267,8 @@ pub unsafe trait Backend: Any + Send + Sync {
     }
 
     /// Whether kernels of this device read and write `memory`, which the program has [lent](Self::wrap) and which lies on another device that this one
-    /// [reaches](Self::reaches), or, page-locked, on the host. No where the driver does not say: copies of the driver move it then.
+    /// [reaches](Self::reaches), or, page-locked, on the host. No where the driver does not say: copies of the driver move it then. A device that has a kernel for many ranges ([`Limits::gather`]) is also given
+    /// copies out of its own memory into such memory of another device ([`CopyOp::Between`]).
     fn kernels_reach(&self, memory: &dyn Buffer) -> bool {
         let _ = memory;
         false
