@@ -1,9 +1,11 @@
 //! Copies of many tensors into one piece of memory, the first of which begin while others are still planned.
 
 use transship_core::{
-    CopyError, CopyHandle, CopyOptions, Error, Layout, RawMemory, Result, SharedOwner, Tensor,
+    CopyError, CopyHandle, CopyOptions, Error, Layout, Manifest, RawMemory, Result, SharedOwner, Tensor,
     start_copy_into,
 };
+
+use crate::packed::leaf_at;
 
 /// Fewer bytes are copied before the others of their tensors would be planned.
 const LEAST_BYTES: usize = 32 << 20;
@@ -37,36 +39,58 @@ pub(crate) unsafe fn places_of(
     Ok(places)
 }
 
-/// Copies tensors to their places. Waits until that is done.
+/// Copies tensors to their places, which are those of `manifest`. Waits until that is done.
 ///
 /// A device begins once the first part is planned, and while the last one is copied, the others are let go of: both take long for thousands of tensors.
 pub(crate) fn copy_in_parts(
     tensors: Vec<(usize, Tensor)>,
     places: Vec<Tensor>,
+    manifest: &Manifest,
 ) -> std::result::Result<Vec<Tensor>, Failed> {
     let mut copied = Vec::with_capacity(places.len());
     let sizes: Vec<_> = places.chunk_by(Tensor::shares_memory_with).map(<[_]>::len).collect();
+    let offsets: Vec<_> = tensors.iter().map(|(offset, _)| *offset).collect();
     let (mut tensors, mut places) = (tensors.into_iter().map(|(_, tensor)| tensor), places.into_iter());
     let begin = |size| {
         let sources: Vec<_> = tensors.by_ref().take(size).collect();
         start_copy_into(sources, places.by_ref().take(size).collect(), CopyOptions::default())
     };
     // All of them, before any is waited for.
-    let begun: Vec<_> = sizes.into_iter().map(begin).collect();
-    let (mut failed, mut are_lost) = (None, false);
-    for part in begun {
+    let begun: Vec<_> = sizes.iter().copied().map(begin).collect();
+    let (mut failed, mut are_lost, mut offsets) = (None, false, &offsets[..]);
+    for (part, size) in begun.into_iter().zip(sizes) {
+        let (of_part, others) = offsets.split_at_checked(size).unwrap_or_default();
+        offsets = others;
         match part.and_then(CopyHandle::wait).map_err(CopyError::into_error_and_destination) {
             Ok(places) => copied.extend(places),
             Err((error, places)) => {
                 are_lost |= places.is_none();
                 copied.extend(places.into_iter().flatten());
-                failed.get_or_insert(error);
+                let error = located(error, of_part, manifest);
+                if failed.is_none() || is_lost(&error) {
+                    failed = Some(error);
+                }
             }
         }
     }
     match failed {
         None => Ok(copied),
         Some(error) => Err((error, (!are_lost).then_some(copied))),
+    }
+}
+
+/// Whether nothing shows any more when the copy is over that ended with `error`.
+pub(crate) fn is_lost(error: &Error) -> bool {
+    matches!(error, Error::StreamLost { .. } | Error::DeviceLost { .. })
+}
+
+/// The same error, about a tensor of the tree and not of a part, whose tensors are to lie at `offsets`.
+#[cold]
+fn located(error: Error, offsets: &[usize], manifest: &Manifest) -> Error {
+    let Error::UnsuitedTensor { index, role, error: reason, .. } = &error else { return error };
+    match offsets.get(*index).and_then(|offset| leaf_at(manifest, *offset).ok()) {
+        Some((index, path)) => Error::UnsuitedTensor { index, path, role, error: reason.clone() },
+        None => error,
     }
 }
 

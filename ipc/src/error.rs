@@ -69,6 +69,11 @@ pub enum IpcError {
         "the last copy into the window has failed, and may have written a part of it: put the tree again, in the turn that comes next"
     )]
     HalfWritten,
+    /// Nothing shows any more whether a copy into the window is over: its stream, or its device, is lost.
+    #[error(
+        "a copy into the window was lost with its stream, and may write there for ever: put trees into another window, which the exporter opens"
+    )]
+    WindowLost,
     /// The tensors of a tree lie on several devices.
     #[error(
         "the tensor at {path} lies on {other}, and one before it on {own}; hand over what lies on one device"

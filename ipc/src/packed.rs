@@ -156,7 +156,7 @@ impl Packing {
 
     /// The same into places that it has given for a tree of the same manifest. They are dropped on an error.
     pub(crate) fn copy_to(self, places: Vec<Tensor>) -> Result<Vec<Tensor>> {
-        copy_in_parts(self.tensors, places).map_err(|(error, _)| error)
+        copy_in_parts(self.tensors, places, self.packing.manifest()).map_err(|(error, _)| error)
     }
 }
 
@@ -183,23 +183,24 @@ fn device_of(manifest: &Manifest, tensors: &[(usize, Tensor)]) -> std::result::R
     for (offset, tensor) in tensors {
         let other = tensor.device_id()?;
         if other != own {
-            return Err(IpcError::SeveralDevices { path: path_at(manifest, *offset)?, other, own });
+            return Err(IpcError::SeveralDevices { path: leaf_at(manifest, *offset)?.1, other, own });
         }
     }
     Ok(first.device()?)
 }
 
-/// Of the first tensor there.
+/// Which tensor it is, of all in the order of their paths, and the path, of the first one there.
 #[cold]
-fn path_at(manifest: &Manifest, offset: usize) -> Result<String> {
-    let mut path = None;
+pub(crate) fn leaf_at(manifest: &Manifest, offset: usize) -> Result<(usize, String)> {
+    let (mut number, mut found) = (0, None);
     manifest.for_each_leaf(|leaf| {
-        if path.is_none() && leaf.chunk().is_some() && leaf.offset() == offset {
-            path = Some(leaf.path().to_owned());
+        if found.is_none() && leaf.chunk().is_some() && leaf.offset() == offset {
+            found = Some((number, leaf.path().to_owned()));
         }
+        number += 1;
         Ok(())
     })?;
-    Ok(path.unwrap_or_default())
+    Ok(found.unwrap_or_default())
 }
 
 #[cold]

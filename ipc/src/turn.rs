@@ -11,7 +11,7 @@ use transship_core::{
 };
 
 use crate::arrived::Arrived;
-use crate::copy_in_parts::{copy_in_parts, places_of};
+use crate::copy_in_parts::{copy_in_parts, is_lost, places_of};
 use crate::error::{IpcError, check_here};
 use crate::packed::ALIGNMENT;
 use crate::socket::tell;
@@ -50,6 +50,8 @@ enum Places {
     Whole(Vec<Tensor>),
     /// A copy has failed.
     Half(Vec<Tensor>),
+    /// This has ended a copy, and nothing shows whether that is over.
+    Lost(Error),
     /// A copy has them, or has not given them back.
     Taken,
 }
@@ -69,8 +71,9 @@ impl Turn {
     /// # Errors
     ///
     /// [`ManifestMismatch`](transship_core::Error::ManifestMismatch) unless `tree` has the paths, types and shapes of the window, and shares memory where it does; as
-    /// [`start_copy_into`](transship_core::start_copy_into); [`Forked`](transship_core::Error::Forked) in a child of the process that has the turn. A copy that has begun and failed may have written a part: the window cannot be handed over then before
-    /// another one has succeeded.
+    /// [`start_copy_into`](transship_core::start_copy_into), with the path of a tensor that is not suited; [`Forked`](transship_core::Error::Forked) in a child of the process that has the turn. A copy that has failed may have written a part: the window cannot be handed
+    /// over then before another one has succeeded. None does behind [`StreamLost`](transship_core::Error::StreamLost) or [`DeviceLost`](transship_core::Error::DeviceLost), of which this is the error from then on: nothing shows when the copy is over. The exporter opens
+    /// another window.
     pub fn put<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<()> {
         if !self.window.forks.is_now() {
             return Err(Error::Forked);
@@ -80,24 +83,32 @@ impl Turn {
             Places::Whole(places) | Places::Half(places) => places,
             Places::Unmade => self.window.make_places(&tensors)?,
             Places::Taken => return Err(Error::Taken),
+            Places::Lost(error) => {
+                self.window.change_places(Places::Lost(error.clone()));
+                return Err(error);
+            }
         };
-        let (places, outcome) = match copy_in_parts(tensors, places) {
+        let (places, outcome) = match copy_in_parts(tensors, places, self.manifest()) {
             Ok(places) => (Places::Whole(places), Ok(())),
+            Err((error, _)) if is_lost(&error) => (Places::Lost(error.clone()), Err(error)),
             Err((error, places)) => (places.map_or(Places::Taken, Places::Half), Err(error)),
         };
         self.window.change_places(places);
         outcome
     }
 
-    /// Hands the window over to the other process, with what is in it: what was put there, or what was there before. `Ok` does not say that anybody reads it.
+    /// Hands the window over to the other process, with what is in it: what was put there, or what was there before. Of a new window, that is zeros on the host, and any bytes on a device. `Ok` does not say that anybody reads it.
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`]; [`IpcError::Forked`]; [`IpcError::HalfWritten`] if the last copy there has failed: the window is the next turn once more.
+    /// [`IpcError::PeerGone`]; [`IpcError::Forked`]; [`IpcError::HalfWritten`] if the last copy there has failed: the window is the next turn once more; [`IpcError::WindowLost`] if none can succeed any more: it is
+    /// no turn again.
     pub fn finish(mut self) -> std::result::Result<(), IpcError> {
         check_here(self.window.forks)?;
-        if matches!(*self.window.places(), Places::Half(_) | Places::Taken) {
-            return Err(IpcError::HalfWritten);
+        match &*self.window.places() {
+            Places::Unmade | Places::Whole(_) => {}
+            Places::Half(_) | Places::Taken => return Err(IpcError::HalfWritten),
+            Places::Lost(_) => return Err(IpcError::WindowLost),
         }
         self.is_over = true;
         self.window.is_theirs.store(true, Ordering::Release);
@@ -108,7 +119,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         // In a child, whoever has made it, the parent has the turn, and another thread may have had the lock.
-        if !self.is_over && self.window.process == getpid() {
+        if !self.is_over && self.window.process == getpid() && !self.window.is_lost() {
             self.turns.put_back(&self.window);
         }
     }
@@ -144,6 +155,10 @@ impl PeerWindow {
 
     fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(*self.places(), Places::Lost(_))
     }
 
     /// The other process has given it back. `false` if it had not got it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use late_backend::{Call, LateConfig, LateHandle};
 use libtest_mimic::Trial;
-use transship_core::{CopyOptions, Device, Tensor, start_copy};
+use transship_core::{CopyHandle, CopyOptions, DType, Device, Error, Tensor, start_copy, start_copy_into};
 use transship_ipc::{Exporter, Importer, IpcError, Window};
 
 use crate::exported::pair;
@@ -16,6 +16,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("all_parts_of_a_large_window_arrive", || all_parts_arrive(&Device::host())),
         cuda_case("cuda_all_parts_of_a_large_window_arrive", all_parts_arrive),
         case("a_part_that_fails_is_not_handed_over", a_part_that_fails_is_not_handed_over),
+        case("a_tensor_that_nothing_has_filled_is_named_by_its_path", what_is_not_filled_is_named),
         case("large_trees_come_again_in_their_memory", large_trees_come_again),
     ]
 }
@@ -86,6 +87,35 @@ fn a_part_that_fails_is_not_handed_over() {
         assert!(matches!(window.written_within(SHORT), Err(IpcError::NotInTime { .. })));
         write(&mut importer, &there);
         check(&window, version);
+    }
+}
+
+/// In any part, and in a tree that is copied as one.
+///
+/// catches: 703-named-by-its-number-in-a-part
+fn what_is_not_filled_is_named() {
+    let late = LateHandle::new(LateConfig::new("fails")).unwrap();
+    let device = Device::from_backend(late.backend(0)).unwrap();
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    let small = || BTreeMap::from([("layer 6".to_owned(), large(0)["layer 6"][..3].to_vec())]);
+    for (tree, key, number) in [(large(0), "layer 0", 1), (large(0), "layer 6", 80), (small(), "layer 6", 2)]
+    {
+        let _window = connection.open_window(&tree, devices()[0]).unwrap();
+        let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
+        let mut there = tree.clone();
+        let tensor = &mut there.get_mut(key).unwrap()[number];
+        let place = Tensor::zeros(&[tensor.nbytes()], DType::U8, &device).unwrap();
+        late.fail_next(Call::Submit, 0);
+        let copy = start_copy_into(vec![tensor.clone()], vec![place], CopyOptions::default());
+        let failed = copy.and_then(CopyHandle::wait).unwrap_err();
+        late.fail_no_more();
+        *tensor = failed.into_error_and_destination().1.unwrap().remove(0);
+        let expected = format!("[\"{key}\"][{number}]");
+        let error = turn.put(&there).unwrap_err();
+        assert!(matches!(&error, Error::UnsuitedTensor { path, .. } if *path == expected), "{error}");
+        turn.put(&tree).unwrap();
+        turn.finish().unwrap();
     }
 }
 

@@ -13,10 +13,11 @@ use crate::hostile_exporter::{SEALS, Sent, hearing, importer_of_all, manifest, t
 use crate::hostile_feed::memory;
 use crate::hostile_loader::message;
 use crate::kills::seeds;
-use crate::support::{LONG, batch, compare, cuda_case, devices, folder, hip_case, id};
+use crate::support::{LONG, batch, compare, cuda_case, devices, folder, hip_case, id, like};
 use crate::tree_child::{
     RELEASED, Role, TREES, UNSUPPORTED, by, connect, on, phase, spawn_on_device, step, tree_of,
 };
+use crate::windows::read;
 
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
@@ -33,6 +34,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         cuda_case("cuda_exporters_that_are_killed_leave_what_they_gave", killed_exporters),
         cuda_case("cuda_calls_that_fail_end_in_errors", calls_that_fail),
         cuda_case("cuda_memory_that_is_not_freed_is_not_given_back", what_is_not_freed_is_not_given_back),
+        cuda_case("cuda_a_window_whose_copy_is_lost_is_no_turn_again", lost_copies_keep_their_window),
         cuda_case("cuda_importers_believe_no_exporter", importers_believe_no_exporter),
         cuda_case("cuda_names_that_come_twice_are_refused", names_that_come_twice_are_refused),
         cuda_case("cuda_devices_without_such_pools_say_so", devices_without_pools_say_so),
@@ -327,6 +329,29 @@ fn what_is_not_freed_is_not_given_back(device: &Device) {
     let process = spawn_on_device(&path, Role::Both, None, &environment);
     let is_stand_in = device.description().contains("driver-sim");
     assert_eq!(process.end().code(), Some(if is_stand_in { 0 } else { RELEASED }));
+}
+
+/// In a process one of whose streams is lost. On a device none is.
+///
+/// catches: 702-a-lost-window-is-written-again
+fn lost_copies_keep_their_window(device: &Device) {
+    let (_folder, path) = folder();
+    let exporter = Exporter::bind(&path).unwrap();
+    let environment = [
+        ("DRIVER_SIM_FAULTS", "cuEventQuery@5=unknown".to_owned()),
+        ("DRIVER_SIM_LEAKS", "allow".to_owned()),
+    ];
+    let process = spawn_on_device(&path, Role::Loser, None, &environment);
+    let mut connection = exporter.accept_within(LONG).unwrap();
+    let windows = [0, 1].map(|_| connection.open_window(&like(0), device).unwrap());
+    compare(read(&windows[1], 0).unwrap(), 0);
+    let first = windows[0].written_within(Duration::from_millis(20));
+    match device.description().contains("driver-sim") {
+        true => assert!(matches!(first, Err(IpcError::NotInTime { .. })), "{first:?}"),
+        false => drop(first.unwrap()),
+    }
+    drop((windows, connection));
+    process.join();
 }
 
 /// In a process whose stand-in has no pools that can be exported. On a device all goes well.

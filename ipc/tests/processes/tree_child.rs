@@ -34,6 +34,8 @@ pub(crate) enum Role {
     Importer,
     /// Writes one tree after the other into windows.
     Writer,
+    /// Writes one tree into a window until a stream is lost, and then into another one.
+    Loser,
     /// Hands one tree to itself, and says by its exit code whether that comes back.
     Both,
 }
@@ -150,6 +152,7 @@ pub(crate) fn run() {
         "Exporter" => export(&path, &device),
         "Importer" => import(&path, &device),
         "Writer" => write(&path, &device),
+        "Loser" => lose_a_stream(&path, &device),
         _ => hand_to_itself(&path, &device),
     };
     match done {
@@ -211,6 +214,29 @@ fn write(path: &str, device: &Device) -> Result<(), IpcError> {
     while let Some(turn) = importer.next_turn_within(LONG)? {
         turn.finish()?;
     }
+    Ok(())
+}
+
+/// Where nothing fails on demand, both windows are written.
+fn lose_a_stream(path: &str, device: &Device) -> Result<(), IpcError> {
+    let mut importer = connect(Path::new(path), device);
+    let mut turn = importer.next_turn_within(LONG)?.unwrap();
+    let lost = (0..100).find_map(|_| turn.put(&batch(0)).err());
+    match lost {
+        None => turn.finish()?,
+        Some(lost) => {
+            let again = turn.put(&batch(0)).unwrap_err();
+            assert!(
+                matches!([&lost, &again], [Error::StreamLost { .. }, Error::StreamLost { .. }]),
+                "{lost}; then {again}"
+            );
+            assert!(matches!(turn.finish(), Err(IpcError::WindowLost)));
+        }
+    }
+    let mut turn = importer.next_turn_within(LONG)?.unwrap();
+    turn.put(&batch(0))?;
+    turn.finish()?;
+    while importer.next_turn_within(LONG)?.is_some() {}
     Ok(())
 }
 
