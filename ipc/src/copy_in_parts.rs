@@ -47,25 +47,22 @@ pub(crate) fn copy_in_parts(
     places: Vec<Tensor>,
     manifest: &Manifest,
 ) -> std::result::Result<Vec<Tensor>, Failed> {
-    let mut copied = Vec::with_capacity(places.len());
     let sizes: Vec<_> = places.chunk_by(Tensor::shares_memory_with).map(<[_]>::len).collect();
-    let offsets: Vec<_> = tensors.iter().map(|(offset, _)| *offset).collect();
-    let (mut tensors, mut places) = (tensors.into_iter().map(|(_, tensor)| tensor), places.into_iter());
-    let begin = |size| {
-        let sources: Vec<_> = tensors.by_ref().take(size).collect();
-        start_copy_into(sources, places.by_ref().take(size).collect(), CopyOptions::default())
-    };
+    let (offsets, sources): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
+    let parts = in_parts(sources, &sizes).zip(in_parts(places, &sizes));
+    let begin = |(sources, places)| start_copy_into(sources, places, CopyOptions::default());
     // All of them, before any is waited for.
-    let begun: Vec<_> = sizes.iter().copied().map(begin).collect();
-    let (mut failed, mut are_lost, mut offsets) = (None, false, &offsets[..]);
-    for (part, size) in begun.into_iter().zip(sizes) {
-        let (of_part, others) = offsets.split_at_checked(size).unwrap_or_default();
+    let begun: Vec<_> = parts.map(begin).collect();
+    let (mut copied, mut failed, mut are_lost) = (Vec::new(), None, false);
+    let mut offsets = &offsets[..];
+    for (part, size) in begun.into_iter().zip(&sizes) {
+        let (of_part, others) = offsets.split_at_checked(*size).unwrap_or_default();
         offsets = others;
         match part.and_then(CopyHandle::wait).map_err(CopyError::into_error_and_destination) {
-            Ok(places) => copied.extend(places),
+            Ok(places) => append(&mut copied, places),
             Err((error, places)) => {
                 are_lost |= places.is_none();
-                copied.extend(places.into_iter().flatten());
+                append(&mut copied, places.unwrap_or_default());
                 let error = located(error, of_part, manifest);
                 if failed.is_none() || is_lost(&error) {
                     failed = Some(error);
@@ -79,9 +76,20 @@ pub(crate) fn copy_in_parts(
     }
 }
 
-/// Whether nothing shows any more when the copy is over that ended with `error`.
+/// Whether nothing may show any more when the copy is over that ended with `error`.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error, Error::StreamLost { .. } | Error::DeviceLost { .. })
+}
+
+/// Lists of so many items. What is one list stays it, and is not copied.
+fn in_parts<T>(all: Vec<T>, sizes: &[usize]) -> impl Iterator<Item = Vec<T>> {
+    let (mut whole, parted) = if sizes.len() == 1 { (Some(all), Vec::new()) } else { (None, all) };
+    let mut parted = parted.into_iter();
+    sizes.iter().map(move |size| whole.take().unwrap_or_else(|| parted.by_ref().take(*size).collect()))
+}
+
+fn append<T>(all: &mut Vec<T>, part: Vec<T>) {
+    if all.is_empty() { *all = part } else { all.extend(part) }
 }
 
 /// The same error, about a tensor of the tree and not of a part, whose tensors are to lie at `offsets`.

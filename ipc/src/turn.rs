@@ -48,9 +48,9 @@ enum Places {
     Unmade,
     /// Nothing was copied there, or all of it.
     Whole(Vec<Tensor>),
-    /// A copy has failed.
-    Half(Vec<Tensor>),
-    /// This has ended a copy, and nothing shows whether that is over.
+    /// A copy has failed; the error of one whose stream or device is lost, if there was such a one.
+    Half(Vec<Tensor>, Option<Error>),
+    /// That has ended a copy which still has the memory, and has it for ever.
     Lost(Error),
     /// A copy has them, or has not given them back.
     Taken,
@@ -72,16 +72,17 @@ impl Turn {
     ///
     /// [`ManifestMismatch`](transship_core::Error::ManifestMismatch) unless `tree` has the paths, types and shapes of the window, and shares memory where it does; as
     /// [`start_copy_into`](transship_core::start_copy_into), with the path of a tensor that is not suited; [`Forked`](transship_core::Error::Forked) in a child of the process that has the turn. A copy that has failed may have written a part: the window cannot be handed
-    /// over then before another one has succeeded. None does behind [`StreamLost`](transship_core::Error::StreamLost) or [`DeviceLost`](transship_core::Error::DeviceLost), of which this is the error from then on: nothing shows when the copy is over. The exporter opens
-    /// another window.
+    /// over then before another one has succeeded. Behind [`StreamLost`](transship_core::Error::StreamLost) and [`DeviceLost`](transship_core::Error::DeviceLost) nothing may show when that copy is over: where it still has the memory, this is the error of each
+    /// later call, and the exporter opens another window.
     pub fn put<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<()> {
         if !self.window.forks.is_now() {
             return Err(Error::Forked);
         }
         let tensors = self.window.packing.tensors(tree)?;
-        let places = match self.window.change_places(Places::Taken) {
-            Places::Whole(places) | Places::Half(places) => places,
-            Places::Unmade => self.window.make_places(&tensors)?,
+        let (places, lost) = match self.window.change_places(Places::Taken) {
+            Places::Whole(places) => (places, None),
+            Places::Half(places, lost) => (places, lost),
+            Places::Unmade => (self.window.make_places(&tensors)?, None),
             Places::Taken => return Err(Error::Taken),
             Places::Lost(error) => {
                 self.window.change_places(Places::Lost(error.clone()));
@@ -90,8 +91,13 @@ impl Turn {
         };
         let (places, outcome) = match copy_in_parts(tensors, places, self.manifest()) {
             Ok(places) => (Places::Whole(places), Ok(())),
-            Err((error, _)) if is_lost(&error) => (Places::Lost(error.clone()), Err(error)),
-            Err((error, places)) => (places.map_or(Places::Taken, Places::Half), Err(error)),
+            Err((error, places)) => match lost {
+                Some(lost) if is_held(&error) => (Places::Lost(lost.clone()), Err(lost)),
+                lost => {
+                    let lost = is_lost(&error).then(|| error.clone()).or(lost);
+                    (places.map_or(Places::Taken, |places| Places::Half(places, lost)), Err(error))
+                }
+            },
         };
         self.window.change_places(places);
         outcome
@@ -107,13 +113,18 @@ impl Turn {
         check_here(self.window.forks)?;
         match &*self.window.places() {
             Places::Unmade | Places::Whole(_) => {}
-            Places::Half(_) | Places::Taken => return Err(IpcError::HalfWritten),
+            Places::Half(..) | Places::Taken => return Err(IpcError::HalfWritten),
             Places::Lost(_) => return Err(IpcError::WindowLost),
         }
         self.is_over = true;
         self.window.is_theirs.store(true, Ordering::Release);
         tell(&self.window.socket, Message::Written { ticket: self.window.ticket })
     }
+}
+
+/// Whether an earlier copy still has the memory.
+fn is_held(error: &Error) -> bool {
+    matches!(error, Error::UnsuitedTensor { error, .. } if matches!(**error, Error::NotWritable { .. }))
 }
 
 impl Drop for Turn {

@@ -93,7 +93,9 @@ pub(crate) fn parts_come_in_the_order_of_the_targets_stream() -> Outcome {
     Ok(())
 }
 
-/// Kernels of the source's device write tensors to memory of others, such as another process, behind what fills the sources and what uses the memory. Mutants: 700-not-pushed, 701-pushed-before-the-last-copy-is-over
+/// Kernels of the source's device write tensors to memory of others, such as another process, behind what fills the sources and what uses the memory.
+///
+/// catches: 700-not-pushed, 701-pushed-before-the-last-copy-is-over
 pub(crate) fn memory_of_others_is_filled_by_the_device_of_the_source() -> Outcome {
     const TENSORS: usize = 40;
     const LONG: usize = 5 << 20;
@@ -134,7 +136,12 @@ pub(crate) fn memory_of_others_is_filled_by_the_device_of_the_source() -> Outcom
         let held = start_copy_into(sources.clone(), held, on(1))?.wait_on(&streams[1])?;
         let newest = bed::up(tree(50), from);
         let held = goes_on_behind(stall, start_copy_into(newest, held, CopyOptions::default())?)?;
-        assert!(bytes(down(held)) == bytes(tree(50)), "the copy did not wait for the one before");
+        assert!(bytes(down(held.clone())) == bytes(tree(50)), "the copy did not wait for the one before");
+        // Somebody uses the memory on a stream.
+        let stall = Stall::on(to, raw[1].handle);
+        held.iter().try_for_each(|tensor| tensor.record_stream(&streams[1]))?;
+        let held = goes_on_behind(stall, start_copy_into(sources, held, CopyOptions::default())?)?;
+        assert!(bytes(down(held)) == bytes(tree(1)), "the copy did not wait for a use");
         for stream in &streams {
             stream.synchronize()?;
         }

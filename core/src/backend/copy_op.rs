@@ -33,7 +33,7 @@ pub enum CopyOp<'a> {
     },
     /// Device to device. The device of `to` runs it, or that of `from`, whose kernels [reach](crate::backend::Backend::kernels_reach) `to`: memory of the program.
     Between {
-        /// The source, a buffer of a device that the other one [reaches](crate::backend::Backend::reaches), each the other one where this one runs the copy.
+        /// The source, a buffer of a device that the other one [reaches](crate::backend::Backend::reaches); both reach each other where this one runs the copy.
         from: &'a dyn Buffer,
         /// Where in `from`, in bytes.
         from_offset: usize,

@@ -9,6 +9,7 @@ use crate::alignment::Alignment;
 use crate::backend::{Elements, Limits};
 use crate::cast::{Cast, cast_of};
 use crate::device::device::Device;
+use crate::device::stream::Stream;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
@@ -18,6 +19,7 @@ use crate::job::chunk_memory::StridedPlaces;
 use crate::job::dependencies::Dependencies;
 use crate::job::leaf::Leaf;
 use crate::job::locate_leaves::Scan;
+use crate::job::options::CopyOptions;
 use crate::job::source::{Source, may_push};
 use crate::plan::preallocated::{DestinationRange, DestinationSpot};
 use crate::runtime::lent_collector;
@@ -158,30 +160,28 @@ impl Preallocated {
             && slot.and_then(|slot| all.get(slot.memory)).is_some_and(|memory| memory.storage.is_lent())
     }
 
-    /// Whether all of it is memory of the program's on another device than the tensors that `scan` has looked at lie on, to which kernels of theirs write. Nothing is gathered or cast on the
-    /// way then.
+    /// Whether the devices that the tensors lie on which `scan` has looked at make the copy: all of this is memory of the program's on another device, to which their kernels write, nothing is gathered or
+    /// cast on the way, and nobody has named a stream of the target.
     ///
     /// Such memory is mostly another process's, which computes there: kernels of this process that ran there, and its events, would take turns with that process's. 2 GB in 2,000 tensors take kernels of
     /// the target 6.4 ms where it has another kernel every millisecond, and 8.4 where it multiplies matrices all the time; those of the source 5.7 and 5.5 (two H200s, NVLink; one peer copy 5.2 and 5.7).
-    pub(crate) fn is_pushed(&mut self, scan: &Scan<'_>) -> bool {
+    pub(crate) fn is_pushed(&mut self, scan: &Scan<'_>, options: &CopyOptions) -> bool {
         if !self.has_lent || self.is_strided || self.is_cast_into || scan.has_gathered() {
             return false;
         }
-        let written: SmallVec<[&Storage; 8]> = self
-            .memory
-            .get_mut()
-            .iter()
-            .filter(|memory| memory.is_written)
-            .map(|memory| &memory.storage)
-            .collect();
+        let target = scan.target();
+        if options.stream.is_some() || Stream::current(target).is_some() {
+            return false;
+        }
+        let all = &*self.memory.get_mut();
         let writes_to_all = |source: &Device| {
-            may_push(source, scan.target())
+            let mut written = all.iter().filter(|memory| memory.is_written).map(|memory| &memory.storage);
+            may_push(source, target)
                 && written
-                    .iter()
-                    .all(|memory| memory.is_lent() && source.backend().kernels_reach(memory.buffer()))
+                    .all(|storage| storage.is_lent() && source.backend().kernels_reach(storage.buffer()))
         };
-        !scan.sources().is_empty()
-            && scan.sources().iter().map(Source::device).all(|source| source.is_some_and(writes_to_all))
+        let mut sources = scan.sources().iter().map(Source::device);
+        !scan.sources().is_empty() && sources.all(|source| source.is_some_and(writes_to_all))
     }
 
     /// Where they lie in the memory.

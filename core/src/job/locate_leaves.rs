@@ -93,7 +93,7 @@ pub(crate) struct Scan<'a> {
     to_lent: bool,
     /// Whether one of them does.
     fills_gaps: bool,
-    /// Whether kernels of the devices that all of it lies on copy it to where it goes.
+    /// Whether the devices that tensors lie on copy them, and not the target.
     is_pushed: bool,
     /// The device memory that was looked at last: neighbours often share theirs.
     last_source: usize,
@@ -161,12 +161,12 @@ impl<'a> Scan<'a> {
         self.fills_gaps |= to_gaps;
     }
 
-    /// Kernels of all devices that tensors lie on write to where they go.
+    /// The devices that tensors lie on copy them.
     pub(crate) fn note_pushed(&mut self) {
         self.is_pushed = true;
     }
 
-    /// Whether kernels of the devices that tensors lie on copy them, and not those of the target.
+    /// Whether they do, and not the target.
     pub(crate) fn is_pushed(&self) -> bool {
         self.is_pushed
     }

@@ -32,7 +32,7 @@ impl Job {
         if let Err(error) = held.check_sources(&leaves, &scan) {
             return Err(Box::new((error, leaves, held)));
         }
-        if held.is_pushed(&scan) {
+        if held.is_pushed(&scan, options) {
             scan.note_pushed();
         }
         // Kernels of the target write to places with gaps, but do not read what may be opened to nobody.

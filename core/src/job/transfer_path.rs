@@ -74,7 +74,7 @@ pub(crate) struct TransferPath {
     /// The queue of the copies; for [`PathKind::ViaHost`], of those up.
     pub(crate) queue: Arc<SubmissionQueue>,
     pub(crate) on_callers_stream: bool,
-    /// Kernels of the source copy, to memory of the program on the target.
+    /// The source makes the copies, to memory of the program on the target.
     is_pushed: bool,
     /// The segments without staging: the whole space, unless the copy is paced or the table of its kernel would be too large.
     segment: SegmentSizes,
@@ -132,7 +132,7 @@ impl TransferPath {
         for (source, from) in scan.sources().iter().enumerate() {
             let Ok(source) = u16::try_from(source) else { continue };
             if plan.source_span(source) > 0 {
-                let pusher = from.device().filter(|_| scan.is_pushed() && runs_anywhere(target, options));
+                let pusher = from.device().filter(|_| scan.is_pushed());
                 let kernels = match pusher {
                     Some(source) => Kernels::of(pusher, source, false, true),
                     None => Kernels::of(from.device(), target, gathers, reaches_all),
@@ -344,11 +344,6 @@ impl TransferPath {
     pub(crate) fn writing_stream(&self) -> &Arc<dyn BackendStream> {
         self.queue.stream()
     }
-}
-
-/// Whether the copies need not run on a stream of the target.
-fn runs_anywhere(target: &Device, options: &CopyOptions) -> bool {
-    options.stream.is_none() && Stream::current(target).is_none()
 }
 
 /// The size of the segments of a path of `span` bytes, for which a kernel has a table of `table` bytes at the most, about `each` in every

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use late_backend::{Call, LateConfig, LateHandle};
+use late_backend::Call;
 use libtest_mimic::Trial;
 use transship_core::{CopyHandle, CopyOptions, DType, Device, Error, Tensor, start_copy, start_copy_into};
-use transship_ipc::{Exporter, Importer, IpcError, Window};
+use transship_ipc::{IpcError, Window};
 
 use crate::exported::pair;
-use crate::support::{LONG, case, cuda_case, devices, folder};
+use crate::support::{LONG, case, cuda_case, devices, folder, that_fails};
+use crate::windows::write;
 
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
@@ -50,12 +51,6 @@ fn check(window: &Window, version: u8) {
     assert!(bytes_of(&tree) == bytes_of(&large(version)), "other bytes than those of version {version}");
 }
 
-fn write(importer: &mut Importer, tree: &BTreeMap<String, Vec<Tensor>>) {
-    let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
-    turn.put(tree).unwrap();
-    turn.finish().unwrap();
-}
-
 fn all_parts_arrive(device: &Device) {
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, device);
@@ -71,8 +66,7 @@ fn all_parts_arrive(device: &Device) {
 
 /// catches: 698-a-part-that-fails-is-taken-for-copied, 699-places-of-a-part-that-fails-are-dropped
 fn a_part_that_fails_is_not_handed_over() {
-    let late = LateHandle::new(LateConfig::new("fails")).unwrap();
-    let device = Device::from_backend(late.backend(0)).unwrap();
+    let (late, device) = that_fails();
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, devices()[0]);
     let window = connection.open_window(&large(0), devices()[0]).unwrap();
@@ -94,8 +88,7 @@ fn a_part_that_fails_is_not_handed_over() {
 ///
 /// catches: 703-named-by-its-number-in-a-part
 fn what_is_not_filled_is_named() {
-    let late = LateHandle::new(LateConfig::new("fails")).unwrap();
-    let device = Device::from_backend(late.backend(0)).unwrap();
+    let (late, device) = that_fails();
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, devices()[0]);
     let small = || BTreeMap::from([("layer 6".to_owned(), large(0)["layer 6"][..3].to_vec())]);
@@ -121,10 +114,8 @@ fn what_is_not_filled_is_named() {
 
 fn large_trees_come_again() {
     let (_folder, path) = folder();
-    let exporter = Exporter::bind(&path).unwrap();
-    let mut importer = Importer::connect(&path, devices()[0]).unwrap();
-    let mut connection = exporter.accept_within(LONG).unwrap();
-    for version in [1, 2, 3] {
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    for version in [1, 2, 3, 4] {
         let offer = connection.export(&large(version)).unwrap();
         let mut tree = large(0);
         importer.next_within(LONG).unwrap().unwrap().put_into(&mut tree).unwrap();

@@ -19,11 +19,18 @@ pub(crate) const LONG: Duration = Duration::from_secs(25);
 
 pub(crate) fn case(name: &str, run: fn()) -> Trial {
     Trial::test(name, move || {
-        let before = held();
+        let before = settled(held);
         run();
         eventually("what was opened and mapped has gone", || held() == before);
         Ok(())
     })
+}
+
+/// A device whose calls fail on demand.
+pub(crate) fn that_fails() -> (LateHandle, Device) {
+    let late = LateHandle::new(LateConfig::new("fails")).unwrap();
+    let device = Device::from_backend(late.backend(0)).unwrap();
+    (late, device)
 }
 
 /// What the batch of this number has: small tensors, and one that is copied as it lies.
@@ -84,7 +91,7 @@ fn device_case(driver: &'static str, name: &str, run: fn(&Device)) -> Trial {
         // A driver opens what it likes.
         let is_stand_in = device.description().contains("driver-sim");
         let held = || held_with(is_stand_in);
-        let before = held();
+        let before = settled(held);
         run(&device);
         eventually("what was opened and mapped has gone", || held() == before);
         Ok(())
@@ -160,6 +167,17 @@ pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
     while !is_so() {
         assert!(begin.elapsed() < LONG, "{what}: not within {LONG:?}: {:?}", held());
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What is held once that stays the same: a device of the case before may still be closed, by another thread.
+fn settled<H: PartialEq>(held: impl Fn() -> H) -> H {
+    loop {
+        let before = held();
+        std::thread::sleep(Duration::from_millis(20));
+        if held() == before {
+            return before;
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use late_backend::{Call, LateConfig, LateHandle};
+use late_backend::Call;
 use libtest_mimic::Trial;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, getrlimit, setrlimit, waitpid};
-use transship_core::{CopyOptions, Device, Error, Tensor, start_copy};
+use transship_core::{CopyOptions, Device, Error, Tensor, TensorTree, start_copy};
 use transship_ipc::{Connection, Exporter, Importer, IpcError, Window};
 
 use crate::exported::pair;
@@ -15,7 +15,7 @@ use crate::hostile_exporter::{SEALS, hearing, manifest, tree};
 use crate::hostile_loader::{message, socket};
 use crate::kills::seeds;
 use crate::support::{
-    LONG, Tree, batch, case, compare, cuda_case, devices, eventually, folder, held, id, like,
+    LONG, Tree, batch, case, compare, cuda_case, devices, eventually, folder, held, id, like, that_fails,
 };
 use crate::tree_child::{Phase, Process, Role, TREES, on, spawn, spawn_on_device};
 
@@ -78,7 +78,7 @@ pub(crate) fn read(window: &Window, number: u64) -> Result<Tree, IpcError> {
     Ok(tree)
 }
 
-pub(crate) fn write(importer: &mut Importer, tree: &Tree) {
+pub(crate) fn write<S: TensorTree>(importer: &mut Importer, tree: &S) {
     let mut turn = importer.next_turn_within(LONG).unwrap().unwrap();
     turn.put(tree).unwrap();
     turn.finish().unwrap();
@@ -226,8 +226,7 @@ fn a_forked_child_gives_no_window_again() {
 
 /// catches: 656-half-a-version-is-handed-over
 fn what_was_copied_in_part_is_not_handed_over() {
-    let late = LateHandle::new(LateConfig::new("fails")).unwrap();
-    let device = Device::from_backend(late.backend(0)).unwrap();
+    let (late, device) = that_fails();
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, devices()[0]);
     let window = connection.open_window(&like(0), devices()[0]).unwrap();
