@@ -4,16 +4,21 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
 use late_backend::{Call, LateHandle};
+use serde_json::Value;
 use support::{Drops, bytes_of, eventually, late, no_violations};
 use transship_core::backend::StreamPriority;
-use transship_core::{BackgroundWork, CopyHandle, CopyOptions, Device, Tensor, TimedWait, start_copy};
+use transship_core::{
+    BackgroundWork, CopyHandle, CopyOptions, Device, Tensor, TimedWait, Timeline, start_copy,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const MOST_WORKERS: usize = 8;
+const STEP: Duration = Duration::from_millis(10);
 
 fn options() -> CopyOptions {
     CopyOptions::default().background(BackgroundWork::Always)
@@ -92,4 +97,44 @@ fn sources_are_free_when_wait_returns_though_no_worker_has_come() {
     late.release();
     held_up.into_iter().for_each(|copy| drop(copy.wait().unwrap()));
     no_violations(&late);
+}
+
+/// catches: 704-the-threads-of-a-copy-that-is-over-help-nobody
+#[test]
+fn a_copy_that_has_begun_beside_another_gets_the_threads_of_that() {
+    let most = thread::available_parallelism().map_or(1, usize::from).clamp(2, MOST_WORKERS);
+    let (late, device) = late();
+    device.set_staging_budget(4 << 20).unwrap();
+    let streams = [0, 1].map(|_| device.create_stream(StreamPriority::Normal).unwrap());
+    let [first, second] = streams.each_ref().map(|stream| &**stream.backend_stream());
+    late.stall_stream(first);
+    late.stall_stream(second);
+    let large = || Tensor::from(vec![3_u8; 32 << 20]);
+    let before = start_copy(large(), &device, options().stream(&streams[0])).unwrap();
+    eventually("the first copy has begun", || late.pending() > 0);
+    late.clear_calls();
+    let timeline = Timeline::new();
+    let copy = start_copy(large(), &device, options().stream(&streams[1]).timeline(&timeline)).unwrap();
+    let waiting = thread::spawn(move || copy.wait().unwrap());
+    eventually("the second copy begins", || late.calls().iter().any(|call| call.call == Call::Allocate));
+    thread::sleep(STEP);
+    late.release_stream(first);
+    drop(before.wait().unwrap());
+    // Step by step, so that threads have time to come.
+    while !waiting.is_finished() {
+        late.release_stream(second);
+        late.stall_stream(second);
+        thread::sleep(STEP);
+    }
+    drop(waiting.join().unwrap());
+    let threads = threads_that_stage(&timeline);
+    assert!(threads.len() > most.div_ceil(2), "no more than it had beside the first copy: {threads:?}");
+    late.release();
+    no_violations(&late);
+}
+
+fn threads_that_stage(timeline: &Timeline) -> HashSet<u64> {
+    let json: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let events = json["traceEvents"].as_array().unwrap().iter();
+    events.filter(|event| event["name"] == "stage").filter_map(|event| event["tid"].as_u64()).collect()
 }

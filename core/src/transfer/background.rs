@@ -12,7 +12,7 @@ use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::trace::span;
 use crate::runtime::workers::Team;
 use crate::runtime::{reactor, workers};
-use crate::transfer::carry_in_parallel::{ParallelCopy, most_fillers};
+use crate::transfer::carry_in_parallel::ParallelCopy;
 use crate::transfer::cut_segments::{segments, segments_of_many};
 use crate::transfer::job_group::{Completions, JobGroup, caught, conclude};
 
@@ -175,19 +175,8 @@ fn begin(mut group: JobGroup) -> Result<Option<Arc<ParallelCopy>>> {
     if segments.is_empty() {
         return Ok(None);
     }
-    let helpers = if lead.pace.is_some() { 0 } else { segments.len().min(most_fillers_of(&group)) - 1 };
-    let team = group.team();
-    let copy = Arc::new(ParallelCopy::new(group, segments));
-    let helper = || {
-        let copy = copy.clone();
-        move || copy.help()
-    };
-    // If no worker can be called, this thread carries all segments.
-    let _ = workers::run_all(team, (0..helpers).map(|_| helper()));
+    let copy = ParallelCopy::new(group, segments);
+    // This thread carries segments as well.
+    copy.call_workers(1);
     Ok(Some(copy))
-}
-
-/// How many threads carry `group` at most.
-fn most_fillers_of(group: &JobGroup) -> usize {
-    group.leased().map_or_else(workers::most_threads, |lease| most_fillers(lease.pool()))
 }
