@@ -88,6 +88,7 @@ def rows(quick, has_gpu):
     yield "300 x 1 MiB up", many(300, 1 << 20), host, gpu, 30
     yield "1 GiB up", many(1, 1 << 30), host, gpu, 8
     if has_gpu:
+        yield "300 x 1 MiB down", many(300, 1 << 20), gpu, host, 30
         yield "1 GiB down", many(1, 1 << 30), gpu, host, 8
     if torch.cuda.device_count() > 1:
         yield "headline between GPUs", headline, "cuda:0", "cuda:1", 500

@@ -1,10 +1,12 @@
 //! Memory of the program that a copy fills: which tensors can be filled, and where they lie.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::dlpack;
 use crate::leaf::Leaf;
+use crate::modules;
 use crate::ours::{Kind, Ours};
 use crate::place::Place;
 use crate::tensor::Tensor;
@@ -93,9 +95,9 @@ impl<'py> Rules<'py> for Destinations<'py> {
 
 /// Its DLPack does not say that it must not be written.
 fn is_of_jax(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let modules = object.py().import("sys")?.getattr("modules")?;
-    match modules.get_item("jax").and_then(|jax| jax.getattr("Array")) {
-        Ok(array) => object.is_instance(&array),
-        Err(_) => Ok(false),
+    let jax = modules::imported(intern!(object.py(), "jax"));
+    match jax.and_then(|jax| jax.getattr("Array").ok()) {
+        Some(array) => object.is_instance(&array),
+        None => Ok(false),
     }
 }

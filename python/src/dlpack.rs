@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict};
@@ -12,6 +13,7 @@ use smallvec::SmallVec;
 use transship::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, VERSION};
 
 use crate::leaf::Leaf;
+use crate::modules;
 use crate::order;
 use crate::place::Place;
 use crate::torch::Torch;
@@ -29,7 +31,7 @@ pub fn read<'py>(object: &Bound<'py, PyAny>, torch: Option<&Torch>) -> PyResult<
     let is_as_it_is = |(_, leaf): &(_, Leaf)| leaf.is_aligned();
     // Arrays of numpy may go backwards, and lie at any address.
     if !read.as_ref().is_some_and(is_as_it_is)
-        && let Ok(numpy) = object.py().import("sys")?.getattr("modules")?.get_item("numpy")
+        && let Some(numpy) = modules::imported(intern!(object.py(), "numpy"))
         && object.is_instance(&numpy.getattr("ndarray")?)?
         && let Some(copied) = read_capsule(ask(&numpy.call_method1("array", (object,))?, torch)?)?
     {
@@ -79,9 +81,7 @@ impl Arrays {
         if let Some(arrays) = ARRAYS.get(py) {
             return Ok(Some(arrays));
         }
-        let modules = py.import("sys")?.getattr("modules")?;
-        // It is in there, unfinished, while it is being imported.
-        let numpy = modules.get_item("numpy").ok();
+        let numpy = modules::imported(intern!(py, "numpy"));
         let Some(class) = numpy.and_then(|numpy| numpy.getattr("ndarray").ok()) else { return Ok(None) };
         let named = PyDict::new(py);
         named.set_item("max_version", (VERSION.major, VERSION.minor))?;

@@ -1,11 +1,13 @@
 //! What `multi_tensor_copier` takes for a container, and what for a leaf.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::leaf::{Leaf, Order};
 use crate::misaligned;
+use crate::modules;
 use crate::place::Place;
 use crate::start::{self, At, Slot};
 use crate::torch::Torch;
@@ -26,15 +28,10 @@ pub struct Forebear<'py> {
 }
 
 impl<'py> Forebear<'py> {
-    pub fn new(
-        torch: &'py Torch,
-        device: Bound<'py, PyAny>,
-        target: Option<Place>,
-        always: bool,
-    ) -> PyResult<Self> {
-        let modules = device.py().import("sys")?.getattr("modules")?;
-        let array = modules.get_item("numpy").ok().and_then(|numpy| numpy.getattr("ndarray").ok());
-        Ok(Self { torch, device, target, always, array, slots: start::slots() })
+    pub fn new(torch: &'py Torch, device: Bound<'py, PyAny>, target: Option<Place>, always: bool) -> Self {
+        let numpy = modules::imported(intern!(device.py(), "numpy"));
+        let array = numpy.and_then(|numpy| numpy.getattr("ndarray").ok());
+        Self { torch, device, target, always, array, slots: start::slots() }
     }
 
     fn add(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<()> {

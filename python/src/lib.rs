@@ -6,6 +6,8 @@
 //! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
 //! | `leaf`, `dtype`, `place`, `kinds` | what is known of a leaf |
+//! | `modules` | what the program has imported |
+//! | `by_place` | the leaves of one place, in parts |
 //! | `misaligned` | leaves that are copied before anything else looks at them |
 //! | `plan` | which leaves share a chunk |
 //! | `pieces` | which leaves are copied as one |
@@ -18,6 +20,7 @@
 //! | `released` | objects that were let go of without the GIL |
 //! | `forked` | locks in children of `fork` |
 
+mod by_place;
 mod calls;
 mod casts;
 #[cfg(target_os = "linux")]
@@ -34,6 +37,7 @@ mod into;
 mod kinds;
 mod leaf;
 mod misaligned;
+mod modules;
 mod on_source;
 mod order;
 mod ours;
@@ -127,7 +131,7 @@ mod _transship {
         let torch = Torch::import(py)?;
         let device = torch.device(device)?;
         let target = torch.place_of(&device)?;
-        let mut rules = Forebear::new(torch, device, target, always)?;
+        let mut rules = Forebear::new(torch, device, target, always);
         let begin = Instant::now();
         let skeleton = Skeleton::of(data, &mut rules)?;
         let read = begin.elapsed();

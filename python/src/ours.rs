@@ -5,7 +5,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi::PyTypeObject;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 #[cfg(target_os = "linux")]
 use pyo3::types::PyCapsule;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
@@ -14,6 +16,7 @@ use crate::dlpack;
 use crate::dtype;
 use crate::forebear;
 use crate::leaf::Leaf;
+use crate::modules;
 use crate::place::Place;
 #[cfg(target_os = "linux")]
 use crate::slot_batch;
@@ -98,7 +101,8 @@ impl<'py> Ours<'py> {
         present: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
-        let find = py.import("transship._containers")?.getattr("find")?;
+        static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let find = FIND.import(py, "transship._containers", "find")?.clone();
         let (kinds, slots) = (Kinds::default(), start::slots());
         Ok(Self {
             torch,
@@ -317,9 +321,8 @@ pub fn not_given(name: &str) -> PyErr {
 }
 
 fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let modules = object.py().import("sys")?.getattr("modules")?;
-    match modules.get_item("numpy.ma") {
-        Ok(masked) => object.is_instance(&masked.getattr("MaskedArray")?),
-        Err(_) => Ok(false),
+    match modules::imported(intern!(object.py(), "numpy.ma")) {
+        Some(masked) => object.is_instance(&masked.getattr("MaskedArray")?),
+        None => Ok(false),
     }
 }

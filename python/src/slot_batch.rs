@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyCapsule, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 use transship::ipc;
@@ -14,6 +15,7 @@ use crate::dlpack;
 use crate::dtype;
 use crate::leaf::{Leaf, Order};
 use crate::misaligned;
+use crate::modules;
 use crate::place::Place;
 use crate::plan::LARGEST_PACKED;
 use crate::slots::SlotRange;
@@ -57,8 +59,8 @@ struct SlotLeaf {
 impl SlotPacker {
     #[new]
     fn new(address: u64, size: usize, leaf: Py<PyAny>, keeper: Py<PyAny>, py: Python<'_>) -> PyResult<Self> {
-        let modules = py.import("sys")?.getattr("modules")?;
-        let array = modules.get_item("numpy").ok().and_then(|numpy| numpy.getattr("ndarray").ok());
+        let numpy = modules::imported(intern!(py, "numpy"));
+        let array = numpy.and_then(|numpy| numpy.getattr("ndarray").ok());
         Ok(Self {
             memory: SlotRange { address, size },
             leaf,

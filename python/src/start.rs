@@ -9,10 +9,12 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use transship::{Event, MemoryKind, Stream};
 
+use crate::by_place::{OfPlace, by_place};
 use crate::errors;
 use crate::gather::Gather;
+use crate::into;
 use crate::kinds::Kinds;
-use crate::leaf::{Leaf, Order};
+use crate::leaf::Leaf;
 use crate::on_source;
 use crate::pieces::{Joins, Piece};
 use crate::place::Place;
@@ -112,15 +114,24 @@ pub fn start(
     let torch_fills = torch.filter(|_| !request.own_memory);
     let kinds = Kinds::now(torch);
     for OfPlace { place: from, leaves, sizes } in by_place(py, torch_fills, request, slots)? {
-        let begin = Instant::now();
         let call = Call { py, torch, request, from, leaves: &leaves, kinds: &kinds };
-        let planned = Planned::new(call, &sizes, slots)?;
-        let is_planned = Instant::now();
-        planned.start(call, slots, &mut started)?;
-        started.plan += is_planned - begin;
-        started.launch += is_planned.elapsed();
+        if let Err(error) = start_part(call, &sizes, slots, &mut started) {
+            // Their memory is PyTorch's again: the caller may try once more with less.
+            into::give_up(py, mem::take(&mut started.running))?;
+            return Err(error);
+        }
     }
     Ok(started)
+}
+
+fn start_part(call: Call<'_, '_>, sizes: &[Size], slots: &mut [Slot], started: &mut Started) -> PyResult<()> {
+    let begin = Instant::now();
+    let planned = Planned::new(call, sizes, slots)?;
+    let is_planned = Instant::now();
+    planned.start(call, slots, started)?;
+    started.plan += is_planned - begin;
+    started.launch += is_planned.elapsed();
+    Ok(())
 }
 
 /// What is asked for, of the leaves of one place.
@@ -167,7 +178,7 @@ struct Allocated {
 
 impl Planned {
     fn new(call: Call<'_, '_>, sizes: &[Size], slots: &[Slot]) -> PyResult<Self> {
-        let Call { py, torch, request, from, leaves, kinds } = call;
+        let Call { py, torch, request, from, kinds, .. } = call;
         let pinned = request.is_pinned(from);
         let plan = match from {
             // What a worker has packed already goes as it lies.
@@ -195,14 +206,29 @@ impl Planned {
             }
             planned.memory.push(memory);
         }
-        for position in &planned.order[planned.packed..] {
-            let Slot::Leaf(At::Source(_), leaf) = &slots[leaves[*position]] else { continue };
-            let like = |torch: &Torch| torch.allocate_like(py, &leaf.copied(), request.target, pinned);
-            let object = torch.map(like).transpose()?;
-            planned.memory.push(Allocated::new(torch.zip(object), leaf.bytes)?);
-            planned.places[*position] = To { memory: planned.memory.len() - 1, offset: 0 };
-        }
+        planned.allocate_alone(call, torch, slots)?;
         Ok(planned)
+    }
+
+    /// Memory for each leaf that goes to no chunk.
+    fn allocate_alone(&mut self, call: Call<'_, '_>, torch: Option<&Torch>, slots: &[Slot]) -> PyResult<()> {
+        let Call { py, request, from, leaves, .. } = call;
+        let copied = |position: &usize| match &slots[leaves[*position]] {
+            Slot::Leaf(At::Source(_), leaf) => Some((*position, leaf.copied())),
+            _ => None,
+        };
+        let (positions, alone): (Vec<_>, Vec<_>) =
+            self.order[self.packed..].iter().filter_map(copied).unzip();
+        let pinned = request.is_pinned(from);
+        let made =
+            torch.map(|torch| torch.allocate_like_each(py, &alone, request.target, pinned)).transpose()?;
+        let mut made = made.into_iter().flatten();
+        for (position, leaf) in positions.into_iter().zip(alone) {
+            let object = made.next().map(|(object, address)| (object.unbind(), address));
+            self.places[position] = To { memory: self.memory.len(), offset: 0 };
+            self.memory.push(Allocated { object, beside: None, bytes: leaf.bytes });
+        }
+        Ok(())
     }
 
     /// Starts the copy, and says in the slots what the leaves come to. On an error the slots are of no use any more.
@@ -393,57 +419,6 @@ pub fn streams(
         (None, source @ Some(_)) if torch.is_none() => Ok((of(from, false)?, source)),
         (None, from) => Ok((from, None)),
         (target, from) => Ok((target, from)),
-    }
-}
-
-/// The numbers of the leaves to be copied, by where they come from. Of those without elements PyTorch makes the copies, where it fills memory.
-fn by_place(
-    py: Python<'_>,
-    torch: Option<&Torch>,
-    request: Request,
-    slots: &mut [Slot],
-) -> PyResult<Vec<OfPlace>> {
-    let mut groups: Vec<OfPlace> = Vec::new();
-    let all = slots.len();
-    for (number, slot) in slots.iter_mut().enumerate() {
-        let Slot::Leaf(At::Source(_), leaf) = slot else { continue };
-        if let Some(torch) = torch.filter(|_| leaf.bytes == 0) {
-            *slot = Slot::There(torch.allocate_like(py, &leaf.copied(), request.target, false)?.unbind());
-            continue;
-        }
-        match groups.iter_mut().find(|group| group.place == leaf.place) {
-            Some(group) => group.push(number, leaf),
-            None => {
-                let (leaves, sizes) = (Vec::with_capacity(all - number), Vec::with_capacity(all - number));
-                let mut group = OfPlace { place: leaf.place, leaves, sizes };
-                group.push(number, leaf);
-                groups.push(group);
-            }
-        }
-    }
-    groups.sort_unstable_by_key(|group| group.place);
-    Ok(groups)
-}
-
-/// The leaves of one place.
-struct OfPlace {
-    place: Place,
-    /// Their numbers among the slots.
-    leaves: Vec<usize>,
-    sizes: Vec<Size>,
-}
-
-impl OfPlace {
-    #[inline]
-    fn push(&mut self, number: usize, leaf: &Leaf) {
-        self.leaves.push(number);
-        self.sizes.push(Size {
-            bytes: leaf.bytes,
-            // Of 16 bytes at most.
-            element: leaf.type_of_elements().bits / 8,
-            is_contiguous: leaf.order == Order::Contiguous,
-            address: leaf.address,
-        });
     }
 }
 

@@ -9,7 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use super::symbols::{self, Ask, Fields, Handle};
+use super::symbols::{self, Ask, CPU, CUDA, Fields, Handle};
 use crate::dtype;
 use crate::leaf::Leaf;
 use crate::place::Place;
@@ -21,10 +21,6 @@ pub struct Direct {
     /// One tensor could not be asked. PyTorch writes a line to the standard error for each: it is asked so no more.
     has_failed: AtomicBool,
 }
-
-/// `DeviceType` of PyTorch, which is that of CUDA for AMD's devices as well.
-const CPU: i32 = 0;
-const CUDA: i32 = 1;
 
 /// `Layout::Strided` of PyTorch.
 const STRIDED: i32 = 0;

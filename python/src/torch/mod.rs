@@ -1,6 +1,7 @@
 //! PyTorch, by the fastest way that the installed one has. Nothing of it is linked; it is imported when it is first needed.
 
 mod direct;
+mod memory;
 mod order;
 mod read;
 mod results;
@@ -9,6 +10,7 @@ mod symbols;
 use std::path::PathBuf;
 
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
@@ -17,6 +19,7 @@ use transship::dlpack::{DLDevice, device_type};
 pub use results::{Part, Parts};
 
 use crate::dtype;
+use crate::modules;
 use crate::place::Place;
 
 /// Set to `slow`, only what every PyTorch has is used: for tests, and where a new PyTorch breaks the fast way.
@@ -56,9 +59,7 @@ impl Torch {
         if let Some(torch) = TORCH.get(py) {
             return Ok(Some(torch));
         }
-        let modules = py.import("sys")?.getattr("modules")?;
-        // It is in there, unfinished, while it is being imported.
-        let module = modules.get_item("torch").ok();
+        let module = modules::imported(intern!(py, "torch"));
         let is_whole = module.is_some_and(|module| {
             module.hasattr("_C").unwrap_or(false) && module.hasattr("from_numpy").unwrap_or(false)
         });

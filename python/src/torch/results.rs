@@ -1,4 +1,4 @@
-//! Tensors out: chunks, and parts of them.
+//! Tensors out: parts of chunks.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::{Torch, symbols};
+use super::{Torch, memory, symbols};
 use crate::dtype;
 use crate::leaf::Leaf;
 use crate::place::Place;
@@ -21,62 +21,6 @@ pub struct Part<'a> {
 }
 
 impl Torch {
-    /// Memory of so many bytes, out of PyTorch's allocators: that of the device on its current stream, or that for pinned memory.
-    pub fn allocate<'py>(
-        &self,
-        py: Python<'py>,
-        bytes: usize,
-        place: Place,
-        pinned: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let named = self.named(py, dtype::BYTE, place, pinned)?;
-        self.empty.bind(py).call((bytes,), Some(&named))
-    }
-
-    /// A tensor of the sizes, strides and type of `leaf`.
-    pub fn allocate_like<'py>(
-        &self,
-        py: Python<'py>,
-        leaf: &Leaf,
-        place: Place,
-        pinned: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let named = self.named(py, leaf.element, place, pinned)?;
-        let (shape, strides) = (PyTuple::new(py, leaf.shape())?, PyTuple::new(py, leaf.strides())?);
-        self.empty_strided.bind(py).call((shape, strides), Some(&named))
-    }
-
-    fn named<'py>(
-        &self,
-        py: Python<'py>,
-        element: usize,
-        place: Place,
-        pinned: bool,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let named = PyDict::new(py);
-        named.set_item("dtype", self.dtype(element)?)?;
-        named.set_item("device", self.name_of(place))?;
-        if pinned {
-            named.set_item("pin_memory", true)?;
-        }
-        Ok(named)
-    }
-
-    fn dtype(&self, element: usize) -> PyResult<&Py<PyAny>> {
-        let known = self.dtypes.get(element).and_then(Option::as_ref);
-        known.ok_or_else(|| {
-            PyRuntimeError::new_err(format!("this PyTorch has no {}", dtype::ALL[element].name))
-        })
-    }
-
-    /// The address of a tensor's first element; 0 if it has none.
-    pub fn address_of(&self, tensor: &Bound<'_, PyAny>) -> PyResult<u64> {
-        match self.read(tensor)? {
-            Some(leaf) => Ok(leaf.address),
-            None => tensor.call_method0("data_ptr")?.extract(),
-        }
-    }
-
     /// What makes tensors of the parts of a chunk of bytes. They share its storage.
     pub fn parts_of<'a, 'py>(&'a self, chunk: &Bound<'py, PyAny>) -> PyResult<Parts<'a, 'py>> {
         let by = match &self.views {
@@ -215,7 +159,7 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// The fast way to parts, without what does not do what it should, which is tried once.
+/// The fast ways to make tensors, without what does not do what it should, which is tried once.
 pub fn tried(
     module: &Bound<'_, PyAny>,
     mut views: symbols::Views,
@@ -225,6 +169,11 @@ pub fn tried(
         && !is_sound(module, &views, part_of, &handles)?
     {
         views.part_of = None;
+    }
+    if let Some(empty) = views.empty
+        && !memory::is_sound(module, empty, &views)?
+    {
+        views.empty = None;
     }
     Ok((views, handles))
 }

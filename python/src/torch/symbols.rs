@@ -6,6 +6,10 @@ use std::path::Path;
 
 use pyo3::ffi::PyObject;
 
+/// `DeviceType` of PyTorch, which is that of CUDA for AMD's devices as well.
+pub const CPU: i32 = 0;
+pub const CUDA: i32 = 1;
+
 /// A tensor of PyTorch's: an `at::Tensor` on the heap.
 pub type Handle = *mut c_void;
 
@@ -15,6 +19,8 @@ pub type Delete = unsafe extern "C" fn(Handle) -> c_int;
 /// A function of C++, which throws where memory is short.
 pub type Wrap = unsafe extern "C-unwind" fn(Handle) -> *mut PyObject;
 pub type CurrentStream = unsafe extern "C" fn(i32, *mut *mut c_void) -> c_int;
+pub type EmptyStrided =
+    unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> c_int;
 
 /// Makes tensors of PyTorch that are parts of another one, of any type.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +30,15 @@ pub struct Views {
     pub wrap: Wrap,
     /// The function behind the first, if `wrap` takes the tensor.
     pub part_of: Option<PartOf>,
+    /// Makes tensors with memory of their own.
+    pub empty: Option<Empty>,
+}
+
+/// Makes tensors with memory of their own, and says where that is.
+#[derive(Debug, Clone, Copy)]
+pub struct Empty {
+    pub empty_strided: EmptyStrided,
+    pub data: Ask<*mut c_void>,
 }
 
 /// `at::Tensor torch::inductor::_alloc_from_pool(const at::Tensor&, int64_t, at::ScalarType, at::IntArrayRef, at::IntArrayRef)`. As `Wrap`, it throws where
@@ -46,7 +61,7 @@ pub struct Returned {
     _others: [MaybeUninit<*mut c_void>; 2],
 }
 
-/// Functions that PyTorch has had since 2.6; its C shim promises to keep all but `wrap`. `folder` is where its libraries are.
+/// Functions that PyTorch has had since 2.6; its C shim promises to keep all but `wrap` and `part_of`. `folder` is where its libraries are.
 pub fn views(folder: &Path) -> Option<Views> {
     // SAFETY: the types are those that `torch/csrc/inductor/aoti_torch/c/shim.h` declares.
     let (alloc_from_pool, delete) = unsafe {
@@ -65,7 +80,17 @@ pub fn views(folder: &Path) -> Option<Views> {
         )
     };
     let part_of = part_of.filter(|_| taking.is_some());
-    Some(Views { alloc_from_pool, delete, wrap: taking.or(sharing)?, part_of })
+    Some(Views { alloc_from_pool, delete, wrap: taking.or(sharing)?, part_of, empty: empty(folder) })
+}
+
+fn empty(folder: &Path) -> Option<Empty> {
+    // SAFETY: the types are those that `torch/csrc/inductor/aoti_torch/c/shim.h` declares.
+    unsafe {
+        Some(Empty {
+            empty_strided: symbol(folder, "torch_cpu", b"aoti_torch_empty_strided\0")?,
+            data: symbol(folder, "torch_cpu", b"aoti_torch_get_data_ptr\0")?,
+        })
+    }
 }
 
 const PART_OF: &[u8] =

@@ -1,0 +1,168 @@
+//! Memory for results, out of PyTorch's allocators: that of a device on its current stream, or that for pinned memory.
+
+use std::ptr;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::Torch;
+use super::symbols::{self, Delete, Empty, Handle, Views, Wrap};
+use crate::dtype;
+use crate::leaf::Leaf;
+use crate::place::Place;
+
+impl Torch {
+    /// Memory of so many bytes.
+    pub fn allocate<'py>(
+        &self,
+        py: Python<'py>,
+        bytes: usize,
+        place: Place,
+        pinned: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let named = self.named(py, dtype::BYTE, place, pinned)?;
+        self.empty.bind(py).call((bytes,), Some(&named))
+    }
+
+    /// A tensor of the sizes, strides and type of `leaf`.
+    pub fn allocate_like<'py>(
+        &self,
+        py: Python<'py>,
+        leaf: &Leaf,
+        place: Place,
+        pinned: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let named = self.named(py, leaf.element, place, pinned)?;
+        let (shape, strides) = (PyTuple::new(py, leaf.shape())?, PyTuple::new(py, leaf.strides())?);
+        self.empty_strided.bind(py).call((shape, strides), Some(&named))
+    }
+
+    /// The same for each of `leaves`, and the address of each. Of many tensors the interpreter makes the first alone, which has PyTorch prepare the
+    /// device, and those for which there is no memory, for PyTorch's error.
+    pub fn allocate_like_each<'py>(
+        &self,
+        py: Python<'py>,
+        leaves: &[Leaf],
+        place: Place,
+        pinned: bool,
+    ) -> PyResult<Vec<(Bound<'py, PyAny>, u64)>> {
+        let mut made = Vec::with_capacity(leaves.len());
+        let by_name = |leaf: &Leaf| {
+            let tensor = self.allocate_like(py, leaf, place, pinned)?;
+            let address = self.address_of(&tensor)?;
+            Ok::<_, PyErr>((tensor, address))
+        };
+        if let Some(first) = leaves.first() {
+            made.push(by_name(first)?);
+        }
+        if let Some((views, _)) = &self.views
+            && let Some(empty) = views.empty.filter(|_| !pinned)
+        {
+            let rest = leaves.get(1..).unwrap_or_default();
+            // PyTorch's allocator may wait for the driver, or for another thread.
+            let unwrapped = py.detach(|| -> Vec<_> {
+                rest.iter().map_while(|leaf| Unwrapped::like(leaf, place, empty, views.delete)).collect()
+            });
+            for tensor in unwrapped {
+                made.push(tensor.wrapped(py, views.wrap)?);
+            }
+        }
+        for leaf in leaves.get(made.len()..).unwrap_or_default() {
+            made.push(by_name(leaf)?);
+        }
+        Ok(made)
+    }
+
+    fn named<'py>(
+        &self,
+        py: Python<'py>,
+        element: usize,
+        place: Place,
+        pinned: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let named = PyDict::new(py);
+        named.set_item("dtype", self.dtype(element)?)?;
+        named.set_item("device", self.name_of(place))?;
+        if pinned {
+            named.set_item("pin_memory", true)?;
+        }
+        Ok(named)
+    }
+
+    pub fn dtype(&self, element: usize) -> PyResult<&Py<PyAny>> {
+        let known = self.dtypes.get(element).and_then(Option::as_ref);
+        known.ok_or_else(|| {
+            PyRuntimeError::new_err(format!("this PyTorch has no {}", dtype::ALL[element].name))
+        })
+    }
+
+    /// The address of a tensor's first element; 0 if it has none.
+    pub fn address_of(&self, tensor: &Bound<'_, PyAny>) -> PyResult<u64> {
+        match self.read(tensor)? {
+            Some(leaf) => Ok(leaf.address),
+            None => tensor.call_method0("data_ptr")?.extract(),
+        }
+    }
+}
+
+/// A tensor of PyTorch's that has no object of Python yet.
+struct Unwrapped {
+    handle: Handle,
+    delete: Delete,
+    address: u64,
+}
+
+// SAFETY: it is an `at::Tensor` on the heap that nobody else knows; tensors count their uses atomically.
+unsafe impl Send for Unwrapped {}
+
+impl Unwrapped {
+    /// `None` where PyTorch cannot make it, of which it writes a line to the standard error.
+    fn like(leaf: &Leaf, place: Place, empty: Empty, delete: Delete) -> Option<Self> {
+        let (kind, number) = match place {
+            Place::Host => (symbols::CPU, 0),
+            Place::Cuda(number) | Place::Hip(number) => (symbols::CUDA, number),
+        };
+        let (rank, scalar_type) = (leaf.rank() as i64, leaf.type_of_elements().scalar_type);
+        let (shape, strides) = (leaf.shape().as_ptr(), leaf.strides().as_ptr());
+        let mut handle = ptr::null_mut();
+        // SAFETY: the numbers are `rank` sizes and strides, none of which is negative.
+        let status =
+            unsafe { (empty.empty_strided)(rank, shape, strides, scalar_type, kind, number, &mut handle) };
+        let mut made = (status == 0).then_some(Self { handle, delete, address: 0 })?;
+        let mut data = ptr::null_mut();
+        // SAFETY: the handle is a tensor.
+        let status = unsafe { (empty.data)(made.handle, &mut data) };
+        made.address = data.expose_provenance() as u64;
+        (status == 0).then_some(made)
+    }
+
+    /// Its object, and its address.
+    fn wrapped(self, py: Python<'_>, wrap: Wrap) -> PyResult<(Bound<'_, PyAny>, u64)> {
+        // SAFETY: the handle is a tensor, which is taken or shared; a new reference comes back, or null with an error.
+        let object = unsafe { Bound::from_owned_ptr_or_err(py, wrap(self.handle)) }?;
+        Ok((object, self.address))
+    }
+}
+
+impl Drop for Unwrapped {
+    fn drop(&mut self) {
+        // SAFETY: it was made for us, and is used no more.
+        unsafe { (self.delete)(self.handle) };
+    }
+}
+
+/// Whether tensors are made as they are asked for.
+pub fn is_sound(module: &Bound<'_, PyAny>, empty: Empty, views: &Views) -> PyResult<bool> {
+    let element = dtype::number_of_name("int16").unwrap_or_default();
+    let numbers = smallvec::SmallVec::from_slice(&[2, 3, 1, 2]);
+    let Some(leaf) = Leaf::new(1 << 12, Place::Host, element, numbers) else { return Ok(false) };
+    let Some(tensor) = Unwrapped::like(&leaf, Place::Host, empty, views.delete) else { return Ok(false) };
+    let (tensor, address) = tensor.wrapped(module.py(), views.wrap)?;
+    let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
+    let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
+    let is_there = tensor.call_method0("data_ptr")?.extract::<u64>()? == address;
+    let is_on_host = tensor.getattr("is_cpu")?.is_truthy()?;
+    let has_type = tensor.getattr("dtype")?.is(&module.getattr("int16")?);
+    Ok(is_there && is_on_host && has_type && shape == leaf.shape() && strides == leaf.strides())
+}
