@@ -8,12 +8,12 @@ use transship::{Layout, Tensor};
 use crate::device::SharedDevice;
 use crate::element::of_burn;
 use crate::error::{Error, Result};
-use crate::lend::Lend;
 use crate::loan::{Loan, Refused};
 use crate::primitive::{self, Primitive};
+use crate::tree::{BurnTree, located};
 
 impl SharedDevice {
-    /// Tensors of transship over the memory of a tensor of burn, or of all in a structure ([`Lend`]), without a copy: to be copied to the host, with
+    /// Tensors of transship over the memory of a tensor of burn, or of all in a structure ([`BurnTree`]), without a copy: to be copied to the host, with
     /// others in one structure, or elsewhere.
     ///
     /// A copy of them comes behind all that this thread has given to burn, and the threads that have made the tensors. What another thread has
@@ -44,7 +44,7 @@ impl SharedDevice {
     ///
     /// [`Error::OtherDevice`], [`Error::NotShown`] for tensors that gradients flow through, [`Error::NotCopied`] for quantized ones;
     /// [`Error::Cubecl`] if what burn computes has failed, or, with the feature `fusion`, `Error::NotComputed`. In a structure [`Error::InStructure`], which says of which tensor.
-    pub fn from_burn<T: Lend>(&self, tensors: T) -> Result<T::Lent> {
+    pub fn from_burn<T: BurnTree>(&self, tensors: T) -> Result<T::Tree> {
         let mut taken = Vec::new();
         let frame = tensors.take(&mut taken);
         let count = taken.len();
@@ -102,49 +102,4 @@ fn layout_of(cube: &CubeTensor) -> Result<Layout> {
     let not_copied = || Error::NotCopied { dtype: format!("{:?}", cube.dtype) };
     let dtype = of_burn(cube.dtype).ok_or_else(not_copied)?;
     Ok(Layout::strided(dtype, cube.meta.shape(), cube.meta.strides())?)
-}
-
-/// With the place in the structure.
-fn located<T: Lend>(frame: &T::Frame, Refused { number, error }: Refused) -> Error {
-    match number.and_then(|mut number| T::path(frame, &mut number)) {
-        Some(path) if !path.is_empty() => Error::InStructure { path, error: Box::new(error) },
-        _ => error,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use burn_tensor::Int;
-
-    use super::*;
-
-    type Structure = (
-        burn_tensor::Tensor<1>,
-        [Vec<burn_tensor::Tensor<3, Int>>; 2],
-        Option<burn_tensor::Tensor<2>>,
-        (burn_tensor::Tensor<1>,),
-    );
-
-    fn located_at(number: usize) -> String {
-        let frame = ((), [vec![(), ()], vec![()]], None, ((),));
-        let error = Error::NotCopied { dtype: "QFloat".to_owned() };
-        match located::<Structure>(&frame, Refused::at(number, error)) {
-            Error::InStructure { path, error } if matches!(*error, Error::NotCopied { .. }) => path,
-            other => format!("{other:?}"),
-        }
-    }
-
-    /// Deliberate bug: what an item has of the tensors is not counted.
-    #[test]
-    fn an_error_says_which_tensor_it_is() {
-        assert_eq!([0, 1, 2, 3, 4].map(located_at), [".0", ".1[0][0]", ".1[0][1]", ".1[1][0]", ".3.0"]);
-    }
-
-    #[test]
-    fn an_error_of_one_tensor_or_of_all_has_no_place() {
-        let error = || Error::NotCopied { dtype: "QFloat".to_owned() };
-        let one = located::<burn_tensor::Tensor<2>>(&(), Refused::at(0, error()));
-        let all = located::<Vec<burn_tensor::Tensor<2>>>(&vec![()], error().into());
-        assert!([one, all].iter().all(|error| matches!(error, Error::NotCopied { .. })));
-    }
 }

@@ -9,16 +9,16 @@ mod device;
 mod element;
 mod error;
 mod from_burn;
-mod lend;
 mod loan;
 mod part;
 mod primitive;
 mod runtime;
 mod to_burn;
+mod tree;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
 pub use device::SharedDevice;
 pub use element::Kind;
 pub use error::{Error, Result};
-pub use lend::Lend;
+pub use tree::BurnTree;

@@ -1,7 +1,6 @@
 //! Tensors of transship as tensors of burn.
 
 use burn_backend::cubecl::dtype_to_storage_type;
-use burn_cubecl::Cube;
 use burn_cubecl::cubecl::ir::features::TypeUsage;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::cubecl::zspace::metadata::Metadata;
@@ -11,11 +10,13 @@ use transship::Tensor;
 use crate::device::SharedDevice;
 use crate::element::Kind;
 use crate::error::{Error, Result};
+use crate::loan::Refused;
 use crate::part::Part;
 use crate::primitive;
+use crate::tree::{BurnTree, located};
 
 impl SharedDevice {
-    /// A tensor of burn over the same memory, without a copy.
+    /// A tensor of burn over the same memory, without a copy. Many become burn's in fewer operations with [`to_burn_all`](Self::to_burn_all).
     ///
     /// The tensor need not have arrived: kernels of burn come behind the copy that fills it, whichever thread launches them. Blocks at most
     /// until that is submitted, as it is behind `wait` and `wait_on`. On CUDA also, for the first tensor of a packed block, until
@@ -52,12 +53,58 @@ impl SharedDevice {
     ///
     /// [`Error::NotShared`], [`Error::NoSuchElements`], [`Error::WrongRank`], [`Error::Misaligned`]; the error of the copy if that failed.
     pub fn to_burn<const D: usize, K: Kind>(&self, tensor: &Tensor) -> Result<burn_tensor::Tensor<D, K>> {
+        self.to_burn_all(tensor)
+    }
+
+    /// All tensors of a structure as burn's, each as by [`to_burn`](Self::to_burn).
+    ///
+    /// With the feature `fusion` burn queues an operation for each 64 of them, and not one for each.
+    ///
+    /// What it is assigned to says what they become ([`BurnTree`]): ranks and kinds in tuples, arrays, `Vec` and `Option`. Parts of a structure of
+    /// the program's are given as a tuple.
+    ///
+    /// ```no_run
+    /// use burn_tensor::{Device, Int};
+    /// use transship::prelude::*;
+    /// use transship_burn::SharedDevice;
+    ///
+    /// #[derive(TensorTree)]
+    /// struct Batch {
+    ///     images: Tensor,
+    ///     labels: Vec<Tensor>,
+    /// }
+    ///
+    /// let gpu = SharedDevice::open(Device::wgpu_options())?;
+    /// let images = Tensor::from_vec(vec![0.5_f32; 12], &[1, 3, 4])?;
+    /// let batch = Batch { images, labels: vec![Tensor::from(vec![1_i32, 2, 3])] };
+    /// let batch = transship::start_copy(batch, gpu.device(), gpu.copy_options()).map_err(transship::Error::from)?;
+    /// let Batch { images, labels } = batch.wait().map_err(transship::Error::from)?;
+    /// let (images, labels): (burn_tensor::Tensor<3>, Vec<burn_tensor::Tensor<1, Int>>) = gpu.to_burn_all(&(images, labels))?;
+    /// # let _ = (images, labels);
+    /// # Ok::<(), transship_burn::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`to_burn`](Self::to_burn) in [`Error::InStructure`], which says of which tensor. burn is given none then.
+    pub fn to_burn_all<T: BurnTree>(&self, tensors: &T::Tree) -> Result<T> {
+        let mut wanted = Vec::new();
+        let frame = T::list(tensors, &mut wanted);
+        let count = wanted.len();
+        let cubes = wanted.iter().enumerate().map(|(number, Wanted { tensor, make })| {
+            make(self, tensor).map_err(|error| located::<T>(&frame, Refused::at(number, error)))
+        });
+        let made = primitive::of_cubes(cubes.collect::<Result<_>>()?);
+        let changed = transship::Error::TreeChanged { first: count, second: count };
+        T::fill(frame, &mut made.into_iter()).ok_or_else(|| changed.into())
+    }
+
+    fn cube_of<const D: usize, K: Kind>(&self, tensor: &Tensor) -> Result<CubeTensor> {
         let dtype = self.burn_dtype::<K>(tensor)?;
         let (shape, strides) = dimensions::<D>(tensor)?;
         let handle = self.handle_of(tensor)?;
         let metadata = Metadata::new(shape, strides);
-        let cube = CubeTensor::new(self.client.clone(), handle, metadata, self.cube.clone(), dtype);
-        Ok(burn_tensor::Tensor::from_primitive::<Cube>(primitive::of_cube(cube)))
+        Ok(CubeTensor::new(self.client.clone(), handle, metadata, self.cube.clone(), dtype))
     }
 
     fn burn_dtype<K: Kind>(&self, tensor: &Tensor) -> Result<burn_tensor::DType> {
@@ -91,6 +138,18 @@ impl SharedDevice {
             true => Ok(()),
             false => Err(Error::Misaligned { offset, alignment }),
         }
+    }
+}
+
+/// A tensor, and what it is to become.
+pub struct Wanted<'a> {
+    tensor: &'a Tensor,
+    make: fn(&SharedDevice, &Tensor) -> Result<CubeTensor>,
+}
+
+impl<'a> Wanted<'a> {
+    pub(crate) fn of<const D: usize, K: Kind>(tensor: &'a Tensor) -> Self {
+        Self { tensor, make: SharedDevice::cube_of::<D, K> }
     }
 }
 

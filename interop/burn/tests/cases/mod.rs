@@ -1,5 +1,8 @@
 //! The cases, with the changes to the code that they were seen to fail with.
 
+#[cfg(feature = "fusion")]
+mod fusion;
+
 use std::error::Error;
 use std::time::Duration;
 
@@ -40,6 +43,25 @@ pub(crate) fn all() -> Vec<Case> {
             Needs::Kernels,
             memory_used_again_waits_for_the_kernels_before,
         ),
+        ("a_structure_becomes_burns_at_once", Needs::Kernels, a_structure_becomes_burns_at_once),
+        ("hundreds_of_tensors_become_burns_at_once", Needs::Copies, hundreds_of_tensors_become_burns_at_once),
+        #[cfg(feature = "fusion")]
+        (
+            "a_structure_is_few_operations_of_few_looks",
+            Needs::Copies,
+            fusion::a_structure_is_few_operations_of_few_looks,
+        ),
+        (
+            "the_same_tensor_twice_in_a_structure_stays_apart",
+            Needs::Kernels,
+            the_same_tensor_twice_in_a_structure_stays_apart,
+        ),
+        ("a_structure_amid_queued_work", Needs::Kernels, a_structure_amid_queued_work),
+        (
+            "other_threads_use_a_structure_that_is_queued",
+            Needs::Kernels,
+            other_threads_use_a_structure_that_is_queued,
+        ),
         ("memory_stays_while_only_burn_has_it", Needs::Copies, memory_stays_while_only_burn_has_it),
         ("kernels_come_behind_a_copy_under_way", Needs::Kernels, kernels_come_behind_a_copy_under_way),
         ("a_result_shown_late_is_waited_for", Needs::Copies, a_result_shown_late_is_waited_for),
@@ -61,6 +83,11 @@ pub(crate) fn all() -> Vec<Case> {
         ),
         ("what_burn_has_dropped_is_still_copied", Needs::Kernels, what_burn_has_dropped_is_still_copied),
         ("what_does_not_fit_is_an_error", Needs::Copies, what_does_not_fit_is_an_error),
+        (
+            "what_does_not_fit_in_a_structure_says_where",
+            Needs::Copies,
+            what_does_not_fit_in_a_structure_says_where,
+        ),
     ]
 }
 
@@ -156,9 +183,9 @@ fn aliases_stay_apart_when_burn_works_in_place(gpu: &SharedDevice) -> Outcome {
     assert!(first.shares_memory_with(&second));
     let (one, other): (Tensor<1>, Tensor<1>) = (gpu.to_burn(&first)?, gpu.to_burn(&second)?);
     drop((first, second));
-    let doubled = one * 2.0;
+    // First: with `fusion` it is computed when it is read.
+    assert_eq!((one * 2.0).into_data().try_to_vec::<f32>()?[1], numbers(1000, 5)[1] * 2.0);
     assert_eq!(other.into_data().try_to_vec::<f32>()?, numbers(1000, 5));
-    assert_eq!(doubled.into_data().try_to_vec::<f32>()?[1], numbers(1000, 5)[1] * 2.0);
     Ok(())
 }
 
@@ -175,6 +202,108 @@ fn memory_used_again_waits_for_the_kernels_before(gpu: &SharedDevice) -> Outcome
         assert_eq!(output.into_data().try_to_vec::<f32>()?, [2.0; 5000], "round {round}");
         let next: Tensor<1> = gpu.to_burn(&next)?;
         assert_eq!(next.into_data().try_to_vec::<f32>()?, [7.0; 5000], "round {round}");
+    }
+    Ok(())
+}
+
+/// Tensors of several ranks and kinds, without elements or dimensions, transposed, and places without one. Fails where `fill` goes
+/// through an array from its end, and with row-major strides in `dimensions`.
+fn a_structure_becomes_burns_at_once(gpu: &SharedDevice) -> Outcome {
+    type Wanted = (Tensor<2>, [Tensor<1, Int>; 2], Vec<Option<Tensor<3>>>, (Tensor<1, Bool>, Tensor<1>));
+    let labels = |first: i32| Leaf::from(vec![first, 2, 1]);
+    let leaves = (
+        Leaf::from_vec(Vec::<f32>::new(), &[0, 3])?,
+        [labels(3), labels(4)],
+        vec![Some(Leaf::from_vec(numbers(24, 1), &[2, 3, 4])?), None],
+        (Leaf::from(vec![1_u32, 0, 1]), Leaf::from_vec(vec![0.25_f32], &[])?),
+    );
+    let mut leaves = up(leaves, gpu)?;
+    leaves.2[0] = leaves.2[0].as_ref().map(|leaf| leaf.transpose(0, 2)).transpose()?;
+    let (nothing, [three, four], images, (mask, scale)): Wanted = gpu.to_burn_all(&leaves)?;
+    assert_eq!(nothing.dims(), [0, 3]);
+    assert_eq!(three.into_data().try_to_vec::<i32>()?, [3, 2, 1]);
+    assert_eq!(four.into_data().try_to_vec::<i32>()?, [4, 2, 1]);
+    let [Some(images), None] = &images[..] else { return Err("one, and none".into()) };
+    assert_eq!(images.dims(), [4, 3, 2]);
+    let expected: Vec<_> =
+        (0..24).map(|at| numbers(24, 1)[at % 2 * 12 + at / 2 % 3 * 4 + at / 6] + 1.0).collect();
+    assert_eq!((images.clone() + 1.0).into_data().try_to_vec::<f32>()?, expected);
+    assert_eq!(mask.int().into_data().iter::<i32>().collect::<Vec<_>>(), [1, 0, 1]);
+    assert_eq!(scale.into_scalar::<f32>(), 0.25);
+    assert!(gpu.to_burn_all::<Vec<Tensor<1>>>(&Vec::new())?.is_empty());
+    Ok(())
+}
+
+/// More than one operation of burn's shows. Fails where the first of those is all.
+fn hundreds_of_tensors_become_burns_at_once(gpu: &SharedDevice) -> Outcome {
+    let leaves: Vec<_> = (0..528).map(|number| Leaf::from(numbers(1 + number % 97, number))).collect();
+    let mut tensors: Vec<Tensor<1>> = gpu.to_burn_all(&up(leaves, gpu)?)?;
+    // Dropped before anything asked for it.
+    drop(tensors.drain(100..200));
+    let there = (0..100).chain(200..528);
+    for (number, tensor) in there.zip(tensors) {
+        assert_eq!(tensor.into_data().try_to_vec::<f32>()?, numbers(1 + number % 97, number), "{number}");
+    }
+    Ok(())
+}
+
+/// burn works in place on neither. Fails where both are one tensor to burn, by one id.
+fn the_same_tensor_twice_in_a_structure_stays_apart(gpu: &SharedDevice) -> Outcome {
+    let leaf = up(Leaf::from(numbers(1000, 5)), gpu)?;
+    let [one, other]: [Tensor<1>; 2] = gpu.to_burn_all(&[leaf.clone(), leaf])?;
+    // First: with `fusion` it is computed when it is read.
+    assert_eq!((one * 2.0).into_data().try_to_vec::<f32>()?[1], numbers(1000, 5)[1] * 2.0);
+    assert_eq!(other.into_data().try_to_vec::<f32>()?, numbers(1000, 5));
+    Ok(())
+}
+
+/// With `fusion` what burn has queued before and behind may be one kernel. Fails where a tensor's shape is the one that the operation says.
+fn a_structure_amid_queued_work(gpu: &SharedDevice) -> Outcome {
+    let [first, second] = [numbers(60, 1), numbers(60, 2)];
+    let [made_of_first, made_of_second] =
+        [Leaf::from_vec(first.clone(), &[6, 10])?, Leaf::from_vec(second.clone(), &[10, 6])?];
+    let (one, other) = up((made_of_first, made_of_second), gpu)?;
+    for round in 0..3 {
+        let queued = Tensor::<2>::ones([6, 10], gpu.burn()) * 3.0 + round;
+        let (one, other, dropped): (Tensor<2>, Tensor<2>, Tensor<2>) =
+            gpu.to_burn_all(&(one.clone(), other.transpose(0, 1)?, one.clone()))?;
+        drop(dropped);
+        let sum = one * 2.0 + queued + other;
+        let expected: Vec<_> =
+            (0..60).map(|at| first[at] * 2.0 + 3.0 + round as f32 + second[at % 10 * 6 + at / 10]).collect();
+        assert_eq!(sum.into_data().try_to_vec::<f32>()?, expected, "round {round}");
+    }
+    Ok(())
+}
+
+/// They read it, and drop what they do not read, while the thread that has asked for it computes.
+fn other_threads_use_a_structure_that_is_queued(gpu: &SharedDevice) -> Outcome {
+    for seed in 0..5 {
+        let leaves: Vec<_> = (0..70).map(|number| Leaf::from(numbers(500, seed + number))).collect();
+        let leaves = up(leaves, gpu)?;
+        let queued = Tensor::<1>::ones([500], gpu.burn()) * 3.0;
+        let mut tensors: Vec<Tensor<1>> = gpu.to_burn_all(&leaves)?;
+        drop(leaves);
+        let others: Vec<_> = (0..2)
+            .map(|half| {
+                let tensors = tensors.split_off(35 - 35 * half);
+                std::thread::spawn(move || {
+                    let read = |tensor: Tensor<1>| (tensor + 1.0).into_data().try_to_vec::<f32>();
+                    tensors.into_iter().step_by(2).map(read).collect::<Result<Vec<_>, _>>()
+                })
+            })
+            .collect();
+        let sum = queued + 1.0;
+        for (half, other) in others.into_iter().enumerate() {
+            let first = 35 - 35 * half;
+            for (read, number) in
+                other.join().map_err(|_| "it has panicked")??.iter().zip((first..).step_by(2))
+            {
+                let expected: Vec<_> = numbers(500, seed + number).iter().map(|value| value + 1.0).collect();
+                assert_eq!(*read, expected, "{number}");
+            }
+        }
+        assert_eq!(sum.into_data().try_to_vec::<f32>()?, [4.0; 500]);
     }
     Ok(())
 }
@@ -411,5 +540,23 @@ fn what_does_not_fit_is_an_error(gpu: &SharedDevice) -> Outcome {
     let complex = up(Leaf::zeros(&[2], DType::Complex64, &transship::Device::host())?, gpu)?;
     let refused = gpu.to_burn::<1, burn_tensor::Float>(&complex).map(|_| ());
     assert!(matches!(refused, Err(BurnError::NoSuchElements { .. })), "{refused:?}");
+    Ok(())
+}
+
+/// Fails where the tensors are not numbered.
+fn what_does_not_fit_in_a_structure_says_where(gpu: &SharedDevice) -> Outcome {
+    let host = Leaf::from(vec![1.0_f32; 100]);
+    let there = up(host.clone(), gpu)?;
+    let path_of = |refused: BurnError| match refused {
+        BurnError::InStructure { path, error } => Ok((path, *error)),
+        other => Err(other),
+    };
+    let leaves = (there.clone(), vec![Some(there.clone()), None, Some(host)]);
+    let refused = gpu.to_burn_all::<(Tensor<1>, Vec<Option<Tensor<1>>>)>(&leaves).map(|_| ());
+    let (path, error) = path_of(refused.unwrap_err())?;
+    assert!(path == ".1[2]" && matches!(error, BurnError::NotShared { .. }), "{path}: {error}");
+    let refused = gpu.to_burn_all::<[Tensor<1, Int>; 1]>(&[there]).map(|_| ());
+    let (path, error) = path_of(refused.unwrap_err())?;
+    assert!(path == "[0]" && matches!(error, BurnError::NoSuchElements { .. }), "{path}: {error}");
     Ok(())
 }
