@@ -64,8 +64,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut batches = batches.try_prefetch(gpu.device(), options);
     for batch in &mut batches {
         let Batch { images, labels } = batch.map_err(PrefetchError::into_error)?;
-        let images: Tensor<3> = gpu.to_burn(&images)?;
-        let labels: Tensor<1, Int> = gpu.to_burn(&labels)?;
+        let (images, labels): (Tensor<3>, Tensor<1, Int>) = gpu.to_burn_all(&(images, labels))?;
         // A model and its loss would be here.
         let means = images.mean_dims(&[1, 2]).squeeze_dims::<1>(&[1, 2]);
         let difference = (means - labels.float()).abs().max().into_scalar::<f32>();
