@@ -50,6 +50,11 @@ impl<'py> Rules<'py> for Forebear<'py> {
         take_plain(self.torch, object, self.target, self.always, &mut self.slots)
     }
 
+    #[inline]
+    fn expect(&self, list: &Bound<'py, PyList>, index: usize) {
+        self.torch.expect(list, index);
+    }
+
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         if self.torch.is_tensor(object) {
             self.add(object)?;

@@ -270,6 +270,13 @@ impl<'py> Rules<'py> for Ours<'py> {
         }
     }
 
+    #[inline]
+    fn expect(&self, list: &Bound<'py, PyList>, index: usize) {
+        if let Some(torch) = self.torch.filter(|_| self.takes_plainly) {
+            torch.expect(list, index);
+        }
+    }
+
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         #[cfg(target_os = "linux")]
         if self.takes_plainly

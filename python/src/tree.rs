@@ -60,6 +60,12 @@ pub trait Rules<'py> {
         Ok(false)
     }
 
+    /// Item number `index` of this list comes next.
+    #[inline]
+    fn expect(&self, list: &Bound<'py, PyList>, index: usize) {
+        let _ = (list, index);
+    }
+
     /// Says what an object is, and takes it if it is a leaf.
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>>;
 }
@@ -205,7 +211,10 @@ impl Skeleton {
         // Not more than is there already.
         self.steps.reserve(len);
         // Code of the program may run in between, and change it: each item is asked for.
-        (0..len).try_for_each(|index| self.add_at(&list.get_item(index)?, rules, || format!("[{index}]")))
+        (0..len).try_for_each(|index| {
+            rules.expect(list, index);
+            self.add_at(&list.get_item(index)?, rules, || format!("[{index}]"))
+        })
     }
 
     fn add_dict<'py>(&mut self, dict: &Bound<'py, PyDict>, rules: &mut impl Rules<'py>) -> PyResult<()> {

@@ -68,6 +68,30 @@ impl Direct {
         leaf.ok().flatten()
     }
 
+    /// Has the processor fetch tensors that come soon after item number `index` of a list, if their class is `tensor`. Else it would wait for memory three times
+    /// for each.
+    #[inline]
+    pub fn expect(&self, list: &Bound<'_, PyList>, index: usize, tensor: *const ffi::PyTypeObject) {
+        let implementation = |index| {
+            let object = item(list, index)?;
+            // SAFETY: the list holds the object, and nothing runs meanwhile. What is of this class has its tensor there, as `find` has seen.
+            let is_tensor = unsafe { ffi::Py_TYPE(object).cast_const() == tensor };
+            let handle = object.cast::<u8>().wrapping_add(mem::size_of::<ffi::PyObject>());
+            // SAFETY: as above; an `at::Tensor` is one pointer.
+            is_tensor.then(|| unsafe { *handle.cast::<*const u8>() }).filter(|found| !found.is_null())
+        };
+        if let Some(object) = item(list, index + FAR) {
+            fetch(object.cast());
+        }
+        if let Some(found) = implementation(index + MIDDLE) {
+            (0..3).for_each(|line| fetch(found.wrapping_add(line * LINE)));
+        }
+        if let Some(found) = implementation(index + NEAR) {
+            // SAFETY: a `TensorImpl` is larger, and alive with its object.
+            fetch(unsafe { *found.wrapping_add(STORAGE).cast::<*const u8>() });
+        }
+    }
+
     /// An error for a tensor that cannot be asked.
     ///
     /// # Safety
@@ -118,6 +142,38 @@ impl Direct {
         let here = unsafe { self.read(tensor) }.map(what);
         here.is_some() && here == read(tensor).map(what)
     }
+}
+
+/// How many items before it is read the object of a tensor is fetched, what it stands for (its `TensorImpl`), and the storage of that.
+const FAR: usize = 12;
+const MIDDLE: usize = 8;
+const NEAR: usize = 4;
+/// The bytes that are fetched at once.
+const LINE: usize = 64;
+/// Where a `TensorImpl` has its storage. If another PyTorch has it elsewhere, what is fetched is of no use.
+const STORAGE: usize = 16;
+
+/// Borrowed from the list.
+#[inline]
+fn item(list: &Bound<'_, PyList>, index: usize) -> Option<*mut ffi::PyObject> {
+    if index >= list.len() {
+        return None;
+    }
+    // SAFETY: a list, which is as long.
+    let item = unsafe { ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t) };
+    Some(item).filter(|item| !item.is_null())
+}
+
+/// Any address may be given: it is a hint.
+#[inline]
+fn fetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: nothing is read that the program could see, and no address makes it fail.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 struct Failed;

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyType};
+use pyo3::types::{PyCapsule, PyList, PyType};
 use smallvec::SmallVec;
 use transship::dlpack::{DLPackVersion, DLTensor};
 
@@ -49,6 +49,14 @@ impl Torch {
             None => self.by_attributes(tensor)?,
         };
         with_values(tensor, self.with_memory(tensor, leaf)?)
+    }
+
+    /// Has the processor fetch tensors that come soon after item number `index` of a list.
+    #[inline]
+    pub fn expect(&self, list: &Bound<'_, PyList>, index: usize) {
+        if let Some(direct) = &self.direct {
+            direct.expect(list, index, self.tensor.as_ptr().cast());
+        }
     }
 
     /// The same for a tensor whose class is `torch.Tensor`, if it lies row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
