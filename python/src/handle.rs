@@ -152,14 +152,10 @@ impl Handle {
 
     /// `(arrived, total)` in bytes; `None` once the copy is over, and while another thread waits for it.
     fn progress(&self) -> Option<(u64, u64)> {
-        let all = self.copies.progress()?;
-        Some(
-            all.iter()
-                .fold((0, 0), |(arrived, total), one| (arrived + one.arrived_bytes, total + one.total_bytes)),
-        )
+        self.copies.progress()
     }
 
-    /// What each copy did so far, a text for each place that leaves come from; `None` as for `progress`.
+    /// What each copy that runs did so far, a text for each; `None` as for `progress`.
     fn report(&self) -> Option<Vec<String>> {
         Some(self.copies.reports()?.iter().map(|report| format!("{report:?}")).collect())
     }

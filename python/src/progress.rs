@@ -8,17 +8,19 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use transship::{CopyProgress, CopyReport, Error, InFlight, Result, Stream, Tensor, TimedWait};
+use transship::{CopyReport, Error, InFlight, Result, Stream, Tensor, TimedWait};
 
 use crate::transfer::Running;
 
-/// The copies of one call, one for each place that leaves come from.
+/// The copies of one call: of each place that leaves come from one, or several.
 pub struct Copies {
     state: Mutex<State>,
     changed: Condvar,
     awaiting: Arc<Awaiting>,
     /// So many of them, the first, have the results.
     shown: usize,
+    /// How many bytes each of those copies, if they are several: one that is done does not say so any more.
+    bytes: Vec<u64>,
     /// Whether what was filled is asked for. What is not is let go of once the copies are done: PyTorch's memory is kept by its tensors.
     keeps_tensors: bool,
     /// What was filled, in the order of the copies and their items, if it is kept: once they are done, or handed to a stream.
@@ -63,6 +65,10 @@ impl Copies {
     /// `before` are copies that some of `running` come behind. `fills`: whether they fill memory that the caller has.
     pub fn new(running: Vec<Running>, before: Vec<Running>, keeps_tensors: bool, fills: bool) -> Self {
         let shown = running.len();
+        let bytes = match &*running {
+            [] | [_] => Vec::new(),
+            several => several.iter().map(|copy| copy.progress().total_bytes).collect(),
+        };
         let watched = |copy: Running| {
             let in_flight = fills.then(|| copy.in_flight());
             Copy::Running(Box::new(copy), in_flight)
@@ -70,7 +76,7 @@ impl Copies {
         let all = running.into_iter().chain(before).map(watched).collect();
         let state = Mutex::new(State::Running(all, None));
         let (changed, awaiting) = (Condvar::new(), Arc::default());
-        Self { state, changed, awaiting, shown, keeps_tensors, filled: OnceLock::new() }
+        Self { state, changed, awaiting, shown, bytes, keeps_tensors, filled: OnceLock::new() }
     }
 
     /// Whether they are done; or have failed or were given up, and use no memory any more.
@@ -199,20 +205,27 @@ impl Copies {
         true
     }
 
-    /// `None` while another thread waits, and once they are over.
-    pub fn progress(&self) -> Option<Vec<CopyProgress>> {
-        self.ask(Running::progress)
+    /// How many bytes have arrived, and of how many. `None` while another thread waits, and once they are over.
+    pub fn progress(&self) -> Option<(u64, u64)> {
+        let of_one = |number: usize, copy: &Copy| match copy.running().map(Running::progress) {
+            Some(progress) => (progress.arrived_bytes, progress.total_bytes),
+            None => self.bytes.get(number).map_or((0, 0), |all| (*all, *all)),
+        };
+        let add = |sum: (u64, u64), one: (u64, u64)| (sum.0 + one.0, sum.1 + one.1);
+        self.ask(|copies| {
+            copies.iter().enumerate().map(|(number, copy)| of_one(number, copy)).fold((0, 0), add)
+        })
     }
 
-    /// As [`progress`](Self::progress).
+    /// Of those that run. As [`progress`](Self::progress).
     pub fn reports(&self) -> Option<Vec<CopyReport>> {
-        self.ask(Running::report)
+        self.ask(|copies| copies.iter().filter_map(Copy::running).map(Running::report).collect())
     }
 
-    fn ask<T>(&self, question: impl Fn(&Running) -> T) -> Option<Vec<T>> {
+    fn ask<T>(&self, question: impl Fn(&[Copy]) -> T) -> Option<T> {
         match &*self.state.lock() {
             State::Running(copies, None) if copies.is_empty() || !copies.iter().all(Copy::is_handed) => {
-                Some(copies.iter().take(self.shown).filter_map(Copy::running).map(question).collect())
+                copies.get(..self.shown).map(question)
             }
             _ => None,
         }

@@ -78,7 +78,7 @@ pub enum At {
 pub struct Started {
     /// What the parts in the slots are parts of.
     pub chunks: Vec<Py<PyAny>>,
-    /// A copy for each place that leaves come from.
+    /// The copies: of each place that leaves come from one, or several.
     pub running: Vec<Running>,
     /// What some of them come behind.
     pub before: Vec<Running>,

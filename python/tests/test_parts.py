@@ -66,3 +66,18 @@ def test_without_memory_for_a_later_part_nothing_is_held_for_long():
         transship.held()  # lets go of what threads of the library have queued
     assert count() == before
     assert torch.equal(copied(leaves[:60])[59], leaves[59])
+
+
+# Deliberate bug: `progress` of `Copies` counts nothing for a copy that is done.
+def test_progress_counts_parts_that_are_done():
+    leaves = [torch.full((MIB // 4,), number, dtype=torch.int32) for number in range(MANY)]
+    handle, seen = transship.start_copy(leaves, "cpu", copy=True), [(0, MANY * MIB)]
+    while True:
+        try:
+            handle.get(timeout=0.0005)
+            break
+        except TimeoutError:
+            seen.append(handle.progress())
+    seen = [progress for progress in seen if progress is not None]
+    assert {total for _, total in seen} == {MANY * MIB}
+    assert seen == sorted(seen)

@@ -75,7 +75,10 @@ class Handle:
         return self._h.progress()
 
     def report(self) -> list[str] | None:
-        """What was done, a text for each place that tensors come from; ``None`` as for ``progress``."""
+        """What was done so far, a text for each copy that runs; ``None`` as for ``progress``.
+
+        Tensors of each place are one copy, and many large ones several.
+        """
         return self._h.report()
 
     def __await__(self) -> Generator[Any, None, Any]:
