@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 
 use crate::leaf::{Leaf, Order};
+use crate::leaf_slots::{At, Slot};
 use crate::place::Place;
 use crate::plan::{Packing, Size};
-use crate::start::{At, Request, Slot};
 use crate::torch::Torch;
 
 /// The first part of the leaves that share no chunk has so many, and so many bytes. A tensor of PyTorch's is made in 5 us, in which the link takes 200 KB.
@@ -18,7 +18,8 @@ const GROWTH: usize = 4;
 pub fn by_place(
     py: Python<'_>,
     torch: Option<&Torch>,
-    request: Request,
+    target: Place,
+    packing: Packing,
     slots: &mut [Slot],
 ) -> PyResult<Vec<OfPlace>> {
     let mut groups: Vec<OfPlace> = Vec::new();
@@ -26,7 +27,7 @@ pub fn by_place(
     for (number, slot) in slots.iter_mut().enumerate() {
         let Slot::Leaf(At::Source(_), leaf) = slot else { continue };
         if let Some(torch) = torch.filter(|_| leaf.bytes == 0) {
-            *slot = Slot::There(torch.allocate_like(py, &leaf.copied(), request.target, false)?.unbind());
+            *slot = Slot::There(torch.allocate_like(py, &leaf.copied(), target, false)?.unbind());
             continue;
         }
         match groups.iter_mut().find(|group| group.place == leaf.place) {
@@ -39,7 +40,7 @@ pub fn by_place(
         }
     }
     groups.sort_unstable_by_key(|group| group.place);
-    Ok(groups.into_iter().flat_map(|group| group.in_parts(request.packing)).collect())
+    Ok(groups.into_iter().flat_map(|group| group.in_parts(packing)).collect())
 }
 
 /// Leaves of one place.

@@ -11,14 +11,16 @@ use transship::Cast;
 use crate::casts::Casts;
 use crate::destinations::Destinations;
 use crate::dtype;
+use crate::give_up;
 use crate::handle::Handle;
 use crate::into::{self, Filling};
+use crate::leaf_slots::{At, Slot};
 use crate::ours::{Ours, not_given};
 use crate::place;
 use crate::plan::Packing;
 use crate::released;
 use crate::shipment::{self, Target};
-use crate::start::{At, Request, Slot, Started};
+use crate::start::{Request, Started};
 use crate::torch::Torch;
 use crate::transfer::How;
 use crate::tree::Skeleton;
@@ -133,7 +135,7 @@ pub fn start_copy_into(
     let by_torch = |number: usize| matches!(ours.slots.get(number), Some(Slot::There(_)));
     let mut started = into::start(py, torch, &filling, leaves, &destinations, &by_torch)?;
     if let Err(error) = into::fill_by_torch(py, torch, &ours.slots, &destinations) {
-        into::give_up(py, started.running)?;
+        give_up::give_up(py, started.running)?;
         return Err(error);
     }
     if let Some(torch) = torch {

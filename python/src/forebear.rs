@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::leaf::{Leaf, Order};
+use crate::leaf_slots::{self, At, Slot};
 use crate::misaligned;
 use crate::modules;
 use crate::place::Place;
-use crate::start::{self, At, Slot};
 use crate::torch::Torch;
 use crate::tree::{Found, Opened, Rules};
 
@@ -31,7 +31,7 @@ impl<'py> Forebear<'py> {
     pub fn new(torch: &'py Torch, device: Bound<'py, PyAny>, target: Option<Place>, always: bool) -> Self {
         let numpy = modules::imported(intern!(device.py(), "numpy"));
         let array = numpy.and_then(|numpy| numpy.getattr("ndarray").ok());
-        Self { torch, device, target, always, array, slots: start::slots() }
+        Self { torch, device, target, always, array, slots: leaf_slots::room() }
     }
 
     fn add(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<()> {

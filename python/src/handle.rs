@@ -12,17 +12,15 @@ use transship::Event;
 
 use crate::errors;
 use crate::leaf::Leaf;
+use crate::leaf_slots::{At, Slot};
 use crate::paused::PausedCollector;
 use crate::place::Place;
-use crate::progress::Copies;
+use crate::progress::{Copies, LOOK_FOR_SIGNALS};
 use crate::released;
-use crate::start::{At, Slot, Started};
+use crate::start::Started;
 use crate::tensor::Tensor;
 use crate::torch::{Part, Parts, Torch};
 use crate::tree::Skeleton;
-
-/// Signals, such as that of Ctrl-C, are looked for so often.
-pub const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 
 /// A copy that was started.
 #[pyclass(frozen, module = "transship")]

@@ -3,19 +3,19 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use transship::{
-    BackgroundWork, CopyOptions, Error, InFlight, Layout, MemoryKind, RawMemory, Result, SharedOwner, Stream,
-    Tensor,
+    BackgroundWork, CopyOptions, Error, Layout, MemoryKind, RawMemory, Result, SharedOwner, Stream, Tensor,
 };
 
 use crate::destinations::Destination;
 use crate::errors;
-use crate::handle::LOOK_FOR_SIGNALS;
+use crate::give_up;
 use crate::kinds::Kinds;
 use crate::leaf::{Leaf, Order};
+use crate::leaf_slots::Slot;
 use crate::place::Place;
 use crate::released::{self, Held};
 use crate::shipment::PathOf;
-use crate::start::{Slot, Started, streams};
+use crate::start::{Started, streams};
 use crate::torch::Torch;
 use crate::transfer::{self, How, Running};
 use crate::typed::{Typed, casts_of, in_groups, layout_of, lend};
@@ -60,25 +60,12 @@ pub fn start(
         match group.start(py, torch, filling) {
             Ok(running) => started.running.push(running),
             Err(error) => {
-                give_up(py, started.running)?;
+                give_up::give_up(py, started.running)?;
                 return Err(error);
             }
         }
     }
     Ok(started)
-}
-
-/// Ends these copies, and waits until nothing of them is in flight: the program may write its memory again.
-pub fn give_up(py: Python<'_>, running: Vec<Running>) -> PyResult<()> {
-    let left: Vec<InFlight> = running.into_iter().map(|copy| copy.cancel().in_flight).collect();
-    for in_flight in left {
-        // A broken device never says when it is over.
-        while matches!(py.detach(|| in_flight.wait_timeout(LOOK_FOR_SIGNALS)), Ok(false)) {
-            py.check_signals()?;
-        }
-    }
-    released::drain(py);
-    Ok(())
 }
 
 /// Fails unless a copy of the leaf has the shape and type of its destination. That is said in words.

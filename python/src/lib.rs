@@ -6,6 +6,7 @@
 //! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
 //! | `leaf`, `dtype`, `place`, `kinds` | what is known of a leaf |
+//! | `leaf_slots` | the leaves of a structure, and what they come to |
 //! | `modules` | what the program has imported |
 //! | `by_place` | the leaves of one place, in parts |
 //! | `misaligned` | leaves that are copied before anything else looks at them |
@@ -15,7 +16,7 @@
 //! | `calls`, `typed`, `casts`, `shipment`, `torch_memory` | leaves that are cast, or go to several devices |
 //! | `into`, `destinations` | copies into memory of the program |
 //! | `gather`, `on_source` | the leaves of a chunk become one tensor, on the host or on the device that they are on |
-//! | `progress`, `handle`, `paused` | copies that run, and their results |
+//! | `progress`, `handle`, `paused`, `give_up` | copies that run, their results, and their end |
 //! | `slots`, `slot_batch`, `description` | memory that worker processes of loaders fill: who has it, and batches in it |
 //! | `released` | objects that were let go of without the GIL |
 //! | `forked` | locks in children of `fork` |
@@ -32,10 +33,12 @@ mod errors;
 mod forebear;
 mod forked;
 mod gather;
+mod give_up;
 mod handle;
 mod into;
 mod kinds;
 mod leaf;
+mod leaf_slots;
 mod misaligned;
 mod modules;
 mod on_source;

@@ -16,11 +16,11 @@ use crate::dlpack;
 use crate::dtype;
 use crate::forebear;
 use crate::leaf::Leaf;
+use crate::leaf_slots::{self, At, Slot};
 use crate::modules;
 use crate::place::Place;
 #[cfg(target_os = "linux")]
 use crate::slot_batch;
-use crate::start::{self, At, Slot};
 use crate::tensor::Tensor;
 use crate::torch::Torch;
 use crate::tree::{Found, Opened, Rules};
@@ -103,7 +103,7 @@ impl<'py> Ours<'py> {
         let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
         static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let find = FIND.import(py, "transship._containers", "find")?.clone();
-        let (kinds, slots) = (Kinds::default(), start::slots());
+        let (kinds, slots) = (Kinds::default(), leaf_slots::room());
         Ok(Self {
             torch,
             device,

@@ -12,6 +12,9 @@ use transship::{CopyReport, Error, InFlight, Result, Stream, Tensor, TimedWait};
 
 use crate::transfer::Running;
 
+/// Signals, such as that of Ctrl-C, are looked for so often.
+pub const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
+
 /// The copies of one call: of each place that leaves come from one, or several.
 pub struct Copies {
     state: Mutex<State>,

@@ -14,10 +14,11 @@ use transship::{
 use crate::errors;
 use crate::kinds::Kinds;
 use crate::leaf::Order;
+use crate::leaf_slots::{At, Slot};
 use crate::place::Place;
 use crate::plan::LARGEST_PACKED;
 use crate::released::{self, Held};
-use crate::start::{At, Request, Slot, Started, streams};
+use crate::start::{Request, Started, streams};
 use crate::torch::Torch;
 use crate::torch_memory::TorchMemory;
 use crate::transfer::Running;

@@ -1,20 +1,18 @@
 //! From a structure of Python to copies that run.
 
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::{PyTraverseError, PyVisit};
 use transship::{Event, MemoryKind, Stream};
 
 use crate::by_place::{OfPlace, by_place};
 use crate::errors;
 use crate::gather::Gather;
-use crate::into;
+use crate::give_up;
 use crate::kinds::Kinds;
-use crate::leaf::Leaf;
+use crate::leaf_slots::{self, At, Slot};
 use crate::on_source;
 use crate::pieces::{Joins, Piece};
 use crate::place::Place;
@@ -55,24 +53,6 @@ impl Request {
     }
 }
 
-/// A leaf of the structure, and what it comes to.
-pub enum Slot {
-    /// It is there already: the leaf itself, or memory that is being filled.
-    There(Py<PyAny>),
-    /// A leaf that is copied: where it is, and what it is like.
-    Leaf(At, Leaf),
-}
-
-/// Where a leaf is.
-pub enum At {
-    /// To be copied out of this object.
-    Source(Py<PyAny>),
-    /// A part of a chunk that is being filled: its number, and the offset in bytes.
-    Part { chunk: usize, offset: usize },
-    /// In memory of the library: the number of the copy and of the tensor in it, and the offset there in bytes.
-    Own { copy: usize, tensor: usize, offset: usize },
-}
-
 /// What was started.
 #[derive(Default)]
 pub struct Started {
@@ -92,16 +72,6 @@ pub struct Started {
     pub by_torch: Option<Event>,
 }
 
-/// How many leaves the last structure had. Mostly the next one has as many.
-static LEAVES: AtomicUsize = AtomicUsize::new(0);
-/// Room is made for so many at most before they are there.
-const MOST_EXPECTED: usize = 1 << 16;
-
-/// Room for the leaves of a structure.
-pub fn slots() -> Vec<Slot> {
-    Vec::with_capacity(LEAVES.load(Ordering::Relaxed).min(MOST_EXPECTED))
-}
-
 /// Starts the copies of all leaves in `slots`, and says there where each goes.
 pub fn start(
     py: Python<'_>,
@@ -109,15 +79,17 @@ pub fn start(
     request: Request,
     slots: &mut [Slot],
 ) -> PyResult<Started> {
-    LEAVES.store(slots.len(), Ordering::Relaxed);
+    leaf_slots::note(slots.len());
     let mut started = Started::default();
     let torch_fills = torch.filter(|_| !request.own_memory);
     let kinds = Kinds::now(torch);
-    for OfPlace { place: from, leaves, sizes } in by_place(py, torch_fills, request, slots)? {
+    for OfPlace { place: from, leaves, sizes } in
+        by_place(py, torch_fills, request.target, request.packing, slots)?
+    {
         let call = Call { py, torch, request, from, leaves: &leaves, kinds: &kinds };
         if let Err(error) = start_part(call, &sizes, slots, &mut started) {
             // Their memory is PyTorch's again: the caller may try once more with less.
-            into::give_up(py, mem::take(&mut started.running))?;
+            give_up::give_up(py, mem::take(&mut started.running))?;
             return Err(error);
         }
     }
@@ -419,41 +391,5 @@ pub fn streams(
         (None, source @ Some(_)) if torch.is_none() => Ok((of(from, false)?, source)),
         (None, from) => Ok((from, None)),
         (target, from) => Ok((target, from)),
-    }
-}
-
-impl Slot {
-    pub fn clone_ref(&self, py: Python<'_>) -> Self {
-        match self {
-            Self::There(object) => Self::There(object.clone_ref(py)),
-            Self::Leaf(at, leaf) => {
-                let at = match *at {
-                    At::Source(ref object) => At::Source(object.clone_ref(py)),
-                    At::Part { chunk, offset } => At::Part { chunk, offset },
-                    At::Own { copy, tensor, offset } => At::Own { copy, tensor, offset },
-                };
-                Self::Leaf(at, leaf.clone())
-            }
-        }
-    }
-
-    /// Shows the garbage collector its object.
-    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self {
-            Self::There(object) | Self::Leaf(At::Source(object), _) => visit.call(object),
-            Self::Leaf(..) => Ok(()),
-        }
-    }
-
-    /// Whether its copy is in memory of the library.
-    pub fn is_own(&self) -> bool {
-        matches!(self, Self::Leaf(At::Own { .. }, _))
-    }
-
-    pub fn place(&self) -> Option<Place> {
-        match self {
-            Self::Leaf(At::Source(_), leaf) => Some(leaf.place),
-            _ => None,
-        }
     }
 }
