@@ -79,5 +79,5 @@ def test_progress_counts_parts_that_are_done():
         except TimeoutError:
             seen.append(handle.progress())
     seen = [progress for progress in seen if progress is not None]
-    assert {total for _, total in seen} == {MANY * MIB}
+    assert len(seen) > 1 and {total for _, total in seen} == {MANY * MIB}
     assert seen == sorted(seen)

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::Torch;
-use super::symbols::{self, Delete, Empty, Handle, Views, Wrap};
+use super::results::{Borrowed, is_like};
+use super::symbols::{self, Empty, Views};
 use crate::dtype;
 use crate::leaf::Leaf;
 use crate::place::Place;
@@ -62,10 +63,10 @@ impl Torch {
             let rest = leaves.get(1..).unwrap_or_default();
             // PyTorch's allocator may wait for the driver, or for another thread.
             let unwrapped = py.detach(|| -> Vec<_> {
-                rest.iter().map_while(|leaf| Unwrapped::like(leaf, place, empty, views.delete)).collect()
+                rest.iter().map_while(|leaf| Unwrapped::like(leaf, place, empty, views)).collect()
             });
-            for tensor in unwrapped {
-                made.push(tensor.wrapped(py, views.wrap)?);
+            for Unwrapped(tensor, address) in unwrapped {
+                made.push((tensor.object(py)?, address));
             }
         }
         for leaf in leaves.get(made.len()..).unwrap_or_default() {
@@ -106,19 +107,15 @@ impl Torch {
     }
 }
 
-/// A tensor of PyTorch's that has no object of Python yet.
-struct Unwrapped {
-    handle: Handle,
-    delete: Delete,
-    address: u64,
-}
+/// A tensor of PyTorch's that has no object of Python yet, and its address.
+struct Unwrapped<'a>(Borrowed<'a>, u64);
 
 // SAFETY: it is an `at::Tensor` on the heap that nobody else knows; tensors count their uses atomically.
-unsafe impl Send for Unwrapped {}
+unsafe impl Send for Unwrapped<'_> {}
 
-impl Unwrapped {
-    /// `None` where PyTorch cannot make it, of which it writes a line to the standard error.
-    fn like(leaf: &Leaf, place: Place, empty: Empty, delete: Delete) -> Option<Self> {
+impl<'a> Unwrapped<'a> {
+    /// `None` where PyTorch cannot make it, which it writes to the standard error.
+    fn like(leaf: &Leaf, place: Place, empty: Empty, views: &'a Views) -> Option<Self> {
         let (kind, number) = match place {
             Place::Host => (symbols::CPU, 0),
             Place::Cuda(number) | Place::Hip(number) => (symbols::CUDA, number),
@@ -129,40 +126,29 @@ impl Unwrapped {
         // SAFETY: the numbers are `rank` sizes and strides, none of which is negative.
         let status =
             unsafe { (empty.empty_strided)(rank, shape, strides, scalar_type, kind, number, &mut handle) };
-        let mut made = (status == 0).then_some(Self { handle, delete, address: 0 })?;
+        let tensor = (status == 0).then_some(handle).map(|handle| Borrowed { handle, views })?;
         let mut data = ptr::null_mut();
         // SAFETY: the handle is a tensor.
-        let status = unsafe { (empty.data)(made.handle, &mut data) };
-        made.address = data.expose_provenance() as u64;
-        (status == 0).then_some(made)
-    }
-
-    /// Its object, and its address.
-    fn wrapped(self, py: Python<'_>, wrap: Wrap) -> PyResult<(Bound<'_, PyAny>, u64)> {
-        // SAFETY: the handle is a tensor, which is taken or shared; a new reference comes back, or null with an error.
-        let object = unsafe { Bound::from_owned_ptr_or_err(py, wrap(self.handle)) }?;
-        Ok((object, self.address))
+        let status = unsafe { (empty.data)(tensor.handle, &mut data) };
+        (status == 0).then(|| Self(tensor, data.expose_provenance() as u64))
     }
 }
 
-impl Drop for Unwrapped {
-    fn drop(&mut self) {
-        // SAFETY: it was made for us, and is used no more.
-        unsafe { (self.delete)(self.handle) };
+/// The fast way to memory, if it does what it should, which is tried once.
+pub fn tried(module: &Bound<'_, PyAny>, views: &Views) -> PyResult<Option<Empty>> {
+    match views.empty {
+        Some(empty) if is_sound(module, empty, views)? => Ok(Some(empty)),
+        _ => Ok(None),
     }
 }
 
-/// Whether tensors are made as they are asked for.
-pub fn is_sound(module: &Bound<'_, PyAny>, empty: Empty, views: &Views) -> PyResult<bool> {
+fn is_sound(module: &Bound<'_, PyAny>, empty: Empty, views: &Views) -> PyResult<bool> {
     let element = dtype::number_of_name("int16").unwrap_or_default();
     let numbers = smallvec::SmallVec::from_slice(&[2, 3, 1, 2]);
     let Some(leaf) = Leaf::new(1 << 12, Place::Host, element, numbers) else { return Ok(false) };
-    let Some(tensor) = Unwrapped::like(&leaf, Place::Host, empty, views.delete) else { return Ok(false) };
-    let (tensor, address) = tensor.wrapped(module.py(), views.wrap)?;
-    let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
-    let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
-    let is_there = tensor.call_method0("data_ptr")?.extract::<u64>()? == address;
-    let is_on_host = tensor.getattr("is_cpu")?.is_truthy()?;
-    let has_type = tensor.getattr("dtype")?.is(&module.getattr("int16")?);
-    Ok(is_there && is_on_host && has_type && shape == leaf.shape() && strides == leaf.strides())
+    let Some(Unwrapped(tensor, address)) = Unwrapped::like(&leaf, Place::Host, empty, views) else {
+        return Ok(false);
+    };
+    let tensor = tensor.object(module.py())?;
+    Ok(tensor.getattr("is_cpu")?.is_truthy()? && is_like(module, &tensor, &leaf, address)?)
 }

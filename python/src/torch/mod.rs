@@ -274,7 +274,10 @@ fn views(
         .getattr("_aoti")
         .and_then(|aoti| aoti.getattr("unsafe_alloc_void_ptrs_from_tensors"));
     let found = symbols::views(folder).zip(handles.ok().map(Bound::unbind));
-    found.map(|(views, handles)| results::tried(module, views, handles)).transpose()
+    let Some((views, handles)) = found else { return Ok(None) };
+    let (mut views, handles) = results::tried(module, views, handles)?;
+    views.empty = memory::tried(module, &views)?;
+    Ok(Some((views, handles)))
 }
 
 fn direct(

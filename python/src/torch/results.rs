@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::{Torch, memory, symbols};
+use super::{Torch, symbols};
 use crate::dtype;
 use crate::leaf::Leaf;
 use crate::place::Place;
@@ -72,9 +72,9 @@ fn by_strides(
 }
 
 /// A share of a tensor, for functions of C.
-struct Borrowed<'a> {
-    handle: symbols::Handle,
-    views: &'a symbols::Views,
+pub struct Borrowed<'a> {
+    pub handle: symbols::Handle,
+    pub views: &'a symbols::Views,
 }
 
 impl<'a> Borrowed<'a> {
@@ -146,9 +146,13 @@ impl<'a> Borrowed<'a> {
                 "PyTorch has made no tensor out of a chunk (aoti_torch__alloc_from_pool)",
             ));
         }
-        let part = Self { handle, views: self.views };
-        // SAFETY: the handle is a tensor; a new reference comes back, or null with an error.
-        unsafe { Bound::from_owned_ptr_or_err(py, (self.views.wrap)(part.handle)) }.map(Bound::unbind)
+        Self { handle, views: self.views }.object(py).map(Bound::unbind)
+    }
+
+    /// Its object.
+    pub fn object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        // SAFETY: the handle is a tensor, which is taken or shared; a new reference comes back, or null with an error.
+        unsafe { Bound::from_owned_ptr_or_err(py, (self.views.wrap)(self.handle)) }
     }
 }
 
@@ -159,7 +163,7 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// The fast ways to make tensors, without what does not do what it should, which is tried once.
+/// The fast way to parts, without what does not do what it should, which is tried once.
 pub fn tried(
     module: &Bound<'_, PyAny>,
     mut views: symbols::Views,
@@ -169,11 +173,6 @@ pub fn tried(
         && !is_sound(module, &views, part_of, &handles)?
     {
         views.part_of = None;
-    }
-    if let Some(empty) = views.empty
-        && !memory::is_sound(module, empty, &views)?
-    {
-        views.empty = None;
     }
     Ok((views, handles))
 }
@@ -197,9 +196,19 @@ fn is_sound(
     // SAFETY: it is within the chunk, which is new.
     let (part, is_taken) = unsafe { borrowed.part_in_place(py, part_of, Part { leaf: &leaf, offset: 8 }) }?;
     let part = part.bind(py);
-    let lies = part.call_method0("data_ptr")?.extract::<u64>()? == address + 8;
-    let shape: Vec<i64> = part.getattr("shape")?.extract()?;
-    let strides: Vec<i64> = part.call_method0("stride")?.extract()?;
-    let has_type = part.getattr("dtype")?.is(&module.getattr("int16")?);
-    Ok(is_taken && lies && has_type && shape == leaf.shape() && strides == leaf.strides())
+    Ok(is_taken && is_like(module, part, &leaf, address + 8)?)
+}
+
+/// Whether a tensor of `int16` lies at `address`, as `leaf` does.
+pub fn is_like(
+    module: &Bound<'_, PyAny>,
+    tensor: &Bound<'_, PyAny>,
+    leaf: &Leaf,
+    address: u64,
+) -> PyResult<bool> {
+    let lies = tensor.call_method0("data_ptr")?.extract::<u64>()? == address;
+    let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
+    let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
+    let has_type = tensor.getattr("dtype")?.is(&module.getattr("int16")?);
+    Ok(lies && has_type && shape == leaf.shape() && strides == leaf.strides())
 }
