@@ -162,6 +162,12 @@ def test_orders_of_dimensions_are_kept_where_nothing_is_left_out():
         torch.randn(3, dtype=torch.complex64).conj(),
         torch.randn(3, dtype=torch.complex64).conj().imag,
         torch.randn(1, dtype=torch.complex64).conj().imag,
+        # Negated, and without gaps.
+        torch.randn(6, dtype=torch.complex64).conj().imag.as_strided((3,), (1,)),
+        torch._neg_view(torch.randn(2, 3)),
+        torch._neg_view(torch.arange(4)),
+        torch._neg_view(torch.nn.Parameter(torch.randn(4))),
+        torch._efficientzerotensor((3,)),
         torch.randn(4, requires_grad=True),
         torch.nn.Parameter(torch.randn(4)),
         torch.randn(4, 4)[1::2, 1:].t(),
@@ -171,7 +177,7 @@ def test_orders_of_dimensions_are_kept_where_nothing_is_left_out():
         torch.ones(1, 1, 1, 1, 1, 1, 1, 1, 2, 2).transpose(8, 9)[..., ::2],
     ],
 )
-# Deliberate bug: `may_be_lazy` in `torch/read.rs` says no.
+# Deliberate bugs: `are_set` in `torch/lazy.rs` says no; `is_lazy` in `torch/read.rs` does.
 def test_unusual_tensors_have_the_right_elements(tensor):
     result = copy_all([tensor, tensor]).get()
     assert_same(result[0], tensor)

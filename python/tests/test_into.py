@@ -115,6 +115,7 @@ def test_what_must_not_be_written_is_named():
         (torch.zeros(3, dtype=torch.float64, requires_grad=True), ValueError),
         (torch.zeros(3, dtype=torch.float64).to_sparse(), TypeError),
         (torch.zeros(3, dtype=torch.complex128).conj(), TypeError),
+        (torch._neg_view(torch.zeros(3)), TypeError),
     ]:
         with pytest.raises(error) as raised:
             transship.start_copy_into({"k": np.ones(3)}, {"k": into})

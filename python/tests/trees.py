@@ -63,6 +63,8 @@ def random_tensor(rng, device="cpu", largest=3000):
         tensor = tensor.conj()
     elif kind < 0.45 and dtype == torch.complex64:
         tensor = tensor.conj().imag
+    elif kind < 0.5 and dtype in (torch.float32, torch.float64, torch.int64):
+        tensor = torch._neg_view(tensor)
     return tensor
 
 

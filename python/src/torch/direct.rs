@@ -9,6 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use super::lazy::LazyBits;
 use super::symbols::{self, Ask, CPU, CUDA, Fields, Handle};
 use crate::dtype;
 use crate::leaf::Leaf;
@@ -18,6 +19,8 @@ use crate::place::Place;
 pub struct Direct {
     fields: Fields,
     is_rocm: bool,
+    /// Without them each tensor is asked.
+    lazy: Option<LazyBits>,
     /// One tensor could not be asked. PyTorch writes a line to the standard error for each: it is asked so no more.
     has_failed: AtomicBool,
 }
@@ -36,7 +39,7 @@ impl Direct {
         read: &dyn Fn(&Bound<'_, PyAny>) -> Option<Leaf>,
     ) -> PyResult<Option<Self>> {
         let Some(fields) = symbols::fields(folder) else { return Ok(None) };
-        let direct = Self { fields, is_rocm, has_failed: AtomicBool::new(false) };
+        let mut direct = Self { fields, is_rocm, lazy: None, has_failed: AtomicBool::new(false) };
         for (shape, dtype) in [((3, 2), "float32"), ((1, 5), "int64"), ((7, 1), "bool")] {
             let named = PyDict::new(module.py());
             named.set_item("dtype", module.getattr(dtype)?)?;
@@ -46,7 +49,19 @@ impl Direct {
                 return Ok(None);
             }
         }
+        direct.lazy = LazyBits::find(module, implementation)?;
         Ok(Some(direct))
+    }
+
+    /// Whether the values of a tensor are not what its memory holds. `None` if that has to be asked.
+    ///
+    /// # Safety
+    ///
+    /// The class of the object is `torch.Tensor`, or derived of it.
+    #[inline]
+    pub unsafe fn is_lazy(&self, tensor: &Bound<'_, PyAny>) -> Option<bool> {
+        // SAFETY: `find` has seen that objects of this class have their tensors there, and those derived of it begin as they do.
+        self.lazy.as_ref().map(|bits| unsafe { bits.are_set(implementation(tensor)) })
     }
 
     /// Reads a tensor that lies row by row. `None` says nothing: it is to be read otherwise.
@@ -190,6 +205,13 @@ unsafe fn ask<T>(question: Ask<T>, handle: Handle) -> Result<T, Failed> {
         0 => Ok(unsafe { answer.assume_init() }),
         _ => Err(Failed),
     }
+}
+
+/// The `TensorImpl` of an object that `Direct::find` has seen to have its tensor there.
+#[inline]
+fn implementation(tensor: &Bound<'_, PyAny>) -> *const u64 {
+    // SAFETY: an `at::Tensor` is one pointer.
+    unsafe { *inside(tensor).cast::<*const u64>() }
 }
 
 /// Where the tensor of an object is.

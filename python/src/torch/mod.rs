@@ -1,6 +1,7 @@
 //! PyTorch, by the fastest way that the installed one has. Nothing of it is linked; it is imported when it is first needed.
 
 mod direct;
+mod lazy;
 mod memory;
 mod order;
 mod read;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use transship::dlpack::{DLPackVersion, DLTensor};
 
 use super::Torch;
-use crate::leaf::{Leaf, Order};
+use crate::leaf::Leaf;
 
 pub type FromPyObject = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int;
 
@@ -48,7 +48,7 @@ impl Torch {
             Some(read) => unsafe { by_exchange(read, tensor) },
             None => self.by_attributes(tensor)?,
         };
-        with_values(tensor, self.with_memory(tensor, leaf)?)
+        self.with_values(tensor, self.with_memory(tensor, leaf)?)
     }
 
     /// Has the processor fetch tensors that come soon after item number `index` of a list.
@@ -73,7 +73,20 @@ impl Torch {
             },
             (None, None) => None,
         };
-        with_values(tensor, leaf)
+        self.with_values(tensor, leaf)
+    }
+
+    /// The leaf, if its memory has its values.
+    #[inline]
+    fn with_values(&self, tensor: &Bound<'_, PyAny>, leaf: Option<Leaf>) -> PyResult<Option<Leaf>> {
+        let Some(leaf) = leaf else { return Ok(None) };
+        // SAFETY: the caller has looked at its class.
+        let known = self.direct.as_ref().and_then(|direct| unsafe { direct.is_lazy(tensor) });
+        let is_lazy = match known {
+            Some(is_lazy) => is_lazy,
+            None => self.is_lazy(tensor)?,
+        };
+        Ok(Some(leaf).filter(|_| !is_lazy))
     }
 
     /// The leaf, if its storage has memory. `Direct` looks itself.
@@ -109,6 +122,17 @@ impl Torch {
             return tensor.call_method0(pyo3::intern!(tensor.py(), "storage_offset"))?.extract();
         }
         self.unasked(tensor.py(), || self.own(tensor, "storage_offset")?.call0()?.extract())
+    }
+
+    /// Whether PyTorch conjugates or negates what it reads.
+    #[cold]
+    fn is_lazy(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.is_exact(tensor) {
+            let says = |name| tensor.call_method0(name)?.is_truthy();
+            return Ok(says("is_neg")? || says("is_conj")?);
+        }
+        let says = |name| self.own(tensor, name)?.call0()?.is_truthy();
+        self.unasked(tensor.py(), || Ok(says("is_neg")? || says("is_conj")?))
     }
 
     /// An attribute as `torch.Tensor` has it.
@@ -176,27 +200,4 @@ unsafe fn described(read: FromPyObject, tensor: &Bound<'_, PyAny>) -> Option<DLT
     }
     // SAFETY: written just now.
     Some(unsafe { described.assume_init() })
-}
-
-/// The leaf, if its memory has its values.
-#[inline]
-fn with_values(tensor: &Bound<'_, PyAny>, leaf: Option<Leaf>) -> PyResult<Option<Leaf>> {
-    match leaf {
-        Some(leaf) if may_be_lazy(&leaf) && is_lazy(tensor)? => Ok(None),
-        leaf => Ok(leaf),
-    }
-}
-
-/// Whether PyTorch may say of such a tensor that it conjugates or negates what it reads: only parts of a conjugated tensor are negated and
-/// not complex themselves, and those have gaps unless they have a single element.
-#[inline]
-fn may_be_lazy(leaf: &Leaf) -> bool {
-    let element = leaf.type_of_elements();
-    element.is_complex()
-        || element.is_float() && (leaf.order != Order::Contiguous || leaf.bytes == element.bytes())
-}
-
-#[cold]
-fn is_lazy(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-    Ok(tensor.call_method0("is_conj")?.is_truthy()? || tensor.call_method0("is_neg")?.is_truthy()?)
 }
