@@ -5,7 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::leaf::{Leaf, Order};
+use crate::leaf::{Leaf, Order, is_aligned};
 use crate::leaf_slots::{self, At, Slot};
 use crate::misaligned;
 use crate::modules;
@@ -88,12 +88,13 @@ pub fn take_plain(
     if !torch.is_exact(object) || target.is_none() {
         return Ok(false);
     }
-    let Some(leaf) = torch.read_row_by_row(object)? else { return Ok(false) };
-    let is_there = Some(leaf.place) == target && !always;
-    if is_there || leaf.place == Place::Host && !leaf.is_aligned() {
+    // SAFETY: its class was looked at, and it is pushed at once.
+    let Some(found) = (unsafe { torch.look_row_by_row(object) })? else { return Ok(false) };
+    let is_there = Some(found.place) == target && !always;
+    if is_there || found.place == Place::Host && !is_aligned(found.address, found.element) {
         return Ok(false);
     }
-    slots.push(Slot::Leaf(At::Source(object.clone().unbind()), leaf));
+    found.push(object.clone().unbind(), slots);
     Ok(true)
 }
 

@@ -42,27 +42,6 @@ impl Clone for Leaf {
 }
 
 impl Leaf {
-    /// Reads a struct of DLPack, by [`row_by_row`](Self::row_by_row).
-    ///
-    /// # Safety
-    ///
-    /// As [`read`](Self::read).
-    #[inline]
-    pub unsafe fn read_row_by_row(tensor: &DLTensor) -> Option<Self> {
-        let rank = usize::try_from(tensor.ndim).ok()?;
-        if rank > 0 && (tensor.shape.is_null() || tensor.strides.is_null()) {
-            return None;
-        }
-        let slice = |start: *mut i64| match rank {
-            0 => &[][..],
-            // SAFETY: the caller's promise; it is not null.
-            _ => unsafe { std::slice::from_raw_parts(start, rank) },
-        };
-        let address = tensor.data.expose_provenance() as u64 + tensor.byte_offset;
-        let (place, element) = (Place::of(tensor.device)?, dtype::number_of(tensor.dtype)?);
-        Self::row_by_row(address, place, element, slice(tensor.shape), slice(tensor.strides))
-    }
-
     /// Reads a struct of DLPack; `None` if this module cannot copy such a tensor by itself.
     ///
     /// # Safety
@@ -82,41 +61,6 @@ impl Leaf {
         let numbers = numbers(Some(shape).filter(|shape| shape.len() == rank)?, strides);
         let address = (tensor.data.expose_provenance() as u64).checked_add(tensor.byte_offset)?;
         Self::new(address, place, element, numbers)
-    }
-
-    /// The same for a tensor of up to four dimensions that lies row by row, without gaps, as most do; `None` for any other. It is read for each leaf, and
-    /// costs a third.
-    #[inline]
-    pub fn row_by_row(
-        address: u64,
-        place: Place,
-        element: usize,
-        shape: &[i64],
-        strides: &[i64],
-    ) -> Option<Self> {
-        let rank = shape.len();
-        if rank > 4 || strides.len() != rank || address == 0 {
-            return None;
-        }
-        let (mut numbers, mut count) = ([0_i64; 8], 1_i64);
-        for dim in (0..rank).rev() {
-            let (size, stride) = (shape[dim], strides[dim]);
-            (numbers[dim], numbers[rank + dim]) = (size, stride);
-            if size == 1 && stride > 0 {
-                continue;
-            }
-            // Without elements, and with a size that is none, it is looked at elsewhere.
-            if size <= 1 || stride != count {
-                return None;
-            }
-            count = count.checked_mul(size)?;
-        }
-        let bytes = usize::try_from(count).ok()?.checked_mul(dtype::ALL.get(element)?.bytes())?;
-        if bytes > isize::MAX as usize {
-            return None;
-        }
-        let numbers = SmallVec::from_buf_and_len(numbers, 2 * rank);
-        Some(Self { address, place, element, numbers, bytes, order: Order::Contiguous })
     }
 
     /// `None` for sizes that memory has no room for, negative strides, and elements without memory.
@@ -146,24 +90,9 @@ impl Leaf {
         Some(Self { address, place, element, numbers, bytes, order })
     }
 
-    /// Whether its address is so small that it may be nothing but an offset: most are not.
-    #[inline]
-    pub fn may_be_nowhere(&self) -> bool {
-        self.bytes > 0 && self.address < 1 << 40
-    }
-
-    /// Whether its storage has no memory (PyTorch's zero tensors, storages that were given up): then its address is where it begins there, so many elements behind
-    /// the first one.
-    pub fn is_nowhere(&self, offset: i64) -> bool {
-        let offset = u64::try_from(offset).ok();
-        offset.and_then(|offset| offset.checked_mul(self.type_of_elements().bytes() as u64))
-            == Some(self.address)
-    }
-
     /// Whether the first element lies where the processor wants such elements.
     pub fn is_aligned(&self) -> bool {
-        // Elements are of 1, 2, 4, 8 or 16 bytes.
-        self.bytes == 0 || self.address & (self.type_of_elements().bytes().min(8) as u64 - 1) == 0
+        self.bytes == 0 || is_aligned(self.address, self.element)
     }
 
     pub fn shape(&self) -> &[i64] {
@@ -192,6 +121,26 @@ impl Leaf {
         }
         copied
     }
+}
+
+/// Whether this address is so small that it may be nothing but an offset: most are not.
+#[inline]
+pub fn may_be_nowhere(address: u64) -> bool {
+    address < 1 << 40
+}
+
+/// Whether a storage has no memory (PyTorch's zero tensors, storages that were given up): then the address of what begins so many elements behind its first one
+/// is nothing else.
+pub fn is_nowhere(address: u64, element: usize, offset: i64) -> bool {
+    let offset = u64::try_from(offset).ok();
+    offset.and_then(|offset| offset.checked_mul(dtype::ALL[element].bytes() as u64)) == Some(address)
+}
+
+/// Whether this is where the processor wants such elements.
+#[inline]
+pub fn is_aligned(address: u64, element: usize) -> bool {
+    // Elements are of 1, 2, 4, 8 or 16 bytes.
+    address & (dtype::ALL[element].bytes().min(8) as u64 - 1) == 0
 }
 
 /// Sizes and strides, one behind the other; without strides those of a tensor without gaps.

@@ -50,6 +50,7 @@ mod place;
 mod plan;
 mod progress;
 mod released;
+mod row_by_row;
 mod shipment;
 #[cfg(target_os = "linux")]
 mod slot_batch;

@@ -12,8 +12,10 @@ use pyo3::types::{PyDict, PyList};
 use super::lazy::LazyBits;
 use super::symbols::{self, Ask, CPU, CUDA, Fields, Handle};
 use crate::dtype;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, is_nowhere, may_be_nowhere};
+use crate::leaf_slots::Slot;
 use crate::place::Place;
+use crate::row_by_row::RowByRow;
 
 /// Reads tensors of PyTorch where they are.
 pub struct Direct {
@@ -64,23 +66,23 @@ impl Direct {
         self.lazy.as_ref().map(|bits| unsafe { bits.are_set(implementation(tensor)) })
     }
 
-    /// Reads a tensor that lies row by row. `None` says nothing: it is to be read otherwise.
+    /// Looks at a tensor that lies row by row. `None` says nothing: it is to be read otherwise.
     ///
     /// # Safety
     ///
-    /// The class of the object is `torch.Tensor`.
-    #[inline]
-    pub unsafe fn read(&self, tensor: &Bound<'_, PyAny>) -> Option<Leaf> {
+    /// The class of the object is `torch.Tensor`. Nothing else runs while what comes back is there.
+    #[inline(always)]
+    pub unsafe fn read<'a>(&self, tensor: &'a Bound<'_, PyAny>) -> Option<RowByRow<'a>> {
         if self.has_failed.load(Ordering::Relaxed) {
             return None;
         }
         let handle = inside(tensor);
         // SAFETY: the caller's promise, and `find` has seen that objects of this class have their tensors there. It lives while the object does.
-        let leaf = unsafe { self.leaf(handle) };
-        if leaf.is_err() {
+        let found = unsafe { self.look(handle) };
+        if found.is_err() {
             self.has_failed.store(true, Ordering::Relaxed);
         }
-        leaf.ok().flatten()
+        found.ok().flatten()
     }
 
     /// Has the processor fetch tensors that come soon after item number `index` of a list, if their class is `tensor`. Else it would wait for memory three times
@@ -111,9 +113,9 @@ impl Direct {
     ///
     /// # Safety
     ///
-    /// The handle is that of a tensor, which lives meanwhile.
-    #[inline]
-    unsafe fn leaf(&self, handle: Handle) -> Result<Option<Leaf>, Failed> {
+    /// The handle is that of a tensor, which lives as long as what comes back, and nothing else runs meanwhile.
+    #[inline(always)]
+    unsafe fn look<'a>(&self, handle: Handle) -> Result<Option<RowByRow<'a>>, Failed> {
         let Fields { device_type, device_index, layout, dtype, dim, sizes, strides, data, .. } = self.fields;
         // SAFETY: the caller's promise. What has no plain memory is not asked for it: PyTorch would write that down as an error.
         unsafe {
@@ -135,27 +137,30 @@ impl Direct {
             }
             let slice = |start: *const i64| match rank {
                 0 => &[][..],
-                // `rank` numbers, which live as long as the tensor, and are read before anything else runs.
+                // `rank` numbers, which live as long as the tensor does and nothing else runs.
                 _ => std::slice::from_raw_parts(start, rank),
             };
-            let leaf = Leaf::row_by_row(address, place, element, slice(sizes), slice(strides));
-            match leaf {
-                Some(leaf) if leaf.may_be_nowhere() => {
-                    let offset = ask(self.fields.storage_offset, handle)?;
-                    Ok(Some(leaf).filter(|leaf| !leaf.is_nowhere(offset)))
-                }
-                leaf => Ok(leaf),
-            }
+            let is_nowhere = may_be_nowhere(address)
+                && is_nowhere(address, element, ask(self.fields.storage_offset, handle)?);
+            Ok(RowByRow::of(address, place, element, slice(sizes), slice(strides)).filter(|_| !is_nowhere))
         }
     }
 
     /// Whether a tensor is what `read` says of it.
     fn reads_as(&self, tensor: &Bound<'_, PyAny>, read: &dyn Fn(&Bound<'_, PyAny>) -> Option<Leaf>) -> bool {
-        let what =
-            |leaf: Leaf| (leaf.address, leaf.place, leaf.element, leaf.numbers, leaf.bytes, leaf.order);
+        let what = |leaf: &Leaf| {
+            (leaf.address, leaf.place, leaf.element, leaf.numbers.clone(), leaf.bytes, leaf.order)
+        };
+        let mut slots = Vec::new();
         // SAFETY: PyTorch has just made it, and `is_inside` has found its handle.
-        let here = unsafe { self.read(tensor) }.map(what);
-        here.is_some() && here == read(tensor).map(what)
+        if let Some(found) = unsafe { self.read(tensor) } {
+            found.push(tensor.clone().unbind(), &mut slots);
+        }
+        let here = match slots.first() {
+            Some(Slot::Leaf(_, leaf)) => Some(what(leaf)),
+            _ => None,
+        };
+        here.is_some() && here == read(tensor).as_ref().map(what)
     }
 }
 

@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use transship::dlpack::{DLPackVersion, DLTensor};
 
 use super::Torch;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, is_nowhere, may_be_nowhere};
+use crate::row_by_row::RowByRow;
 
 pub type FromPyObject = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int;
 
@@ -48,7 +49,11 @@ impl Torch {
             Some(read) => unsafe { by_exchange(read, tensor) },
             None => self.by_attributes(tensor)?,
         };
-        self.with_values(tensor, self.with_memory(tensor, leaf)?)
+        let Some(leaf) = leaf else { return Ok(None) };
+        let is_nowhere = leaf.bytes > 0
+            && may_be_nowhere(leaf.address)
+            && is_nowhere(leaf.address, leaf.element, self.storage_offset(tensor)?);
+        Ok(if is_nowhere || self.is_lazy(tensor)? { None } else { Some(leaf) })
     }
 
     /// Has the processor fetch tensors that come soon after item number `index` of a list.
@@ -61,40 +66,36 @@ impl Torch {
 
     /// The same for a tensor whose class is `torch.Tensor`, if it lies row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
     /// at all others.
-    #[inline]
-    pub fn read_row_by_row(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Leaf>> {
-        let leaf = match (&self.direct, self.read) {
-            // SAFETY: the caller has looked at its class.
-            (Some(direct), _) => unsafe { direct.read(tensor) },
-            // SAFETY: the object is a tensor of PyTorch's, which is alive, and has its numbers.
-            (None, Some(read)) => unsafe {
-                let leaf = described(read, tensor).and_then(|tensor| Leaf::read_row_by_row(&tensor));
-                self.with_memory(tensor, leaf)?
-            },
-            (None, None) => None,
-        };
-        self.with_values(tensor, leaf)
+    ///
+    /// # Safety
+    ///
+    /// That is its class, and nothing else runs while what comes back is there.
+    #[inline(always)]
+    pub unsafe fn look_row_by_row<'a>(&self, tensor: &'a Bound<'_, PyAny>) -> PyResult<Option<RowByRow<'a>>> {
+        let is_fast = self.direct.is_some() || self.read.is_some();
+        // Asked first: code of the program may run for it.
+        if !is_fast || self.is_lazy(tensor)? {
+            return Ok(None);
+        }
+        match (&self.direct, self.read) {
+            // SAFETY: the caller's promise.
+            (Some(direct), _) => Ok(unsafe { direct.read(tensor) }),
+            (None, Some(read)) => {
+                // SAFETY: the same; it has its numbers as long as nothing else runs.
+                let found = unsafe { described(read, tensor).and_then(|tensor| RowByRow::read(&tensor)) };
+                Ok(found.filter(|found| !may_be_nowhere(found.address)))
+            }
+            (None, None) => Ok(None),
+        }
     }
 
-    /// The leaf, if its memory has its values.
-    #[inline]
-    fn with_values(&self, tensor: &Bound<'_, PyAny>, leaf: Option<Leaf>) -> PyResult<Option<Leaf>> {
-        let Some(leaf) = leaf else { return Ok(None) };
+    /// Whether the values of a tensor are not what its memory holds.
+    #[inline(always)]
+    fn is_lazy(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         // SAFETY: the caller has looked at its class.
-        let known = self.direct.as_ref().and_then(|direct| unsafe { direct.is_lazy(tensor) });
-        let is_lazy = match known {
-            Some(is_lazy) => is_lazy,
-            None => self.is_lazy(tensor)?,
-        };
-        Ok(Some(leaf).filter(|_| !is_lazy))
-    }
-
-    /// The leaf, if its storage has memory. `Direct` looks itself.
-    #[inline]
-    fn with_memory(&self, tensor: &Bound<'_, PyAny>, leaf: Option<Leaf>) -> PyResult<Option<Leaf>> {
-        match leaf {
-            Some(leaf) if leaf.may_be_nowhere() && leaf.is_nowhere(self.storage_offset(tensor)?) => Ok(None),
-            leaf => Ok(leaf),
+        match self.direct.as_ref().and_then(|direct| unsafe { direct.is_lazy(tensor) }) {
+            Some(is_lazy) => Ok(is_lazy),
+            None => self.says_that_it_is_lazy(tensor),
         }
     }
 
@@ -126,7 +127,7 @@ impl Torch {
 
     /// Whether PyTorch conjugates or negates what it reads.
     #[cold]
-    fn is_lazy(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn says_that_it_is_lazy(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         if self.is_exact(tensor) {
             let says = |name| tensor.call_method0(name)?.is_truthy();
             return Ok(says("is_neg")? || says("is_conj")?);
