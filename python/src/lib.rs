@@ -133,8 +133,7 @@ mod _transship {
         let py = data.py();
         released::drain(py);
         let torch = Torch::import(py)?;
-        let device = torch.device(device)?;
-        let target = torch.place_of(&device)?;
+        let (device, target) = torch.device(device)?;
         let mut rules = Forebear::new(torch, device, target, always);
         let begin = Instant::now();
         let skeleton = Skeleton::of(data, &mut rules)?;

@@ -171,12 +171,10 @@ impl Planned {
         let torch = if request.own_memory { None } else { Some(torch_of(torch)?) };
         for bytes in plan.chunks {
             let allocate = |place| torch.map(|torch| torch.allocate(py, bytes, place, pinned)).transpose();
-            let mut memory = Allocated::new(torch.zip(allocate(request.target)?), bytes)?;
+            let object = allocate(request.target)?.map(unbound);
             // Without room there the leaves go one by one.
-            if gathers && let Ok(beside) = allocate(from) {
-                memory.beside = Allocated::new(torch.zip(beside), bytes)?.object;
-            }
-            planned.memory.push(memory);
+            let beside = if gathers { allocate(from).ok().flatten().map(unbound) } else { None };
+            planned.memory.push(Allocated { object, beside, bytes });
         }
         planned.allocate_alone(call, torch, slots)?;
         Ok(planned)
@@ -196,7 +194,7 @@ impl Planned {
             torch.map(|torch| torch.allocate_like_each(py, &alone, request.target, pinned)).transpose()?;
         let mut made = made.into_iter().flatten();
         for (position, leaf) in positions.into_iter().zip(alone) {
-            let object = made.next().map(|(object, address)| (object.unbind(), address));
+            let object = made.next().map(unbound);
             self.places[position] = To { memory: self.memory.len(), offset: 0 };
             self.memory.push(Allocated { object, beside: None, bytes: leaf.bytes });
         }
@@ -331,14 +329,6 @@ impl Taken {
 }
 
 impl Allocated {
-    fn new(object: Option<(&Torch, Bound<'_, PyAny>)>, bytes: usize) -> PyResult<Self> {
-        let with_address = |(torch, object): (&Torch, Bound<'_, PyAny>)| {
-            let address = torch.address_of(&object)?;
-            Ok::<_, PyErr>((object.unbind(), address))
-        };
-        Ok(Self { object: object.map(with_address).transpose()?, beside: None, bytes })
-    }
-
     fn lend(&self, py: Python<'_>, kind: MemoryKind, locking: Option<Place>) -> Memory {
         let source = match &self.object {
             Some((object, address)) => Source::Lent(*address, kind, Held::new(vec![object.clone_ref(py)])),
@@ -351,6 +341,10 @@ impl Allocated {
         });
         Memory { beside, ..Memory::of_bytes(source, self.bytes) }
     }
+}
+
+fn unbound((object, address): (Bound<'_, PyAny>, u64)) -> (Py<PyAny>, u64) {
+    (object.unbind(), address)
 }
 
 fn torch_of(torch: Option<&Torch>) -> PyResult<&Torch> {

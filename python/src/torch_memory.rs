@@ -50,11 +50,7 @@ impl TorchMemory {
     ) -> PyResult<AllocatedMemory> {
         let torch = Torch::import(py)?;
         let place = self.place.or_else(|| Place::of_id(stream.device().id())).unwrap_or(Place::Host);
-        let allocate = |bytes| {
-            let object = torch.allocate(py, bytes, place, self.is_pinned)?;
-            let address = torch.address_of(&object)?;
-            Ok::<_, PyErr>((object, address))
-        };
+        let allocate = |bytes| torch.allocate(py, bytes, place, self.is_pinned);
         let alignment = alignment.bytes();
         let (mut object, mut address) = allocate(bytes)?;
         if !address.is_multiple_of(alignment as u64) {

@@ -1,6 +1,7 @@
 //! Memory for results, out of PyTorch's allocators: that of a device on its current stream, or that for pinned memory.
 
 use std::ptr;
+use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -14,16 +15,32 @@ use crate::leaf::Leaf;
 use crate::place::Place;
 
 impl Torch {
-    /// Memory of so many bytes.
+    /// Memory of so many bytes, and its address.
     pub fn allocate<'py>(
         &self,
         py: Python<'py>,
         bytes: usize,
         place: Place,
         pinned: bool,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<(Bound<'py, PyAny>, u64)> {
+        if let Some((views, _)) = &self.views
+            && let Some(empty) = views.empty.filter(|_| !pinned && self.is_prepared(place))
+        {
+            let like = Like { shape: &[bytes as i64], strides: &[1], element: dtype::BYTE };
+            if let Some(Unwrapped(tensor, address)) = py.detach(|| like.make(place, empty, views)) {
+                return Ok((tensor.object(py)?, address));
+            }
+        }
         let named = self.named(py, dtype::BYTE, place, pinned)?;
-        self.empty.bind(py).call((bytes,), Some(&named))
+        let tensor = self.empty.bind(py).call((bytes,), Some(&named))?;
+        let address = self.address_of(&tensor)?;
+        self.prepared.fetch_or(bit_of(place), Ordering::Relaxed);
+        Ok((tensor, address))
+    }
+
+    /// Whether PyTorch has prepared a device: the interpreter has made a tensor there.
+    fn is_prepared(&self, place: Place) -> bool {
+        place == Place::Host || self.prepared.load(Ordering::Relaxed) & bit_of(place) != 0
     }
 
     /// A tensor of the sizes, strides and type of `leaf`.
@@ -63,7 +80,7 @@ impl Torch {
             let rest = leaves.get(1..).unwrap_or_default();
             // PyTorch's allocator may wait for the driver, or for another thread.
             let unwrapped = py.detach(|| -> Vec<_> {
-                rest.iter().map_while(|leaf| Unwrapped::like(leaf, place, empty, views)).collect()
+                rest.iter().map_while(|leaf| Like::of(leaf).make(place, empty, views)).collect()
             });
             for Unwrapped(tensor, address) in unwrapped {
                 made.push((tensor.object(py)?, address));
@@ -113,15 +130,26 @@ struct Unwrapped<'a>(Borrowed<'a>, u64);
 // SAFETY: it is an `at::Tensor` on the heap that nobody else knows; tensors count their uses atomically.
 unsafe impl Send for Unwrapped<'_> {}
 
-impl<'a> Unwrapped<'a> {
+/// What a tensor is like.
+struct Like<'a> {
+    shape: &'a [i64],
+    strides: &'a [i64],
+    element: usize,
+}
+
+impl<'a> Like<'a> {
+    fn of(leaf: &'a Leaf) -> Self {
+        Self { shape: leaf.shape(), strides: leaf.strides(), element: leaf.element }
+    }
+
     /// `None` where PyTorch cannot make it, which it writes to the standard error.
-    fn like(leaf: &Leaf, place: Place, empty: Empty, views: &'a Views) -> Option<Self> {
+    fn make(self, place: Place, empty: Empty, views: &Views) -> Option<Unwrapped<'_>> {
         let (kind, number) = match place {
             Place::Host => (symbols::CPU, 0),
             Place::Cuda(number) | Place::Hip(number) => (symbols::CUDA, number),
         };
-        let (rank, scalar_type) = (leaf.rank() as i64, leaf.type_of_elements().scalar_type);
-        let (shape, strides) = (leaf.shape().as_ptr(), leaf.strides().as_ptr());
+        let scalar_type = dtype::ALL[self.element].scalar_type;
+        let (rank, shape, strides) = (self.shape.len() as i64, self.shape.as_ptr(), self.strides.as_ptr());
         let mut handle = ptr::null_mut();
         // SAFETY: the numbers are `rank` sizes and strides, none of which is negative.
         let status =
@@ -130,7 +158,17 @@ impl<'a> Unwrapped<'a> {
         let mut data = ptr::null_mut();
         // SAFETY: the handle is a tensor.
         let status = unsafe { (empty.data)(tensor.handle, &mut data) };
-        (status == 0).then(|| Self(tensor, data.expose_provenance() as u64))
+        (status == 0).then(|| Unwrapped(tensor, data.expose_provenance() as u64))
+    }
+}
+
+/// None for devices of greater numbers.
+fn bit_of(place: Place) -> u64 {
+    match place {
+        Place::Host => 0,
+        Place::Cuda(number) | Place::Hip(number) => {
+            u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number)).unwrap_or(0)
+        }
     }
 }
 
@@ -146,7 +184,7 @@ fn is_sound(module: &Bound<'_, PyAny>, empty: Empty, views: &Views) -> PyResult<
     let element = dtype::number_of_name("int16").unwrap_or_default();
     let numbers = smallvec::SmallVec::from_slice(&[2, 3, 1, 2]);
     let Some(leaf) = Leaf::new(1 << 12, Place::Host, element, numbers) else { return Ok(false) };
-    let Some(Unwrapped(tensor, address)) = Unwrapped::like(&leaf, Place::Host, empty, views) else {
+    let Some(Unwrapped(tensor, address)) = Like::of(&leaf).make(Place::Host, empty, views) else {
         return Ok(false);
     };
     let tensor = tensor.object(module.py())?;

@@ -1,5 +1,6 @@
 //! PyTorch, by the fastest way that the installed one has. Nothing of it is linked; it is imported when it is first needed.
 
+mod devices;
 mod direct;
 mod lazy;
 mod memory;
@@ -9,6 +10,7 @@ mod results;
 mod symbols;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 
 use pyo3::ffi;
 use pyo3::intern;
@@ -47,6 +49,9 @@ pub struct Torch {
     views: Option<(symbols::Views, Py<PyAny>)>,
     current_stream: Option<symbols::CurrentStream>,
     is_rocm: bool,
+    devices: devices::Devices,
+    /// The devices that PyTorch has made a tensor on for this module, a bit for each: it is prepared there.
+    prepared: AtomicU64,
 }
 
 impl Torch {
@@ -92,6 +97,8 @@ impl Torch {
             views,
             current_stream: if is_slow { None } else { symbols::current_stream(&folder) },
             is_rocm,
+            devices: devices::Devices::default(),
+            prepared: AtomicU64::new(0),
             tensor: tensor.unbind(),
             module: module.into_any().unbind(),
         })
@@ -173,50 +180,6 @@ impl Torch {
         guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
         order::note_copy();
         filled.map(drop)
-    }
-
-    /// `torch.device(device)`, with its errors.
-    pub fn device<'py>(&self, device: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.module.bind(device.py()).getattr("device")?.call1((device,))
-    }
-
-    /// The `torch.device` of a place.
-    pub fn device_at<'py>(&self, py: Python<'py>, place: Place) -> PyResult<Bound<'py, PyAny>> {
-        self.module.bind(py).getattr("device")?.call1((self.name_of(place),))
-    }
-
-    /// Where a `torch.device` is; the current device of its kind, if it names none. `None` if the library has no such device.
-    pub fn place_of(&self, device: &Bound<'_, PyAny>) -> PyResult<Option<Place>> {
-        let kind: String = device.getattr("type")?.extract()?;
-        match kind.as_str() {
-            "cpu" => Ok(Some(Place::Host)),
-            "cuda" => {
-                let index: Option<i32> = device.getattr("index")?.extract()?;
-                let index = match index {
-                    Some(index) => index,
-                    None => self
-                        .module
-                        .bind(device.py())
-                        .getattr("cuda")?
-                        .call_method0("current_device")?
-                        .extract()?,
-                };
-                Ok(Some(self.device_of_number(index)))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn device_of_number(&self, number: i32) -> Place {
-        if self.is_rocm { Place::Hip(number) } else { Place::Cuda(number) }
-    }
-
-    /// As PyTorch writes it.
-    pub fn name_of(&self, place: Place) -> String {
-        match place {
-            Place::Host => "cpu".to_owned(),
-            Place::Cuda(number) | Place::Hip(number) => format!("cuda:{number}"),
-        }
     }
 
     /// The driver's handle of PyTorch's current stream of a device.
