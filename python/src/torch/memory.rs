@@ -1,15 +1,17 @@
 //! Memory for results, out of PyTorch's allocators: that of a device on its current stream, or that for pinned memory.
 
+use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::Torch;
 use super::results::{Borrowed, is_like};
-use super::symbols::{self, Empty, Views};
+use super::symbols::{self, Ask, Empty, EmptyStrided, Views};
 use crate::dtype;
 use crate::leaf::Leaf;
 use crate::place::Place;
@@ -23,24 +25,34 @@ impl Torch {
         place: Place,
         pinned: bool,
     ) -> PyResult<(Bound<'py, PyAny>, u64)> {
-        if let Some((views, _)) = &self.views
-            && let Some(empty) = views.empty.filter(|_| !pinned && self.is_prepared(place))
-        {
+        if let Some(maker) = self.maker(py, place, pinned)? {
             let like = Like { shape: &[bytes as i64], strides: &[1], element: dtype::BYTE };
-            if let Some(Unwrapped(tensor, address)) = py.detach(|| like.make(place, empty, views)) {
+            // PyTorch's allocator may wait for the driver, or for another thread.
+            if let Some(Unwrapped(tensor, address)) = py.detach(|| maker.make(like)) {
                 return Ok((tensor.object(py)?, address));
             }
         }
         let named = self.named(py, dtype::BYTE, place, pinned)?;
         let tensor = self.empty.bind(py).call((bytes,), Some(&named))?;
         let address = self.address_of(&tensor)?;
-        self.prepared.fetch_or(bit_of(place), Ordering::Relaxed);
+        self.prepared.note(place, pinned);
         Ok((tensor, address))
     }
 
-    /// Whether PyTorch has prepared a device: the interpreter has made a tensor there.
-    fn is_prepared(&self, place: Place) -> bool {
-        place == Place::Host || self.prepared.load(Ordering::Relaxed) & bit_of(place) != 0
+    /// What makes tensors without the interpreter. `None` where PyTorch has none, and before the interpreter has made the first one, which has PyTorch
+    /// prepare the device.
+    fn maker(&self, py: Python<'_>, place: Place, pinned: bool) -> PyResult<Option<Maker<'_>>> {
+        let Some((views, _)) = &self.views else { return Ok(None) };
+        let Some(empty) = views.empty.filter(|_| self.prepared.is_noted(place, pinned)) else {
+            return Ok(None);
+        };
+        if !pinned {
+            return Ok(Some(Maker { empty_strided: empty.empty_strided, data: empty.data, place, views }));
+        }
+        let Some(empty_strided) = empty.pinned else { return Ok(None) };
+        let maker = Maker { empty_strided, data: empty.data, place: Place::Host, views };
+        let is_sound = self.prepared.pinned_is_sound.get_or_try_init(py, || maker.makes_pinned(py))?;
+        Ok(is_sound.then_some(maker))
     }
 
     /// A tensor of the sizes, strides and type of `leaf`.
@@ -56,8 +68,8 @@ impl Torch {
         self.empty_strided.bind(py).call((shape, strides), Some(&named))
     }
 
-    /// The same for each of `leaves`, and the address of each. Of many tensors the interpreter makes the first alone, which has PyTorch prepare the
-    /// device, and those for which there is no memory, for PyTorch's error.
+    /// The same for each of `leaves`, and the address of each. Of many tensors the interpreter makes those alone for which there is no memory, for PyTorch's
+    /// error.
     pub fn allocate_like_each<'py>(
         &self,
         py: Python<'py>,
@@ -71,17 +83,15 @@ impl Torch {
             let address = self.address_of(&tensor)?;
             Ok::<_, PyErr>((tensor, address))
         };
-        if let Some(first) = leaves.first() {
+        if let Some(first) = leaves.first().filter(|_| !self.prepared.is_noted(place, pinned)) {
             made.push(by_name(first)?);
+            self.prepared.note(place, pinned);
         }
-        if let Some((views, _)) = &self.views
-            && let Some(empty) = views.empty.filter(|_| !pinned)
-        {
-            let rest = leaves.get(1..).unwrap_or_default();
+        if let Some(maker) = self.maker(py, place, pinned)? {
+            let rest = leaves.get(made.len()..).unwrap_or_default();
             // PyTorch's allocator may wait for the driver, or for another thread.
-            let unwrapped = py.detach(|| -> Vec<_> {
-                rest.iter().map_while(|leaf| Like::of(leaf).make(place, empty, views)).collect()
-            });
+            let unwrapped = py
+                .detach(|| -> Vec<_> { rest.iter().map_while(|leaf| maker.make(Like::of(leaf))).collect() });
             for Unwrapped(tensor, address) in unwrapped {
                 made.push((tensor.object(py)?, address));
             }
@@ -141,24 +151,71 @@ impl<'a> Like<'a> {
     fn of(leaf: &'a Leaf) -> Self {
         Self { shape: leaf.shape(), strides: leaf.strides(), element: leaf.element }
     }
+}
 
+/// Makes tensors in memory of a kind.
+#[derive(Clone, Copy)]
+struct Maker<'a> {
+    empty_strided: EmptyStrided,
+    data: Ask<*mut c_void>,
+    place: Place,
+    views: &'a Views,
+}
+
+impl<'a> Maker<'a> {
     /// `None` where PyTorch cannot make it, which it writes to the standard error.
-    fn make(self, place: Place, empty: Empty, views: &Views) -> Option<Unwrapped<'_>> {
-        let (kind, number) = match place {
+    fn make(&self, Like { shape, strides, element }: Like<'_>) -> Option<Unwrapped<'a>> {
+        let (kind, number) = match self.place {
             Place::Host => (symbols::CPU, 0),
             Place::Cuda(number) | Place::Hip(number) => (symbols::CUDA, number),
         };
-        let scalar_type = dtype::ALL[self.element].scalar_type;
-        let (rank, shape, strides) = (self.shape.len() as i64, self.shape.as_ptr(), self.strides.as_ptr());
+        let (rank, scalar_type) = (shape.len() as i64, dtype::ALL[element].scalar_type);
+        let (shape, strides) = (shape.as_ptr(), strides.as_ptr());
         let mut handle = ptr::null_mut();
         // SAFETY: the numbers are `rank` sizes and strides, none of which is negative.
         let status =
-            unsafe { (empty.empty_strided)(rank, shape, strides, scalar_type, kind, number, &mut handle) };
-        let tensor = (status == 0).then_some(handle).map(|handle| Borrowed { handle, views })?;
+            unsafe { (self.empty_strided)(rank, shape, strides, scalar_type, kind, number, &mut handle) };
+        let tensor = (status == 0).then_some(handle).map(|handle| Borrowed { handle, views: self.views })?;
         let mut data = ptr::null_mut();
         // SAFETY: the handle is a tensor.
-        let status = unsafe { (empty.data)(tensor.handle, &mut data) };
+        let status = unsafe { (self.data)(tensor.handle, &mut data) };
         (status == 0).then(|| Unwrapped(tensor, data.expose_provenance() as u64))
+    }
+
+    /// Whether what it makes is page-locked.
+    fn makes_pinned(&self, py: Python<'_>) -> PyResult<bool> {
+        let made = py.detach(|| self.make(Like { shape: &[2, 3], strides: &[1, 2], element: dtype::BYTE }));
+        let Some(Unwrapped(tensor, address)) = made else { return Ok(false) };
+        let tensor = tensor.object(py)?;
+        let lies: u64 = tensor.call_method0("data_ptr")?.extract()?;
+        let strides: (i64, i64) = tensor.call_method0("stride")?.extract()?;
+        Ok(tensor.call_method0("is_pinned")?.is_truthy()? && (lies, strides) == (address, (1, 2)))
+    }
+}
+
+/// What PyTorch is prepared for: the interpreter has made a tensor there.
+#[derive(Default)]
+pub struct Prepared {
+    /// A bit for each device.
+    devices: AtomicU64,
+    pinned: AtomicBool,
+    /// Whether PyTorch's function for pinned memory makes it. Tried once.
+    pinned_is_sound: PyOnceLock<bool>,
+}
+
+impl Prepared {
+    fn note(&self, place: Place, pinned: bool) {
+        match pinned {
+            true => self.pinned.store(true, Ordering::Relaxed),
+            false => drop(self.devices.fetch_or(bit_of(place), Ordering::Relaxed)),
+        }
+    }
+
+    fn is_noted(&self, place: Place, pinned: bool) -> bool {
+        match pinned {
+            true => self.pinned.load(Ordering::Relaxed),
+            false => place == Place::Host || self.devices.load(Ordering::Relaxed) & bit_of(place) != 0,
+        }
     }
 }
 
@@ -184,7 +241,8 @@ fn is_sound(module: &Bound<'_, PyAny>, empty: Empty, views: &Views) -> PyResult<
     let element = dtype::number_of_name("int16").unwrap_or_default();
     let numbers = smallvec::SmallVec::from_slice(&[2, 3, 1, 2]);
     let Some(leaf) = Leaf::new(1 << 12, Place::Host, element, numbers) else { return Ok(false) };
-    let Some(Unwrapped(tensor, address)) = Like::of(&leaf).make(Place::Host, empty, views) else {
+    let maker = Maker { empty_strided: empty.empty_strided, data: empty.data, place: Place::Host, views };
+    let Some(Unwrapped(tensor, address)) = maker.make(Like::of(&leaf)) else {
         return Ok(false);
     };
     let tensor = tensor.object(module.py())?;

@@ -10,7 +10,6 @@ mod results;
 mod symbols;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 
 use pyo3::ffi;
 use pyo3::intern;
@@ -50,8 +49,7 @@ pub struct Torch {
     current_stream: Option<symbols::CurrentStream>,
     is_rocm: bool,
     devices: devices::Devices,
-    /// The devices that PyTorch has made a tensor on for this module, a bit for each: it is prepared there.
-    prepared: AtomicU64,
+    prepared: memory::Prepared,
 }
 
 impl Torch {
@@ -98,7 +96,7 @@ impl Torch {
             current_stream: if is_slow { None } else { symbols::current_stream(&folder) },
             is_rocm,
             devices: devices::Devices::default(),
-            prepared: AtomicU64::new(0),
+            prepared: memory::Prepared::default(),
             tensor: tensor.unbind(),
             module: module.into_any().unbind(),
         })

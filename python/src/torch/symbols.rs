@@ -38,6 +38,8 @@ pub struct Views {
 #[derive(Debug, Clone, Copy)]
 pub struct Empty {
     pub empty_strided: EmptyStrided,
+    /// For memory of the host that is page-locked (newer PyTorch).
+    pub pinned: Option<EmptyStrided>,
     pub data: Ask<*mut c_void>,
 }
 
@@ -88,6 +90,7 @@ fn empty(folder: &Path) -> Option<Empty> {
     unsafe {
         Some(Empty {
             empty_strided: symbol(folder, "torch_cpu", b"aoti_torch_empty_strided\0")?,
+            pinned: symbol(folder, "torch_cpu", b"aoti_torch_empty_strided_pinned\0"),
             data: symbol(folder, "torch_cpu", b"aoti_torch_get_data_ptr\0")?,
         })
     }
