@@ -15,8 +15,22 @@ pub fn of(py: Python<'_>, error: &transship::Error) -> PyErr {
     with_text(py, error, error.to_string())
 }
 
+/// What the library's errors advise, and what that is called here.
+const CALLED: [(&str, &str); 5] = [
+    ("say Cast::saturating", "say saturating=True (transship.Cast)"),
+    ("(LoadOptions::filter)", "(names=)"),
+    ("(CopyOptions::background)", "(background=True)"),
+    ("CopyOptions::packing(false)", "packing=False"),
+    ("leave CopyOptions::pinned_staging on", "leave pinned=True"),
+];
+
+/// A text of the library's, for who writes Python.
+pub fn in_python(text: &str) -> String {
+    CALLED.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here))
+}
+
 fn with_text(py: Python<'_>, error: &transship::Error, text: String) -> PyErr {
-    let exception = Error::new_err(text);
+    let exception = Error::new_err(in_python(&text));
     match exception.value(py).setattr("kind", format!("{:?}", error.kind())) {
         Ok(()) => exception,
         Err(failed) => failed,

@@ -217,7 +217,7 @@ mod _transship {
             load_files(paths, &device, options).map_err(|error| error.to_string())
         });
         let tensors = PyDict::new(py);
-        for (name, tensor) in loaded.map_err(|text: String| Error::new_err(text))? {
+        for (name, tensor) in loaded.map_err(|text: String| Error::new_err(errors::in_python(&text)))? {
             let tensor = Tensor::of_library(tensor).map_err(|error| errors::of(py, &error))?;
             let tensor = Bound::new(py, tensor)?.into_any();
             tensors

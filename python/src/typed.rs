@@ -30,7 +30,9 @@ pub fn in_groups(leaves: Vec<Typed>) -> Vec<Vec<Typed>> {
         };
         match groups.iter_mut().find(|(casts, _)| takes(casts)) {
             Some((casts, group)) => {
-                casts.push(cast);
+                if !casts.contains(&cast) {
+                    casts.push(cast);
+                }
                 group.push(leaf);
             }
             None => groups.push((vec![cast], vec![leaf])),

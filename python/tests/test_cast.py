@@ -1,6 +1,7 @@
 """``cast=``: which elements become which, from the host to the host."""
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -177,3 +178,26 @@ def test_types_that_ml_dtypes_adds_to_numpy():
             array = transship.start_copy([tensor], "cpu", like="numpy", **options).get()[0]
             assert array.dtype == getattr(ml_dtypes, name) and array.astype(np.float32).tolist() == tensor.float().tolist()
     assert copied([torch.ones(2)], torch.bfloat16, like="numpy")[0].dtype == ml_dtypes.bfloat16
+
+
+# Deliberate bug: `CALLED` in `errors.rs` is empty.
+def test_advice_is_what_python_has():
+    with pytest.raises(transship.Error, match=r"cannot hold; say saturating=True \(transship.Cast\), or copy int64 without a cast"):
+        copied([torch.tensor([300])], {torch.int64: torch.uint8})
+
+
+# Deliberate bug: `in_groups` in `typed.rs` keeps the cast of each leaf, and compares all of them with that of the next one.
+def test_many_casts_take_no_longer_each():
+    def fastest(count):
+        tree = [torch.zeros(3)] * count
+        times = []
+        for _ in range(3):
+            begin = time.process_time()
+            handle = transship.start_copy(tree, "cpu", cast="float16")
+            times.append(time.process_time() - begin)
+            handle.get()
+        return min(times)
+
+    fastest(1_000)
+    few, many = fastest(10_000), fastest(40_000)
+    assert many < 9 * few, (few, many)
