@@ -612,3 +612,65 @@ def test_the_interpreter_ends_with_copies_in_flight():
     """
     done = run(program)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# Deliberate bug: `_is_of_numpy_alone` in `_copy.py` says no, which ends the process for the first three.
+@pytest.mark.parametrize("like", ["torch", "dlpack", "numpy", None])
+def test_arrays_that_only_numpy_can_have_in_place(like, tmp_path):
+    read_only = np.arange(4.0)
+    read_only.flags.writeable = False
+    file = tmp_path / "array"
+    np.arange(5, dtype=np.float32).tofile(file)
+    misaligned = np.frombuffer(bytearray(1) + np.arange(3.0).tobytes(), np.uint8)[1:].view(np.float64)
+    arrays = [
+        np.arange(4.0)[::-1],
+        np.arange(12).reshape(3, 4)[:, ::-1],
+        np.ones((2, 3, 4), np.uint8)[::-1, :, ::-2],
+        read_only,
+        np.memmap(file, np.float32, mode="r"),
+        np.frombuffer(b"abcd", np.uint8),
+        misaligned,
+    ]
+    for array in arrays:
+        before = array.copy()
+        [there] = transship.start_copy([array], "cpu", like=like).get()
+        if like in ("numpy", "dlpack"):
+            assert there is array
+            continue
+        if like == "torch":
+            assert type(there) is torch.Tensor and there.tolist() == before.tolist()
+            there.zero_()
+        assert (array == before).all()
+
+
+def test_an_array_that_can_be_shared_is():
+    array = np.arange(4.0)
+    [there] = transship.start_copy([array], "cpu", like="torch").get()
+    there[0] = 7
+    assert array[0] == 7
+
+
+def test_one_device_as_a_list_of_them():
+    with pytest.raises(TypeError, match=r"a list of devices, such as \['cpu'\]"):
+        transship.start_copy_to_all([torch.ones(1)], "cpu")
+
+
+# Deliberate bug: `_installed_ml_dtypes` in `_copy.py` looks each time.
+def test_what_is_not_installed_is_looked_for_once():
+    program = """
+        import importlib, sys
+        import numpy as np, transship
+
+        looked = []
+        class Finder:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                looked.append(name)
+        sys.meta_path.insert(0, Finder)
+        sys.modules.pop("ml_dtypes", None)
+        for _ in range(3):
+            transship.start_copy([np.ones(3)], "cpu", copy=True, like="numpy").get()
+        assert looked.count("ml_dtypes") <= 1, looked
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import socket
 import sys
@@ -222,6 +223,12 @@ def refused_types(like: str) -> list[str]:
 
 def _ml_dtypes() -> Any:
     """The package that adds types to numpy, if the user has it."""
+    return _installed_ml_dtypes() or sys.modules.get("ml_dtypes")
+
+
+@functools.cache
+def _installed_ml_dtypes() -> Any:
+    # Looked for once: that takes longer than a small copy, and a lock that a fork leaves behind if another thread has it.
     try:
         return importlib.import_module("ml_dtypes")
     except ImportError:
@@ -254,7 +261,7 @@ def _array(tensor: Any) -> Any:
 
 
 def converter_of_present(like: str) -> Callable[[Any], Any] | None:
-    """As ``converter``, for what is on the target already, of whatever library. Memory is shared."""
+    """As ``converter``, for what is on the target already, of whatever library. Memory is shared, unless no other library can have it so."""
     from_dlpack = converter(like)
     if from_dlpack is None:
         return None
@@ -268,8 +275,18 @@ def converter_of_present(like: str) -> Callable[[Any], Any] | None:
         try:
             if torch is not None and isinstance(tensor, torch.Tensor):
                 tensor = tensor.detach().resolve_conj().resolve_neg()
+            elif _is_of_numpy_alone(tensor):
+                tensor = sys.modules["numpy"].array(tensor)
             return from_dlpack(tensor)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise TypeError(f"a tensor that is on the device already, and cannot come back as like={like!r}: {error}") from error
 
     return convert
+
+
+def _is_of_numpy_alone(tensor: Any) -> bool:
+    """Whether this is an array that others cannot have in place: they would write what must not be written, or know no way backwards."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(tensor, numpy.ndarray):
+        return False
+    return not (tensor.flags.writeable and tensor.flags.aligned) or any(stride < 0 for stride in tensor.strides)

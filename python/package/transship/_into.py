@@ -69,6 +69,8 @@ def start_copy_to_all(
     Raises:
         as ``start_copy``, if the copy to one of the devices cannot be started: then there is none to any.
     """
+    if isinstance(devices, str):
+        raise TypeError(f"devices={devices!r}; it is a list of devices, such as [{devices!r}]")
     names = [name_of(device) for device in devices]
     asked = like
     memory, like = common_choice(memory, like, names)
