@@ -35,7 +35,7 @@ stage_python() {
         unset CARGO_TARGET_DIR
         TRANSSHIP_TEST_DRIVER=cuda step "${simulated[@]}" "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_loader_ring.py -k to_a_device
     )
-    TRANSSHIP_TORCH=slow step "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_drop_in.py
+    TRANSSHIP_TORCH=slow step "$fresh/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_drop_in.py python/tests/test_dtypes.py
     step "$fresh/bin/python" python/demonstration.py
     step "$fresh/bin/python" -W ignore python/tests/soak.py --seconds 5 --device cpu
     step "$fresh/bin/python" -W ignore python/examples/train.py --transship --device cpu --steps 20 --workers 1 --size 32 --width 4

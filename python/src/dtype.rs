@@ -106,14 +106,9 @@ impl ElementType {
         usize::from(self.bits / 8)
     }
 
-    /// Whether elements have a real and an imaginary part.
-    pub fn is_complex(self) -> bool {
-        self.code == 5
-    }
-
-    /// Whether elements are floating point numbers, which PyTorch may negate when it reads them.
-    pub fn is_float(self) -> bool {
-        self.code == 2
+    /// Whether PyTorch tells DLPack of elements of fewer bits as if they were these.
+    pub fn may_be_narrower(self) -> bool {
+        self.bits == 8 && self.code <= 1
     }
 
     pub fn data_type(self) -> DLDataType {

@@ -35,8 +35,9 @@ impl Tensor {
         let place = Place::of_id(device).ok_or(unsupported("hold tensors of Python"))?;
         let element =
             dtype::number_of_library(memory.dtype()).ok_or(unsupported("give such elements to Python"))?;
+        let sizes = memory.shape().iter().map(|size| i64::try_from(*size).ok());
         let mut numbers: SmallVec<[i64; 8]> =
-            memory.shape().iter().map(|size| i64::try_from(*size).unwrap_or(i64::MAX)).collect();
+            sizes.collect::<Option<_>>().ok_or(unsupported("give a dimension of 2^63 and more to Python"))?;
         append_row_major(&mut numbers);
         let address = address_of(&memory, place)?;
         let leaf = Leaf::new(address, place, element, numbers)

@@ -173,6 +173,14 @@ def weights(tmp_path):
     return path, tensors
 
 
+def test_a_shape_that_python_has_no_room_for_is_an_error(tmp_path):
+    text = json.dumps({"a": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]}}).encode()
+    path = tmp_path / "huge.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    with pytest.raises(transship.Error, match="dimension of 2\\^63"):
+        transship.load_safetensors(path, "cpu")
+
+
 def test_files(weights):
     path, tensors = weights
     loaded = transship.load_safetensors(path, "cpu")

@@ -281,6 +281,14 @@ def test_arrays_of_their_own_class_are_counted(tmp_path):
     assert written.beside == 1 and slot.read(written)[0].tolist() == list(range(6))
 
 
+def test_elements_of_fewer_bits_than_8_stay_what_they_are():
+    slot = InOneProcess()
+    narrow = torch.arange(4, dtype=torch.uint8).view(torch.int4)
+    written = slot.writer.write([narrow, torch.ones(2)])
+    read = slot.read(written)
+    assert written.beside == 1 and read[0].dtype == torch.int4 and read[1].tolist() == [1, 1]
+
+
 def test_the_collector_of_garbage_is_as_it_was():
     for is_on in (True, False):
         (gc.enable if is_on else gc.disable)()

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use transship::dlpack::{DLPackVersion, DLTensor};
 
 use super::Torch;
+use crate::dtype;
 use crate::leaf::{Leaf, is_nowhere, may_be_nowhere};
 use crate::row_by_row::RowByRow;
 
@@ -50,6 +51,9 @@ impl Torch {
             None => self.by_attributes(tensor)?,
         };
         let Some(leaf) = leaf else { return Ok(None) };
+        if leaf.type_of_elements().may_be_narrower() && !self.has_elements(tensor, leaf.element)? {
+            return Ok(None);
+        }
         let is_nowhere = leaf.bytes > 0
             && may_be_nowhere(leaf.address)
             && is_nowhere(leaf.address, leaf.element, self.storage_offset(tensor)?);
@@ -83,10 +87,22 @@ impl Torch {
             (None, Some(read)) => {
                 // SAFETY: the same; it has its numbers as long as nothing else runs.
                 let found = unsafe { described(read, tensor).and_then(|tensor| RowByRow::read(&tensor)) };
-                Ok(found.filter(|found| !may_be_nowhere(found.address)))
+                let is_certain = |found: &RowByRow<'_>| {
+                    !may_be_nowhere(found.address) && !dtype::ALL[found.element].may_be_narrower()
+                };
+                Ok(found.filter(is_certain))
             }
             (None, None) => Ok(None),
         }
+    }
+
+    /// Whether its elements are of this type.
+    fn has_elements(&self, tensor: &Bound<'_, PyAny>, element: usize) -> PyResult<bool> {
+        let dtype = match self.is_exact(tensor) {
+            true => tensor.getattr(pyo3::intern!(tensor.py(), "dtype"))?,
+            false => self.unasked(tensor.py(), || self.own(tensor, "dtype"))?,
+        };
+        Ok(dtype.is(self.dtype(element)?))
     }
 
     /// Whether the values of a tensor are not what its memory holds.
