@@ -18,6 +18,9 @@ stage_python() {
         export RUSTC_WORKSPACE_WRAPPER=$linting
         step "$tools/bin/maturin" build --locked --quiet --profile dev --interpreter "$fresh/bin/python" --manifest-path "$manifest" --out "$wheels"
     )
+    # For CPython without the GIL, of which there is none here.
+    PYO3_CONFIG_FILE=$PWD/.ci/cpython-3.14t step cargo clippy --locked --quiet --manifest-path "$manifest" \
+        --target-dir "$CARGO_TARGET_DIR/without-gil" -- -D warnings
     step "$fresh/bin/python" -m pip install --quiet --no-index --no-deps "$wheels"/*.whl
     "$tools/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$fresh/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
     (

@@ -6,6 +6,7 @@
 //! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
 //! | `leaf`, `dtype`, `place`, `kinds` | what is known of a leaf |
+//! | `row_by_row` | most leaves, looked at without being described first |
 //! | `leaf_slots` | the leaves of a structure, and what they come to |
 //! | `modules` | what the program has imported |
 //! | `by_place` | the leaves of one place, in parts |
@@ -68,7 +69,7 @@ mod typed;
 
 use pyo3::prelude::*;
 
-#[pymodule(gil_used = true)]
+#[pymodule(gil_used = false)]
 mod _transship {
     use std::collections::{HashMap, HashSet};
     use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -13,12 +13,13 @@ use transship::ipc::{self, IpcError};
 use transship::{MemoryKind, RawMemory};
 
 use crate::errors::{self, Error};
+use crate::forked;
 use crate::leaf::Leaf;
 use crate::place;
 use crate::slot_batch;
 
-/// All that are there. Written with the GIL, and so by nobody while a thread forks.
-static ALL: RwLock<Vec<Weak<ipc::Slots>>> = RwLock::new(Vec::new());
+/// All that are there. A child that has lost the lock knows none, and copies what lies there as it copies other memory.
+static ALL: Mutex<Vec<Weak<ipc::Slots>>> = Mutex::new(Vec::new());
 /// Whether there ever were any: most programs have none.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
@@ -51,7 +52,7 @@ impl Slots {
     fn new(py: Python<'_>, slot_bytes: usize, slots: usize) -> PyResult<Self> {
         let slots =
             Arc::new(py.detach(|| ipc::Slots::new(slot_bytes, slots)).map_err(|error| of(py, error))?);
-        let mut all = ALL.write();
+        let mut all = forked::lock(&ALL).ok_or_else(|| of(py, IpcError::Forked))?;
         all.retain(|slots| slots.strong_count() > 0);
         all.push(Arc::downgrade(&slots));
         IN_USE.store(true, Ordering::Relaxed);
@@ -192,7 +193,8 @@ impl AllSlots {
             let kind = slots.kind();
             (slots, kind)
         };
-        Self(ALL.read().iter().filter_map(Weak::upgrade).map(with_kind).collect())
+        let all = forked::lock(&ALL);
+        Self(all.iter().flat_map(|all| all.iter()).filter_map(Weak::upgrade).map(with_kind).collect())
     }
 
     /// Whether there are none.

@@ -218,9 +218,8 @@ impl Skeleton {
     }
 
     fn add_dict<'py>(&mut self, dict: &Bound<'py, PyDict>, rules: &mut impl Rules<'py>) -> PyResult<()> {
-        let len = dict.len();
-        self.steps.push(Step::Dict(len));
         if !dict.is_exact_instance_of::<PyDict>() {
+            let len = dict.len();
             // An OrderedDict has an order of its own.
             let items = PyList::type_object(dict.py())
                 .call1((dict.call_method0("items")?,))?
@@ -228,16 +227,17 @@ impl Skeleton {
             if items.len() != len {
                 return Err(PyRuntimeError::new_err("a dict whose items() are not as many as it says"));
             }
-            return items.iter().try_for_each(|item| {
-                let (key, value) = item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>()?;
-                self.keys.push(key.clone_ref(dict.py()));
-                let step = || format!("[{:?}]", key.bind(dict.py()));
-                self.add_at(&value, rules, step)
-            });
+            return self.add_items(&items, rules);
         }
+        if cfg!(Py_GIL_DISABLED) {
+            // Other threads may change it: taken at once.
+            return self.add_items(&dict.items(), rules);
+        }
+        let len = dict.len();
+        self.steps.push(Step::Dict(len));
         let (mut position, mut count) = (0, 0);
         let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a dict, and places for what is borrowed from it.
+        // SAFETY: a dict that no other thread changes, with the GIL, and places for what is borrowed from it.
         while unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, &mut key, &mut value) } != 0 {
             // SAFETY: both are objects, and alive: nothing has run since the dict was asked.
             let (key, value) = unsafe {
@@ -255,6 +255,16 @@ impl Skeleton {
         } else {
             Err(PyRuntimeError::new_err("dictionary changed during iteration"))
         }
+    }
+
+    /// The keys and values of a dict, in pairs.
+    fn add_items<'py>(&mut self, items: &Bound<'py, PyList>, rules: &mut impl Rules<'py>) -> PyResult<()> {
+        self.steps.push(Step::Dict(items.len()));
+        items.iter().try_for_each(|item| {
+            let (key, value) = item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>()?;
+            self.keys.push(key.clone_ref(items.py()));
+            self.add_at(&value, rules, || format!("[{:?}]", key.bind(items.py())))
+        })
     }
 }
 

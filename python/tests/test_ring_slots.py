@@ -93,7 +93,7 @@ def test_arrays(ring):
             for array, other in zip(batch[name], expected[name], strict=True):
                 assert type(array) is type(other)
                 # PyTorch's protocol of pickle gives arrays the order of bytes of the machine.
-                assert (array.dtype.newbyteorder("="), array.shape) == (other.dtype, other.shape) and array.flags.writeable
+                assert (array.dtype.newbyteorder("="), array.shape) == (other.dtype.newbyteorder("="), other.shape) and array.flags.writeable
                 np.testing.assert_array_equal(array, other)
                 assert name != "taken" or array.size == 0 or _transship_has(array)
         assert batch["taken"][0].flags.f_contiguous and batch["taken"][3].flags.c_contiguous

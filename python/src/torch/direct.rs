@@ -89,6 +89,10 @@ impl Direct {
     /// for each.
     #[inline]
     pub fn expect(&self, list: &Bound<'_, PyList>, index: usize, tensor: *const ffi::PyTypeObject) {
+        if cfg!(Py_GIL_DISABLED) {
+            // Other threads may change the list.
+            return;
+        }
         let implementation = |index| {
             let object = item(list, index)?;
             // SAFETY: the list holds the object, and nothing runs meanwhile. What is of this class has its tensor there, as `find` has seen.
