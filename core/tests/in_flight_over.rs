@@ -4,10 +4,13 @@
 
 mod support;
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use futures::executor::block_on;
+use futures::poll;
+use futures::stream::{FuturesUnordered, StreamExt};
 use support::held::{MODES, batch, bytes, options, ordinary, up};
 use support::{Kernel, bytes_of, in_time, late, no_violations, on};
 use transship_core::backend::StreamPriority;
@@ -128,6 +131,43 @@ fn what_was_handed_to_a_stream_is_waited_for_by_another_one_and_by_the_host() {
         assert_eq!(kernel.result(), bytes_of(&batch(2)[3]));
         in_time(move || block_on(in_flight)).unwrap();
         assert!(there[3].is_ready().unwrap());
+        no_violations(&late);
+    }
+}
+
+/// catches: 705-all-who-look-on-have-one-waker
+#[test]
+fn everybody_who_awaits_what_is_in_flight_is_woken() {
+    for together in [true, false] {
+        let (late, device) = late();
+        late.stall();
+        let copy = start_copy(batch(1), &device, options()).unwrap();
+        drop(copy.in_flight());
+        let all = [copy.in_flight(), copy.in_flight(), copy.in_flight()];
+        let (registered, are_registered) = mpsc::channel();
+        let tasks: Vec<Vec<_>> =
+            if together { vec![all.into()] } else { all.into_iter().map(|one| vec![one]).collect() };
+        let count = tasks.len();
+        let threads: Vec<_> = tasks
+            .into_iter()
+            .map(|task| {
+                let registered = registered.clone();
+                thread::spawn(move || {
+                    let mut all: FuturesUnordered<_> = task.into_iter().collect();
+                    block_on(async move {
+                        assert!(poll!(all.next()).is_pending());
+                        registered.send(()).unwrap();
+                        while let Some(over) = all.next().await {
+                            over.unwrap();
+                        }
+                    });
+                })
+            })
+            .collect();
+        (0..count).for_each(|_| are_registered.recv().unwrap());
+        drop(copy);
+        late.release();
+        in_time(move || threads.into_iter().for_each(|thread| thread.join().unwrap()));
         no_violations(&late);
     }
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 use crate::backend::BackendStream;
 use crate::error::Result;
 use crate::in_flight::completion::Completion;
-use crate::runtime::sync::OnceLock;
+use crate::runtime::sync::{Mutex, OnceLock};
 
 /// What a copy has in flight that was [cancelled](crate::CopyHandle::cancel), has failed, or was handed to a stream
 /// ([`CopyHandle::in_flight`](crate::CopyHandle::in_flight)). Await it or wait for it: then the device is done with
-/// all memory of the copy, and nobody else uses it for the copy either. One task at a time awaits it. Dropping it changes nothing.
+/// all memory of the copy, and nobody else uses it for the copy either. One task at a time awaits it; each that [`in_flight`](crate::CopyHandle::in_flight)
+/// gives has a task of its own. Dropping it changes nothing.
 #[must_use = "it tells when the memory of the copy can be used again"]
 pub struct InFlight(Arc<Completion>);
 
@@ -86,7 +87,8 @@ pub(crate) struct LeftInFlight(OnceLock<Watched>);
 
 struct Watched {
     copy: Arc<Completion>,
-    over: Arc<Completion>,
+    /// One for each who looks on: a completion wakes one task.
+    over: Mutex<Vec<Arc<Completion>>>,
 }
 
 impl LeftInFlight {
@@ -95,15 +97,20 @@ impl LeftInFlight {
     }
 
     pub(crate) fn watch(&self, copy: &Arc<Completion>) -> InFlight {
-        let watched = self.0.get_or_init(|| Watched { copy: copy.clone(), over: Completion::new() });
-        InFlight(watched.over.clone())
+        let watched = self.0.get_or_init(|| Watched { copy: copy.clone(), over: Mutex::default() });
+        let over = Completion::new();
+        let mut all = watched.over.lock();
+        all.retain(|other| Arc::strong_count(other) > 1);
+        all.push(over.clone());
+        InFlight(over)
     }
 }
 
 impl Drop for LeftInFlight {
     fn drop(&mut self) {
         if let Some(Watched { copy, over }) = self.0.get() {
-            reach(over, copy);
+            let all = std::mem::take(&mut *over.lock());
+            all.iter().for_each(|over| reach(over, copy));
         }
     }
 }
