@@ -1,5 +1,6 @@
 //! Memory that two processes map.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
@@ -9,6 +10,8 @@ use rustix::fs::{
 use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use transship_core::Device;
+
 use crate::error::{IpcError, Named, broken};
 
 /// Nobody can make the memory smaller, which would kill who touches it, nor larger.
@@ -16,6 +19,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Memory of up to so many bytes is mapped with all of its pages by one call of the system, which spares a fault for each page that is touched.
 const MOST_AT_ONCE: usize = 1 << 20;
+
+/// For memory of so many bytes it is asked whether there is as much: that takes some 50 us, and to make them 10 ms.
+const CHECKED_FROM: usize = 64 << 20;
 
 /// A mapping of shared memory, which another process may write at any time: no reference ever points there.
 pub(crate) struct Mapping {
@@ -38,6 +44,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// New memory of zeros, all of which is there, and the descriptor to send. It keeps its size. The system lists it by its name.
     pub(crate) fn new(name: &'static str, bytes: usize) -> Result<(Self, OwnedFd), IpcError> {
+        check_room(bytes)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create(name, flags).named("memory to be shared")?;
         // All of it now: a page that cannot be had when it is first touched kills who does.
@@ -104,6 +111,21 @@ impl Mapping {
         // SAFETY: `at` has checked the range; nothing of this process but tensors that are copied only lies there, and so no slice does.
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         true
+    }
+}
+
+/// Fails for more memory than the process may use now. The system would give all that there is, and end processes when there is no more.
+fn check_room(bytes: usize) -> Result<(), IpcError> {
+    if bytes < CHECKED_FROM {
+        return Ok(());
+    }
+    match Device::host().memory().ok().and_then(|memory| memory.free) {
+        Some(free) if bytes as u64 > free => {
+            let text = format!("{bytes} bytes are asked for, and {free} are free");
+            let error = io::Error::new(io::ErrorKind::OutOfMemory, text);
+            Err(IpcError::System { what: "memory to be shared", error })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -29,14 +29,14 @@ pub(crate) struct SlotMemory {
 impl SlotMemory {
     /// New memory, in which all slots are free.
     pub(crate) fn new(slot_bytes: usize, slots: usize) -> Result<(Self, OwnedFd), IpcError> {
-        let (head, slot_bytes, bytes) = sizes(slot_bytes, slots).ok_or_else(too_large)?;
+        let (head, slot_bytes, bytes) = sizes(slot_bytes, slots)?;
         let (mapping, descriptor) = Mapping::new("transship-slots", bytes)?;
         Ok((Self { mapping: Arc::new(mapping), head, slot_bytes, slots }, descriptor))
     }
 
     /// The same memory in another process. Fails unless it is as large as that.
     pub(crate) fn of(memory: impl AsFd, slot_bytes: usize, slots: usize) -> Result<Self, IpcError> {
-        let (head, slot_bytes, bytes) = sizes(slot_bytes, slots).ok_or_else(too_large)?;
+        let (head, slot_bytes, bytes) = sizes(slot_bytes, slots)?;
         let mapping = Mapping::of(memory, bytes)?;
         Ok(Self { mapping: Arc::new(mapping), head, slot_bytes, slots })
     }
@@ -115,16 +115,23 @@ impl SlotMemory {
     }
 }
 
-/// Bytes before the slots, of a slot and of all; `None` for no slots, and for more than memory can have.
-fn sizes(slot_bytes: usize, slots: usize) -> Option<(usize, usize, usize)> {
-    let head = slots.checked_add(1)?.checked_mul(WORD)?.checked_next_multiple_of(page_size())?;
-    let slot_bytes = slot_bytes.max(1).checked_next_multiple_of(page_size())?;
-    let bytes = slot_bytes.checked_mul(slots)?.checked_add(head)?;
-    (slots > 0 && isize::try_from(bytes).is_ok()).then_some((head, slot_bytes, bytes))
+/// Bytes before the slots, of a slot and of all. Fails for no slots, and for more than memory can have.
+fn sizes(slot_bytes: usize, slots: usize) -> Result<(usize, usize, usize), IpcError> {
+    if slots == 0 {
+        let (value, reason) = ("0".to_owned(), "there is at least one");
+        return Err(Error::InvalidOption { name: "slots", value, reason }.into());
+    }
+    let sizes = || {
+        let head = slots.checked_add(1)?.checked_mul(WORD)?.checked_next_multiple_of(page_size())?;
+        let slot_bytes = slot_bytes.max(1).checked_next_multiple_of(page_size())?;
+        let bytes = slot_bytes.checked_mul(slots)?.checked_add(head)?;
+        isize::try_from(bytes).is_ok().then_some((head, slot_bytes, bytes))
+    };
+    sizes().ok_or_else(|| too_large(slot_bytes.saturating_mul(slots)))
 }
 
 #[cold]
-fn too_large() -> IpcError {
+fn too_large(requested: usize) -> IpcError {
     let limit = isize::MAX.unsigned_abs();
-    Error::TooLarge { device: DeviceId::HOST, kind: "host", requested: usize::MAX, limit }.into()
+    Error::TooLarge { device: DeviceId::HOST, kind: "host", requested, limit }.into()
 }

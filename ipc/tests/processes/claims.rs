@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::{Pid, WaitOptions, waitpid};
-use transship_core::{CopyOptions, DType, Layout, MemoryKind, RawMemory, SharedOwner, Tensor, start_copy};
+use transship_core::{
+    CopyOptions, DType, Device, Layout, MemoryKind, RawMemory, SharedOwner, Tensor, start_copy,
+};
 use transship_ipc::{ClaimedSlot, IpcError, SlotFiller, SlotLease, Slots};
 
-use crate::support::{case, devices, eventually};
+use crate::exported::pair;
+use crate::support::{case, devices, eventually, folder};
 
 const BYTES: usize = 300 << 10;
 /// In which whoever has a slot gives it back.
@@ -32,6 +35,7 @@ pub(crate) fn cases() -> Vec<Trial> {
             words_that_make_no_sense_reach_no_other_memory,
         ),
         case("memory_of_another_size_is_no_slots", memory_of_another_size_is_no_slots),
+        case("more_memory_than_there_is_is_not_asked_for", more_memory_than_there_is_is_not_asked_for),
     ]
 }
 
@@ -215,6 +219,18 @@ fn words_that_make_no_sense_reach_no_other_memory() {
     }
 }
 
+/// Without the look before, the system gives all the memory of the machine, and ends processes then.
+fn more_memory_than_there_is_is_not_asked_for() {
+    let error = Slots::new(1 << 46, 1).err().unwrap();
+    let IpcError::System { error, .. } = &error else { panic!("{error}") };
+    assert!(error.to_string().contains("70368744181760 bytes are asked for"), "{error}");
+    let (_folder, path) = folder();
+    let (mut connection, _importer) = pair(&path, &Device::host());
+    let broadcast = Tensor::from(vec![1_u8]).as_strided(&[1 << 46], &[0], 0).unwrap();
+    let error = connection.export(&vec![broadcast]).err().unwrap();
+    assert!(matches!(error, IpcError::System { .. }), "{error}");
+}
+
 fn memory_of_another_size_is_no_slots() {
     let (slots, _) = made(2);
     let of = |bytes, count| SlotFiller::of(slots.descriptor(), bytes, count).err();
@@ -224,6 +240,8 @@ fn memory_of_another_size_is_no_slots() {
         assert!(matches!(of(bytes, count), Some(IpcError::Tensors(_))));
         assert!(matches!(Slots::new(bytes, count), Err(IpcError::Tensors(_))));
     }
+    let none = of(BYTES, 0).unwrap().to_string();
+    assert!(none.contains("option slots cannot be 0"), "{none}");
     let unsealed = memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&unsealed, 1 << 20).unwrap();
     assert!(matches!(SlotFiller::of(&unsealed, 4096, 1), Err(IpcError::Protocol { .. })));
