@@ -257,7 +257,10 @@ pub enum Error {
     )]
     Finished,
     /// The tensor was taken out of its structure by a copy in progress.
-    #[error("the tensor is part of a copy in progress; wait for its handle, which gives it back")]
+    #[error(
+        "the tensor is part of a copy in progress; wait for its handle, which gives it back; a structure that shows a \
+         tensor twice must show it once"
+    )]
     Taken,
     /// The copy that should have filled this memory failed.
     #[error(

@@ -117,7 +117,7 @@ impl<S: TensorTree> CopyHandle<S> {
     /// If the destructor of an owner does ([`Tensor::from_owner`](crate::Tensor::from_owner) and others) that the copy was the last to use:
     /// this thread runs it. The copies of the structure are dropped then. Owners of memory that was page-locked
     /// ([`Device::register`](crate::Device::register)) go on threads of transship's own, where a panic is reported and ends nothing; so
-    /// do all of them if the handle is awaited or dropped.
+    /// do all of them if the handle is awaited or dropped. And if [`visit`](TensorTree::visit) of the structure panics, which is dropped then.
     pub fn wait(mut self) -> Result<S, CopyError<S>> {
         self.and_drop_sources(|handle| {
             handle.wait_for(None)?;

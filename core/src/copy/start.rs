@@ -43,6 +43,10 @@ use crate::tree::tensor_tree::TensorTree;
 /// An invalid option, a structure nested too deeply, memory that cannot be had, a failed submission. The error gives
 /// the structure back as it was.
 ///
+/// # Panics
+///
+/// If [`visit`](TensorTree::visit) of the structure does, which is dropped then.
+///
 /// ```
 /// use transship_core::{CopyOptions, Device, Tensor, start_copy};
 ///
