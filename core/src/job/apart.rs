@@ -1,5 +1,7 @@
 //! Whether the elements of tensors lie apart in memory, which a copy is to write.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
 use crate::backend::{RunDim, Runs};
@@ -44,6 +46,96 @@ impl Extent {
 
     fn part(&self) -> Part<'_> {
         Part { start: self.start, dims: &self.dims, run: self.run }
+    }
+}
+
+/// Tensors none of which overlaps another one. They come by where they begin.
+#[derive(Default)]
+pub(crate) struct Apart(Vec<Comb>);
+
+/// Those of one longest step. Each has all of its bytes between the same two places of a step: only those whose places meet can overlap.
+struct Comb {
+    /// `None` of those that have none: a run each, with its place in memory.
+    step: Option<usize>,
+    all: Vec<Extent>,
+    /// The numbers of those that may not have ended before the next one begins.
+    open: Vec<usize>,
+    /// The place where each begins, and its number; and that where it ends. What goes beyond the end of a step is there twice.
+    places: BTreeMap<(usize, usize), usize>,
+    /// The most bytes between the two places of one of them.
+    longest: usize,
+}
+
+impl Apart {
+    /// Takes one more. `false` if it overlaps another one.
+    pub(crate) fn take(&mut self, extent: Extent) -> bool {
+        let step = extent.dims.first().map(|dim| dim.step);
+        let apart = |comb: &mut Comb| match comb.step == step {
+            true => comb.has_room_for(&extent),
+            false => comb.is_apart_from(&extent),
+        };
+        if !self.0.iter_mut().all(apart) {
+            return false;
+        }
+        match self.0.iter_mut().find(|comb| comb.step == step) {
+            Some(comb) => comb.push(extent),
+            None => {
+                let mut comb =
+                    Comb { step, all: Vec::new(), open: Vec::new(), places: BTreeMap::new(), longest: 0 };
+                comb.push(extent);
+                self.0.push(comb);
+            }
+        }
+        true
+    }
+}
+
+impl Comb {
+    fn has_room_for(&mut self, extent: &Extent) -> bool {
+        for (from, to) in self.places_of(extent) {
+            let first = from.saturating_sub(self.longest);
+            let meets = |(place, end): (&(usize, usize), &usize)| (*end > from).then_some(*place);
+            let near: SmallVec<[_; 4]> = self.places.range((first, 0)..(to, 0)).filter_map(meets).collect();
+            for place in near {
+                match self.all.get(place.1) {
+                    Some(other) if other.end() > extent.start => {
+                        if !other.is_apart_from(extent) {
+                            return false;
+                        }
+                    }
+                    _ => drop(self.places.remove(&place)),
+                }
+            }
+        }
+        true
+    }
+
+    /// Of tensors of another step each is looked at.
+    fn is_apart_from(&mut self, extent: &Extent) -> bool {
+        let Self { all, open, .. } = self;
+        // Those that come behind begin no earlier.
+        open.retain(|number| all.get(*number).is_some_and(|other| other.end() > extent.start));
+        open.iter().filter_map(|number| all.get(*number)).all(|other| other.is_apart_from(extent))
+    }
+
+    fn push(&mut self, extent: Extent) {
+        for (from, to) in self.places_of(&extent) {
+            self.places.insert((from, self.all.len()), to);
+            self.longest = self.longest.max(to - from);
+        }
+        self.open.push(self.all.len());
+        self.all.push(extent);
+    }
+
+    fn places_of(&self, extent: &Extent) -> SmallVec<[(usize, usize); 2]> {
+        let Some(step) = self.step else { return [(extent.start, extent.end())].into_iter().collect() };
+        let from = extent.start % step;
+        let to = from + extent.part().inner(0).end();
+        match to > step {
+            // What one has at an index is no longer than a step (`Extent::of`).
+            true => [(from, step), (0, to - step)].into_iter().collect(),
+            false => [(from, to)].into_iter().collect(),
+        }
     }
 }
 
@@ -160,7 +252,47 @@ mod tests {
         })
     }
 
+    #[test]
+    fn what_has_ended_is_not_looked_at_again() {
+        let begin = std::time::Instant::now();
+        let mut apart = Apart::default();
+        for number in 0..30_000 {
+            assert!(apart.take(extent(1000 * number, &[50], &[1]).unwrap()));
+            assert!(apart.take(extent(1000 * number + 200, &[50], &[2 + number % 3]).unwrap()));
+        }
+        assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn many_columns_are_looked_at_in_time_that_grows_with_them() {
+        let begin = std::time::Instant::now();
+        let (columns, mut apart) = (30_000, Apart::default());
+        for column in 0..columns {
+            assert!(apart.take(extent(2 * column, &[100], &[columns]).unwrap()));
+        }
+        assert!(!apart.take(extent(2 * columns - 2, &[100], &[columns]).unwrap()));
+        // Each with each they take ten times as long as that.
+        assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{:?}", begin.elapsed());
+    }
+
     proptest! {
+        /// Against each with each.
+        #[test]
+        fn one_that_overlaps_is_found(mut all in prop::collection::vec(layouts(), 0..9), step in 1_usize..30) {
+            // Often of one step.
+            all.extend((0..4).map(|number| (7 * number % step, runs(&[3], &[step]))));
+            all.sort_by_key(|(start, _)| *start);
+            let (mut apart, mut taken) = (Apart::default(), Vec::<Extent>::new());
+            for (start, one) in &all {
+                let Some(extent) = Extent::of(*start, one) else { continue };
+                let is_apart = taken.iter().all(|other| other.is_apart_from(&extent));
+                prop_assert_eq!(apart.take(extent.clone()), is_apart);
+                if is_apart {
+                    taken.push(extent);
+                }
+            }
+        }
+
         /// Against a list of all bytes. Where elements interleave, an extent may be refused that none overlap in.
         #[test]
         fn extents_are_apart_where_no_byte_is_shared((start, one) in layouts(), (at, other) in layouts()) {

@@ -14,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::in_flight::completion::Completion;
 use crate::in_flight::stream_uses::{StreamUses, Use};
-use crate::job::apart::Extent;
+use crate::job::apart::{Apart, Extent};
 use crate::job::chunk_memory::StridedPlaces;
 use crate::job::dependencies::Dependencies;
 use crate::job::leaf::Leaf;
@@ -290,16 +290,11 @@ impl Preallocated {
 
     /// The first tensor that overlaps one before it, some of which may lie between the elements of others.
     fn first_overlap(&self, order: &[(usize, &Slot)]) -> Option<usize> {
-        let mut around = Vec::<(usize, Extent)>::new();
-        for (index, slot) in order {
-            let Some(extent) = slot.extent() else { return Some(*index) };
-            around.retain(|(memory, before)| *memory == slot.memory && before.end() > slot.offset);
-            if around.iter().any(|(_, before)| !before.is_apart_from(&extent)) {
-                return Some(*index);
-            }
-            around.push((slot.memory, extent));
-        }
-        None
+        order.chunk_by(|(_, one), (_, next)| one.memory == next.memory).find_map(|of_memory| {
+            let mut apart = Apart::default();
+            let mut is_apart = |slot: &Slot| slot.extent().is_some_and(|extent| apart.take(extent));
+            of_memory.iter().find(|(_, slot)| !is_apart(slot)).map(|(index, _)| *index)
+        })
     }
 
     /// Where each tensor lies.
