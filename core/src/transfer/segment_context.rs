@@ -95,6 +95,8 @@ impl<'a> SegmentCopy<'a> {
             copies = tracing::field::Empty,
             gathered = tracing::field::Empty
         );
+        // Now: once it is submitted, the device may be done with it, and blocks be given back.
+        self.job.note_memory();
         let begin = completion.metrics.recorder().map(|_| Instant::now());
         // SAFETY: the caller keeps the promise of `SubmissionQueue::submit`.
         let submission = completion.metrics.time(Phase::Submit, || unsafe { queue.submit(keep, ops) })?;
