@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use late_backend::LateConfig;
 use proptest::prelude::*;
 use support::held::{MODES, into, options, refused, unsuited, up};
@@ -135,6 +137,28 @@ fn tensors_with_gaps_that_overlap_others_are_refused() {
         }
     }
     no_violations(&late);
+}
+
+/// Deliberate bug: `Apart` looks at each with each, which takes 90 s.
+#[test]
+fn many_columns_are_begun_in_time_that_grows_with_them() {
+    let zeros =
+        |rows: usize, count: usize| Tensor::zeros(&[rows, count], DType::U8, &Device::host()).unwrap();
+    let columns = |whole: Tensor| -> Vec<Tensor> {
+        (0..whole.shape()[1]).map(|column| whole.narrow(1, column, 1).unwrap()).collect()
+    };
+    // Parts of rows behind each other, of two widths.
+    let rows = |whole: Tensor| -> Vec<Tensor> {
+        let part = |row| whole.narrow(0, 2 * row, 1 + row % 2).unwrap().narrow(1, row % 8, 2).unwrap();
+        (0..whole.shape()[0] / 2).map(part).collect()
+    };
+    for held in [columns(zeros(2, 30_000)), rows(zeros(60_000, 10))] {
+        let value: Vec<_> = held.iter().map(|held| matrix(held.shape()[0], held.shape()[1])).collect();
+        let begin = Instant::now();
+        let copy = start_copy_into(value, held, options()).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert!(copy.wait().unwrap().iter().all(|held| bytes_of(held) == numbers(held.nbytes())));
+    }
 }
 
 /// catches: 329-runs-that-are-no-granules

@@ -252,29 +252,6 @@ mod tests {
         })
     }
 
-    #[test]
-    fn what_has_ended_is_not_looked_at_again() {
-        let begin = std::time::Instant::now();
-        let mut apart = Apart::default();
-        for number in 0..30_000 {
-            assert!(apart.take(extent(1000 * number, &[50], &[1]).unwrap()));
-            assert!(apart.take(extent(1000 * number + 200, &[50], &[2 + number % 3]).unwrap()));
-        }
-        assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{:?}", begin.elapsed());
-    }
-
-    #[test]
-    fn many_columns_are_looked_at_in_time_that_grows_with_them() {
-        let begin = std::time::Instant::now();
-        let (columns, mut apart) = (30_000, Apart::default());
-        for column in 0..columns {
-            assert!(apart.take(extent(2 * column, &[100], &[columns]).unwrap()));
-        }
-        assert!(!apart.take(extent(2 * columns - 2, &[100], &[columns]).unwrap()));
-        // Each with each they take ten times as long as that.
-        assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{:?}", begin.elapsed());
-    }
-
     proptest! {
         /// Against each with each.
         #[test]
