@@ -4,7 +4,9 @@
 
 mod support;
 
-use std::sync::mpsc;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use support::held::{MODES, batch, bytes, options, ordinary, up};
 use support::{Kernel, bytes_of, in_time, late, no_violations, on};
 use transship_core::backend::StreamPriority;
-use transship_core::{Cancelled, Error, start_copy, start_copy_into};
+use transship_core::{Cancelled, CopyHandle, Error, Tensor, start_copy, start_copy_into};
 
 /// Deliberate bugs: what was submitted after the copy had failed is not waited for; it is over before workers have let go.
 #[test]
@@ -170,4 +172,34 @@ fn everybody_who_awaits_what_is_in_flight_is_woken() {
         in_time(move || threads.into_iter().for_each(|thread| thread.join().unwrap()));
         no_violations(&late);
     }
+}
+
+/// Asks for what the copy has in flight when it goes.
+struct Asks(Arc<CopyHandle<Vec<Tensor>>>);
+
+impl Wake for Asks {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        drop(self.0.in_flight());
+    }
+}
+
+/// catches: 708-wakers-of-who-has-gone-are-dropped-under-a-lock
+#[test]
+fn the_waker_of_who_looks_on_no_more_is_dropped_without_a_lock() {
+    let (late, device) = late();
+    late.stall();
+    let copy = Arc::new(start_copy(batch(1), &device, options()).unwrap());
+    let mut looks_on = copy.in_flight();
+    let waker = Waker::from(Arc::new(Asks(copy.clone())));
+    assert!(Pin::new(&mut looks_on).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop((looks_on, waker));
+    let seen = copy.clone();
+    in_time(move || seen.in_flight().is_over().unwrap());
+    late.release();
+    assert_eq!(bytes(&Arc::into_inner(copy).unwrap().wait().unwrap()), bytes(&batch(1)));
+    no_violations(&late);
 }

@@ -25,7 +25,7 @@ use crate::tree::Skeleton;
 /// A copy that was started.
 #[pyclass(frozen, module = "transship")]
 pub struct Handle {
-    /// `None` once the garbage collector has taken it. Locked with the GIL only, and for no longer than a clone takes.
+    /// `None` once the garbage collector has taken it. Locked for no longer than a clone takes.
     content: Mutex<Option<Arc<Content>>>,
     copies: Copies,
     phases: [(&'static str, Duration); 3],

@@ -100,8 +100,11 @@ impl LeftInFlight {
         let watched = self.0.get_or_init(|| Watched { copy: copy.clone(), over: Mutex::default() });
         let over = Completion::new();
         let mut all = watched.over.lock();
-        all.retain(|other| Arc::strong_count(other) > 1);
+        let unwatched: Vec<_> = all.extract_if(.., |other| Arc::strong_count(other) == 1).collect();
         all.push(over.clone());
+        drop(all);
+        // Without the lock: they may have wakers of the program.
+        drop(unwatched);
         InFlight(over)
     }
 }

@@ -127,7 +127,8 @@ def start_copy(
         like: what tensors come back as: ``"torch"``, ``"numpy"`` (on the host), ``"jax"``, ``"cupy"``, or ``"dlpack"`` for
             ``transship.Tensor``, which has ``__dlpack__``. By default tensors of PyTorch once the program has imported it, else
             ``transship.Tensor``, and on the host arrays of numpy once the program has imported that. Given, it holds for tensors that
-            are on the device already as well, which share their memory then; ``"dlpack"`` leaves those as they are.
+            are on the device already as well, which share their memory then, but for arrays of numpy that are read-only or go backwards;
+            ``"dlpack"`` leaves those as they are.
         cast: converts elements on the way. A type, such as ``torch.bfloat16``, a ``numpy.dtype`` or a name: tensors of its kind (floating
             point, or integers) become that. A ``transship.Cast``, which says more: ``Cast("float16", scale=1 / 255)`` makes numbers of
             images of ``uint8``. A mapping of types to types or ``Cast``s. Or a function of the path of a leaf (a tuple of keys, indices
