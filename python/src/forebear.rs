@@ -94,8 +94,7 @@ pub fn take_plain(
     if is_there || found.place == Place::Host && !is_aligned(found.address, found.element) {
         return Ok(false);
     }
-    found.push(object.clone().unbind(), slots);
-    Ok(true)
+    Ok(found.push(object.clone().unbind(), slots))
 }
 
 /// What becomes of a tensor of PyTorch's on the way to a device.

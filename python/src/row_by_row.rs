@@ -77,21 +77,30 @@ impl<'a> RowByRow<'a> {
         Self::of(address, place, element, slice(tensor.shape), slice(tensor.strides))
     }
 
-    /// Appends it to the leaves of a structure. It is read from `object`.
+    /// Appends it to the leaves of a structure. It is read from `object`. `false`, and nothing is appended, if its numbers are not what they were: PyTorch lets go of the GIL
+    /// where it changes them, and a result of other sizes than those that were looked at would reach beyond its memory.
     #[inline(always)]
-    pub fn push(self, object: Py<PyAny>, slots: &mut Vec<Slot>) {
+    #[must_use]
+    pub fn push(self, object: Py<PyAny>, slots: &mut Vec<Slot>) -> bool {
         let Self { address, place, element, bytes, shape, strides } = self;
         let numbers = SmallVec::from_buf_and_len([0; 2 * DIMENSIONS], 2 * shape.len());
         let leaf = Leaf { address, place, element, numbers, bytes, order: Order::Contiguous };
         slots.push(Slot::Leaf(At::Source(object), leaf));
-        let Some(Slot::Leaf(_, Leaf { numbers, .. })) = slots.last_mut() else { return };
-        match shape.len() {
+        let Some(Slot::Leaf(_, Leaf { numbers, .. })) = slots.last_mut() else { return false };
+        let rank = shape.len();
+        match rank {
             0 => {}
             1 => write::<1>(numbers, shape, strides),
             2 => write::<2>(numbers, shape, strides),
             3 => write::<3>(numbers, shape, strides),
             _ => write::<DIMENSIONS>(numbers, shape, strides),
         }
+        let written = RowByRow::of(address, place, element, &numbers[..rank], &numbers[rank..]);
+        let is_same = written.is_some_and(|written| written.bytes == bytes);
+        if !is_same {
+            slots.pop();
+        }
+        is_same
     }
 }
 

@@ -158,7 +158,8 @@ impl Direct {
         let mut slots = Vec::new();
         // SAFETY: PyTorch has just made it, and `is_inside` has found its handle.
         if let Some(found) = unsafe { self.read(tensor) } {
-            found.push(tensor.clone().unbind(), &mut slots);
+            // What is not pushed is not the same below.
+            let _ = found.push(tensor.clone().unbind(), &mut slots);
         }
         let here = match slots.first() {
             Some(Slot::Leaf(_, leaf)) => Some(what(leaf)),
