@@ -19,6 +19,7 @@ use transship_core::{
 const LONG: Duration = Duration::from_secs(60);
 const MOST_WORKERS: usize = 8;
 const STEP: Duration = Duration::from_millis(10);
+const OPERATIONS_IN_A_STEP: usize = 4;
 
 fn options() -> CopyOptions {
     CopyOptions::default().background(BackgroundWork::Always)
@@ -120,9 +121,13 @@ fn a_copy_that_has_begun_beside_another_gets_the_threads_of_that() {
     thread::sleep(STEP);
     late.release_stream(first);
     drop(before.wait().unwrap());
-    // Step by step, so that threads have time to come.
+    // Step by step, so that threads have time to come. Operations run only when somebody looks, and threads that sleep may not
+    // look before the stream is stalled again.
     while !waiting.is_finished() {
         late.release_stream(second);
+        for _ in 0..OPERATIONS_IN_A_STEP {
+            second.reached().unwrap();
+        }
         late.stall_stream(second);
         thread::sleep(STEP);
     }
