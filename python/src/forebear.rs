@@ -75,8 +75,8 @@ impl<'py> Rules<'py> for Forebear<'py> {
     }
 }
 
-/// Takes an object that is a tensor of PyTorch's which lies row by row and is copied as it is: most of what large structures hold. What it does not take
-/// is looked at by [`slot`].
+/// Takes an object that is a tensor of PyTorch's which lies row by row, and is copied as it is or is on the target already: most of what large structures
+/// hold. What it does not take is looked at by [`slot`].
 #[inline]
 pub fn take_plain(
     torch: &Torch,
@@ -90,8 +90,11 @@ pub fn take_plain(
     }
     // SAFETY: its class was looked at, and it is pushed at once.
     let Some(found) = (unsafe { torch.look_row_by_row(object) })? else { return Ok(false) };
-    let is_there = Some(found.place) == target && !always;
-    if is_there || found.place == Place::Host && !is_aligned(found.address, found.element) {
+    if Some(found.place) == target && !always {
+        slots.push(Slot::There(object.clone().unbind()));
+        return Ok(true);
+    }
+    if found.place == Place::Host && !is_aligned(found.address, found.element) {
         return Ok(false);
     }
     Ok(found.push(object.clone().unbind(), slots))
