@@ -107,6 +107,12 @@ def test_numbers_of_any_size(number):
     assert handle.get()[0].tolist() == [1, 1]
 
 
+# Deliberate bug: `start_copy` of `multi_tensor_copier.py` gives its options on as they are.
+def test_options_are_true_or_false_as_python_has_it():
+    options = dict.fromkeys(["use_pinned_staging", "pack_cpu_tensors", "use_background_thread"], 0)
+    assert start_copy([torch.ones(2)], "cpu", **options).get()[0].tolist() == [1, 1]
+
+
 # Deliberate bug: `LARGEST_PACKED` in `plan.rs` is 512 KiB.
 def test_what_is_packed_shares_a_storage():
     small = [torch.ones(n) for n in (1, 2, 65536)]

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import dataclasses
 import gc
+import re
 import subprocess
 import sys
 import sysconfig
@@ -374,6 +375,36 @@ def test_options_that_are_none(options):
 def test_numbers_of_bytes_that_are_none(option, number):
     with pytest.raises(ValueError, match=f"{option}={number}"):
         transship.start_copy([torch.ones(1)], "cpu", **{option: number})
+
+
+# Deliberate bugs: `number_of` in `_copy.py` asks for no index; `switch` gives what it got.
+@pytest.mark.parametrize("start", [transship.start_copy, transship.start_copy_to_all])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("alignment", "16"),
+        ("max_chunk_bytes", 2.5),
+        ("packing", 1),
+        ("pinned", "yes"),
+        ("background", None),
+        ("copy", np.ones(1)),
+    ],
+)
+def test_options_of_other_types_are_named(start, option, value):
+    device = "cpu" if start is transship.start_copy else ["cpu"]
+    with pytest.raises(TypeError, match=re.escape(f"{option}={value!r}")):
+        start([torch.ones(1)], device, **{option: value})
+
+
+def test_copies_into_what_is_there_name_their_options_too():
+    with pytest.raises(TypeError, match="pinned=0"):
+        transship.start_copy_into([torch.ones(1)], [torch.zeros(1)], pinned=0)
+
+
+def test_options_of_numpy_are_taken():
+    tensor = torch.ones(1)
+    copied = transship.start_copy([tensor], "cpu", copy=np.bool_(True), alignment=np.int64(64)).get()
+    assert copied[0] is not tensor
 
 
 # Deliberate bug: `name_of` in `_copy.py` gives numbers as they are.

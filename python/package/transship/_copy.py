@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import operator
 import socket
 import sys
 from typing import Any, Callable, Generator
@@ -161,12 +162,12 @@ def start_copy(
         "own_memory": memory == "transship",
         "convert": None if memory == "torch" else converter(like),
         "present": None if asked is None else converter_of_present(like),
-        "packing": packing,
+        "packing": switch("packing", packing),
         "alignment": alignment,
         "max_chunk_bytes": max_chunk_bytes,
-        "pinned": pinned,
-        "background": background,
-        "always": copy,
+        "pinned": switch("pinned", pinned),
+        "background": switch("background", background),
+        "always": switch("copy", copy),
         # Of ``prefetch``: the handle of the stream that tensors on the device were made on.
         "behind": _behind,
     }
@@ -201,7 +202,19 @@ def name_of(device: Any) -> str:
     return device if isinstance(device, str) else str(device)
 
 
+def switch(name: str, value: bool) -> bool:
+    if isinstance(value, bool):
+        return value
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise TypeError(f"{name}={value!r}; it is True or False")
+
+
 def number_of(name: str, number: int) -> int:
+    try:
+        number = operator.index(number)
+    except TypeError:
+        raise TypeError(f"{name}={number!r}; it is a whole number of bytes") from None
     if not 0 <= number <= sys.maxsize:
         raise ValueError(f"{name}={number}; it is a number of bytes from 0 to {sys.maxsize}")
     return number

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _transship
 from ._cast import lowered
-from ._copy import Handle, chosen, converter, converter_of_present, full_name, name_of, number_of, refused_types
+from ._copy import Handle, chosen, converter, converter_of_present, full_name, name_of, number_of, refused_types, switch
 
 
 def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = True, background: bool = True) -> Handle:
@@ -38,6 +38,7 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
         TypeError: a tensor that cannot be copied, or copied into (sparse, quantised, masked, of jax), or cast.
         transship.Error: an integer that its new type cannot hold, tensors of ``into`` that overlap, what the device says.
     """
+    pinned, background = switch("pinned", pinned), switch("background", background)
     return Handle(_transship.start_copy_into(tree, into, cast=lowered(cast), pinned=pinned, background=background))
 
 
@@ -82,12 +83,12 @@ def start_copy_to_all(
         own_memory=memory == "transship",
         convert=None if memory == "torch" else converter(like),
         present=None if asked is None else converter_of_present(like),
-        packing=packing,
+        packing=switch("packing", packing),
         alignment=number_of("alignment", alignment),
         max_chunk_bytes=number_of("max_chunk_bytes", max_chunk_bytes),
-        pinned=pinned,
-        background=background,
-        always=copy,
+        pinned=switch("pinned", pinned),
+        background=switch("background", background),
+        always=switch("copy", copy),
     )
     return [Handle(handle) for handle in handles]
 

@@ -73,11 +73,11 @@ def start_copy(
     handle = _transship.start_copy_as_forebear(
         data,
         device,
-        use_pinned_staging=use_pinned_staging,
-        pack_cpu_tensors=pack_cpu_tensors,
+        use_pinned_staging=bool(use_pinned_staging),
+        pack_cpu_tensors=bool(pack_cpu_tensors),
         min_packed_alignment_bytes=_clamped(min_packed_alignment_bytes),
         max_packed_chunk_bytes=_clamped(max_packed_chunk_bytes),
-        use_background_thread=use_background_thread,
+        use_background_thread=bool(use_background_thread),
     )
     return AsyncCopyHandle(handle)
 
