@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # The package for Python.
 
-# The PyTorch that the tests are run with. It is large, and installed once, outside of the checkout.
-pytorch=torch==2.11.0
+# The PyTorch that the tests are run with, and what has its tensors. It is large, and installed once, outside of the checkout.
+pytorch=(torch==2.11.0 tensordict==0.15.3)
 
 # The wheel is tested in a virtual environment that has nothing else of its own.
 stage_python() {
@@ -13,7 +13,7 @@ stage_python() {
     step cargo fmt --manifest-path "$manifest" --check
     step python3 -m venv "$fresh"
     local tools driver has_pytorch=yes
-    tools=$(python_tools "$pytorch") || { has_pytorch=; tools=$(python_tools) || fail "neither PyTorch nor numpy can be installed"; }
+    tools=$(python_tools "${pytorch[@]}") || { has_pytorch=; tools=$(python_tools) || fail "neither PyTorch nor numpy can be installed"; }
     (
         export RUSTC_WORKSPACE_WRAPPER=$linting
         step "$tools/bin/maturin" build --locked --quiet --profile dev --interpreter "$fresh/bin/python" --manifest-path "$manifest" --out "$wheels"
@@ -50,7 +50,7 @@ stage_python() {
 python_tools() {
     local version folder
     version=$(python3 -c 'import sys; print(f"{sys.version_info[0]}.{sys.version_info[1]}")')
-    folder=${XDG_CACHE_HOME:-$HOME/.cache}/transship-python/$version${1:+-$1}
+    folder=${XDG_CACHE_HOME:-$HOME/.cache}/transship-python/$version${1:+$(printf -- -%s "$@")}
     if [[ ! -e $folder/complete ]]; then
         rm -rf "$folder"
         python3 -m venv "$folder" >&2

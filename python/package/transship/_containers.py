@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Callable
 
@@ -46,12 +48,16 @@ def find(cls: type) -> Flatten | None:
     for base in cls.__mro__:
         if base in _registered:
             return _registered[base]
+    if _is_of_tensordict(cls):
+        return _tensor_dict
     if issubclass(cls, tuple):
+        if cls.__name__ == "PackedSequence" and cls.__module__ == "torch.nn.utils.rnn":
+            return _packed_sequence
         return _named_tuple if hasattr(cls, "_fields") and hasattr(cls, "_make") else _tuple
     if issubclass(cls, list):
         return _list
-    if issubclass(cls, (dict, MutableMapping)):
-        return _mutable_mapping
+    if issubclass(cls, dict) or issubclass(cls, MutableMapping) and hasattr(cls, "__copy__"):
+        return _filled_again
     if issubclass(cls, Mapping):
         return _mapping
     if dataclasses.is_dataclass(cls):
@@ -82,24 +88,70 @@ def _tuple(value):
     return list(value), rebuild, None
 
 
+def _packed_sequence(value):
+    cls, lengths = type(value), value.batch_sizes
+
+    def rebuild(items):
+        data, order, order_before = items
+        # PyTorch reads the lengths on the host, and takes them from there only.
+        return cls(data, lengths, order, order_before)
+
+    names = ("data", "sorted_indices", "unsorted_indices")
+    return [getattr(value, name) for name in names], rebuild, names
+
+
+def _is_of_tensordict(cls):
+    module = sys.modules.get("tensordict")
+    return module is not None and (issubclass(cls, module.TensorDictBase) or module.is_tensorclass(cls))
+
+
+def _tensor_dict(value):
+    """Of ``TensorDict``, and of classes that ``tensorclass`` makes: as mappings they go through their batch dimension."""
+    made_of, cls = sys.modules["tensordict"], type(value)
+    is_class = made_of.is_tensorclass(cls)
+    keys = [field.name for field in dataclasses.fields(value)] if is_class else list(value.keys())
+    held = [getattr(value, key) for key in keys] if is_class else [value[key] for key in keys]
+    shape, names, is_of_one_device = value.batch_size, value.names, value.device is not None
+
+    def rebuild(items):
+        devices = (item.device for item in items if is_of_one_device and hasattr(item, "device"))
+        made = made_of.TensorDict(dict(zip(keys, items)), batch_size=shape, device=next(devices, None))
+        if any(name is not None for name in names):
+            made.names = names
+        return cls.from_tensordict(made) if is_class else made
+
+    return held, rebuild, tuple(keys) if is_class else keys
+
+
 def _list(value):
-    template = copy.copy(value)
-    template[:] = [None] * len(value)
+    held = list(value)
+    template = _like(value)
+    template[:] = [None] * len(held)
+    if any(now is None and item is not None for now, item in zip(value, held)):
+        value[:] = held
+        raise _shared(value)
 
     def rebuild(items):
         made = copy.copy(template)
         made[:] = items
         return made
 
-    return list(value), rebuild, None
+    return held, rebuild, None
 
 
-def _mutable_mapping(value):
-    # A template without what it held: the handle of a copy must not keep that.
-    template = copy.copy(value)
+def _filled_again(value):
     keys = list(value)
-    for key in keys:
-        template[key] = None
+    held = [value[key] for key in keys]
+    # A template without what it held: the handle of a copy must not keep that.
+    template = _like(value)
+    for key, item in zip(keys, held):
+        try:
+            template[key] = None
+        except Exception as error:
+            raise TypeError(f"a {_name(value)} has no place for None at {key!r}{_ADVICE}") from error
+        if value[key] is None and item is not None:
+            value[key] = item
+            raise _shared(value)
 
     def rebuild(items):
         made = copy.copy(template)
@@ -107,7 +159,7 @@ def _mutable_mapping(value):
             made[key] = item
         return made
 
-    return [value[key] for key in keys], rebuild, keys
+    return held, rebuild, keys
 
 
 def _mapping(value):
@@ -117,17 +169,15 @@ def _mapping(value):
         try:
             return cls(dict(zip(keys, items)))
         except TypeError as error:
-            raise TypeError(
-                f"a {cls.__module__}.{cls.__qualname__} cannot be made out of a dict; "
-                "tell transship.register_container how it is made"
-            ) from error
+            raise TypeError(f"a {_name(value)} cannot be made out of a dict{_ADVICE}") from error
 
     return [value[key] for key in keys], rebuild, keys
 
 
 def _dataclass(value):
     names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-    template = copy.copy(value)
+    held = [getattr(value, name) for name in names]
+    template = _like(value)
     for name in names:
         object.__setattr__(template, name, None)
 
@@ -137,4 +187,26 @@ def _dataclass(value):
             object.__setattr__(made, name, item)
         return made
 
-    return [getattr(value, name) for name in names], rebuild, tuple(names)
+    return held, rebuild, tuple(names)
+
+
+_ADVICE = "; tell transship.register_container how it is taken apart and made"
+
+
+def _like(value):
+    """A copy, without what the class has computed of what it holds."""
+    made = copy.copy(value)
+    if made is value:
+        raise TypeError(f"a {_name(value)} says that it is its own copy{_ADVICE}")
+    for name in list(getattr(made, "__dict__", ())):
+        if isinstance(getattr(type(made), name, None), functools.cached_property):
+            del made.__dict__[name]
+    return made
+
+
+def _shared(value):
+    return TypeError(f"a {_name(value)} shares what it holds with its copies{_ADVICE}")
+
+
+def _name(value):
+    return f"{type(value).__module__}.{type(value).__qualname__}"
