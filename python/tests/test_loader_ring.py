@@ -219,6 +219,17 @@ def test_a_batch_is_not_kept_while_the_next_one_is_made(ring):
 
 
 # Deliberate bug: `take_back` is not called, or `Lap.has_ended` says so at once.
+# Deliberate bug: `started` in `_lap.py` keeps the pipe of an iteration that has started no workers.
+def test_epochs_of_workers_that_persist_keep_no_descriptors(ring):
+    images = loader(ring, persistent_workers=True)
+    counts = []
+    for _ in range(4):
+        assert len(indices_of(ring.batches(images))) == len(images.dataset)
+        gc.collect()
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[1:] == counts[:1] * 3
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_an_epoch_that_is_left_early(ring, persistent):
     batches = ring.batches(loader(ring, persistent_workers=persistent))

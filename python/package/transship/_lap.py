@@ -12,18 +12,23 @@ class Lap:
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
+        self._read = -1
         self._read, self.write = os.pipe()
         os.set_blocking(self._read, False)
         self._is_over = False
 
-    def started(self, source: Any) -> None:
-        """The workers are there; ``source`` is what takes their batches in."""
+    def started(self, source: Any) -> bool:
+        """The workers are there; ``source`` is what takes their batches in. ``False`` if there are none: those that persist have the end of the
+        lap that started them."""
         os.close(self.write)
+        if self.is_deserted():
+            return False
         try:
             weakref.finalize(source, self.end).atexit = False
         except TypeError:
             # Whether it is still there nobody says: what its workers had when they died stays theirs.
             pass
+        return True
 
     def failed(self) -> None:
         os.close(self.write)
@@ -45,4 +50,5 @@ class Lap:
             return False
 
     def __del__(self) -> None:
-        os.close(self._read)
+        if self._read >= 0:
+            os.close(self._read)

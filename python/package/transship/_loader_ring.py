@@ -127,9 +127,7 @@ class LoaderRing:
             raise
         finally:
             self._local.lap = None
-        lap.started(source)
-        # Workers that persist were started in an earlier one.
-        if not lap.is_deserted():
+        if lap.started(source):
             with self._lock:
                 self._laps.append(lap)
         device = self._device or device
