@@ -57,7 +57,7 @@ pub fn start_copies(
     let mut chosen: Vec<Option<(Cast, usize)>> = Vec::new();
     let (mut first_read, is_read_again) = (Vec::new(), devices.len() > 1);
     for device in devices {
-        let target = place::of_name(py, &device)?;
+        let target = place::there(py, &device)?;
         let mut ours = Ours::new(py, torch, target, always, present.clone())?.with_originals();
         let skeleton = Skeleton::of(tree, &mut ours)?;
         if skeletons.is_empty() {
@@ -126,14 +126,15 @@ pub fn start_copy_into(
     let filling = Filling { target, how, ordering, path_of: &path_of };
     let leaves = typed_leaves(py, &ours.slots, &chosen);
     into::check_for_torch(py, torch, &filling, &ours.slots, &destinations)?;
+    let by_torch = |number: usize| matches!(ours.slots.get(number), Some(Slot::There(_)));
+    let groups = into::plan(&filling, leaves, &destinations, &by_torch)?;
     // Before anything is written, since a leaf may fail when others are.
     if let Some(torch) = torch {
         let written = destinations.iter().map(|into| into.object.bind(py).clone());
         let written: Vec<_> = written.filter(|object| torch.is_tensor(object)).collect();
         torch.mark_written(py, &written)?;
     }
-    let by_torch = |number: usize| matches!(ours.slots.get(number), Some(Slot::There(_)));
-    let mut started = into::start(py, torch, &filling, leaves, &destinations, &by_torch)?;
+    let mut started = into::start(py, torch, &filling, groups, &destinations)?;
     if let Err(error) = into::fill_by_torch(py, torch, &ours.slots, &destinations) {
         give_up::give_up(py, started.running)?;
         return Err(error);

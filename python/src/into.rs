@@ -29,32 +29,44 @@ pub struct Filling<'a> {
     pub path_of: PathOf<'a>,
 }
 
-/// Starts to copy each leaf into its destination, of those that have the same numbers; `by_torch` are those that PyTorch will fill. After an error nothing is
-/// written any more.
-pub fn start(
-    py: Python<'_>,
-    torch: Option<&Torch>,
+/// Leaves of one place that one copy carries.
+pub type PlaceGroup = (Place, Vec<Typed>);
+
+/// The copies that bring each leaf into its destination, of those that have the same numbers; `by_torch` are those that PyTorch will fill. Fails if they
+/// do not fit, or meet.
+pub fn plan(
     filling: &Filling<'_>,
     leaves: Vec<Typed>,
     destinations: &[Destination],
     by_torch: &dyn Fn(usize) -> bool,
-) -> PyResult<Started> {
+) -> PyResult<Vec<PlaceGroup>> {
     for leaf in &leaves {
         check(leaf, &destinations[leaf.number]).map_err(|text| refused(filling, leaf.number, &text))?;
     }
-    let mut started = Started::default();
-    let mut groups: Vec<(Place, Vec<Typed>)> = Vec::new();
+    let mut groups: Vec<PlaceGroup> = Vec::new();
     for leaf in leaves.into_iter().filter(|leaf| leaf.leaf.bytes > 0) {
         match groups.iter_mut().find(|(from, _)| *from == leaf.leaf.place) {
             Some((_, group)) => group.push(leaf),
             None => groups.push((leaf.leaf.place, vec![leaf])),
         }
     }
-    let groups: Vec<(Place, Vec<Typed>)> = groups
+    let groups: Vec<PlaceGroup> = groups
         .into_iter()
         .flat_map(|(from, leaves)| in_groups(leaves).into_iter().map(move |group| (from, group)))
         .collect();
     check_apart(filling, &groups, destinations, by_torch)?;
+    Ok(groups)
+}
+
+/// Starts what was planned. After an error nothing is written any more.
+pub fn start(
+    py: Python<'_>,
+    torch: Option<&Torch>,
+    filling: &Filling<'_>,
+    groups: Vec<PlaceGroup>,
+    destinations: &[Destination],
+) -> PyResult<Started> {
+    let mut started = Started::default();
     for (from, leaves) in groups {
         let group = Group { from, leaves, destinations };
         match group.start(py, torch, filling) {
@@ -87,7 +99,7 @@ fn refused(filling: &Filling<'_>, number: usize, text: &str) -> PyErr {
 /// looked at by the library.
 fn check_apart(
     filling: &Filling<'_>,
-    groups: &[(Place, Vec<Typed>)],
+    groups: &[PlaceGroup],
     destinations: &[Destination],
     by_torch: &dyn Fn(usize) -> bool,
 ) -> PyResult<()> {
@@ -132,7 +144,8 @@ fn check_apart(
             None => !written.is_empty(),
         };
         if meets {
-            let text = "its memory, or the one to copy into, lies within that of another tensor that is copied, or of its own source";
+            let text = "its memory, or the one to copy into, lies within that of another tensor that is copied, or of its own source; destinations \
+                        in each other's gaps come from one device and by one cast of each type";
             return Err(refused(filling, number, text));
         }
         if copy.is_some() { written.push(one) } else { read.push(one) }

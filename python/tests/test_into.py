@@ -132,6 +132,17 @@ def test_parameters_under_no_grad():
     assert not layer.weight.any()
 
 
+# Deliberate bug: `start_copy_into` in `calls.rs` marks what is written before it has looked at shapes.
+@pytest.mark.parametrize("source", [torch.ones(4), torch.ones(3, dtype=torch.int32)])
+def test_what_is_refused_is_not_written_for_autograd_either(source):
+    weight, held = torch.ones(3, requires_grad=True), torch.zeros(3)
+    loss = (weight * held).sum()
+    with pytest.raises(ValueError):
+        transship.start_copy_into([source], [held])
+    loss.backward()
+    assert weight.grad.tolist() == [0, 0, 0]
+
+
 # Deliberate bug: `mark_written` in `torch/mod.rs` does nothing.
 def test_autograd_notices_that_what_it_saved_was_written():
     held, weight = torch.ones(3), torch.ones(3, requires_grad=True)
