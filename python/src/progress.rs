@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
+use std::process;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use transship::{CopyReport, Error, InFlight, Result, Stream, Tensor, TimedWait};
 
+use crate::forked;
 use crate::transfer::Running;
 
 /// Signals, such as that of Ctrl-C, are looked for so often.
@@ -28,6 +30,8 @@ pub struct Copies {
     keeps_tensors: bool,
     /// What was filled, in the order of the copies and their items, if it is kept: once they are done, or handed to a stream.
     filled: OnceLock<Vec<Vec<Tensor>>>,
+    /// The process that has started them.
+    process: u32,
 }
 
 /// A copy has room for one waker. This one stands for those of everybody who awaits it.
@@ -79,18 +83,19 @@ impl Copies {
         let all = running.into_iter().chain(before).map(watched).collect();
         let state = Mutex::new(State::Running(all, None));
         let (changed, awaiting) = (Condvar::new(), Arc::default());
-        Self { state, changed, awaiting, shown, bytes, keeps_tensors, filled: OnceLock::new() }
+        let (filled, process) = (OnceLock::new(), process::id());
+        Self { state, changed, awaiting, shown, bytes, keeps_tensors, filled, process }
     }
 
     /// Whether they are done; or have failed or were given up, and use no memory any more.
     pub fn are_ready(&self) -> bool {
-        let state = self.state.lock();
+        let Some(state) = forked::lock(&self.state) else { return true };
         let asked = match &*state {
             State::Running(copies, None) => {
                 copies.iter().try_fold(true, |all, copy| Ok(copy.is_ready()? && all))
             }
             State::Running(_, Some(error)) => Err(error.clone()),
-            State::Waited(_) => Ok(false),
+            State::Waited(_) => Ok(self.is_inherited()),
             State::Done | State::Failed(_) => Ok(true),
         };
         match asked {
@@ -109,11 +114,12 @@ impl Copies {
     /// Waits at most so long. Whether they are done.
     pub fn wait(&self, limit: Duration) -> Result<bool> {
         let deadline = Instant::now() + limit;
-        let mut state = self.state.lock();
+        let mut state = forked::lock(&self.state).ok_or(Error::Forked)?;
         loop {
             match &mut *state {
                 State::Done => return Ok(true),
                 State::Failed(error) => return Err(error.clone()),
+                State::Waited(_) if self.is_inherited() => return Err(Error::Forked),
                 State::Waited(_) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
                         return Ok(false);
@@ -133,10 +139,11 @@ impl Copies {
     /// As [`wait`](Self::wait), without blocking. `false`: `waker` is woken when it is worth to ask again. It runs on a thread of the library.
     /// Each who awaits them has a number, and is woken, until he [leaves](Self::leave).
     pub fn poll(&self, number: i32, waker: Waker) -> Result<bool> {
-        let mut state = self.state.lock();
+        let mut state = forked::lock(&self.state).ok_or(Error::Forked)?;
         match &mut *state {
             State::Done => return Ok(true),
             State::Failed(error) => return Err(error.clone()),
+            State::Waited(_) if self.is_inherited() => return Err(Error::Forked),
             State::Waited(wakers) => {
                 wakers.push(waker);
                 return Ok(false);
@@ -237,6 +244,11 @@ impl Copies {
     /// A tensor that a copy has filled or fills, once they are done or handed to a stream.
     pub fn tensor(&self, copy: usize, number: usize) -> Option<Tensor> {
         self.filled.get()?.get(copy)?.get(number).cloned()
+    }
+
+    /// Whether this is a child of `fork`, where the thread that waits for them is not.
+    fn is_inherited(&self) -> bool {
+        self.process != process::id()
     }
 
     /// Nobody else has them from now on, until they are [carried on](Self::carry_on). Lets go of the lock. `None` unless they are running.
