@@ -1,7 +1,11 @@
 //! Errors of the library as exceptions of Python.
 
+use std::iter;
+
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use transship::ErrorKind;
+use transship::safetensors::LoadError;
 
 pyo3::create_exception!(
     transship,
@@ -12,8 +16,19 @@ pyo3::create_exception!(
 
 /// The exception for an error of the library.
 pub fn of(py: Python<'_>, error: &transship::Error) -> PyErr {
-    with_text(py, error, error.to_string())
+    with_text(py, error.kind(), error.to_string())
 }
+
+/// The exception for files that cannot be loaded.
+pub fn of_files(py: Python<'_>, error: &LoadError) -> PyErr {
+    let own: &dyn std::error::Error = error;
+    let all = iter::successors(Some(own), |error| error.source());
+    let of_library = all.filter_map(|error| error.downcast_ref::<transship::Error>()).next();
+    with_text(py, of_library.map_or(KIND_OF_OTHERS, transship::Error::kind), error.to_string())
+}
+
+/// Of errors that name none, by the class.
+pub const KIND_OF_OTHERS: ErrorKind = ErrorKind::InvalidInput;
 
 /// What the library's errors advise, and what that is called here.
 const CALLED: [(&str, &str); 5] = [
@@ -29,9 +44,9 @@ pub fn in_python(text: &str) -> String {
     CALLED.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here))
 }
 
-fn with_text(py: Python<'_>, error: &transship::Error, text: String) -> PyErr {
+fn with_text(py: Python<'_>, kind: ErrorKind, text: String) -> PyErr {
     let exception = Error::new_err(in_python(&text));
-    match exception.value(py).setattr("kind", format!("{:?}", error.kind())) {
+    match exception.value(py).setattr("kind", format!("{kind:?}")) {
         Ok(()) => exception,
         Err(failed) => failed,
     }
@@ -49,5 +64,5 @@ pub fn of_leaf(
         let path = path_of(number.parse().ok()?)?;
         Some(if path.is_empty() { format!("the leaf{rest}") } else { format!("{path}{rest}") })
     });
-    with_text(py, error, named.unwrap_or(text))
+    with_text(py, error.kind(), named.unwrap_or(text))
 }

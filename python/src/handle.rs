@@ -124,6 +124,9 @@ impl Handle {
         let target = self.target.filter(|target| *target != Place::Host);
         let target =
             target.ok_or_else(|| PyValueError::new_err("results on the host are waited for with get()"))?;
+        if let Some(stream) = stream {
+            check_device(stream, target)?;
+        }
         let content = self.content()?;
         // SAFETY: the caller's stream is alive, and stays so until the results are gone, as `wait_on` asks for; PyTorch destroys none of its own.
         let waiting = unsafe { target.stream(handle) }.map_err(|error| errors::of(py, &error))?;
@@ -297,6 +300,19 @@ fn record(
         stream = Some(known);
     }
     Ok(())
+}
+
+/// Fails unless a stream of PyTorch's is one of `target`. The driver does not tell default streams of two devices apart.
+fn check_device(stream: &Bound<'_, PyAny>, target: Place) -> PyResult<()> {
+    let device = stream.getattr("device")?;
+    let place = Torch::import(stream.py())?.place_of(&device)?;
+    if place == Some(target) {
+        return Ok(());
+    }
+    let there = Torch::import(stream.py())?.name_of(target);
+    Err(PyValueError::new_err(format!(
+        "a stream of {device}, but results on {there}: name one of that device"
+    )))
 }
 
 fn no_result() -> PyErr {

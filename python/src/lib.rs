@@ -111,9 +111,9 @@ mod _transship {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::forked::watch();
-        Ok(())
+        module.getattr("Error")?.setattr("kind", format!("{:?}", errors::KIND_OF_OTHERS))
     }
 
     /// `multi_tensor_copier.start_copy`: its keywords, defaults and limits.
@@ -180,7 +180,7 @@ mod _transship {
     ) -> PyResult<Handle> {
         let py = tree.py();
         released::drain(py);
-        let target = place::of_name(py, device)?;
+        let target = place::there(py, device)?;
         let torch = if own_memory { Torch::loaded(py)? } else { Some(Torch::import(py)?) };
         let begin = Instant::now();
         let mut rules = Ours::new(py, torch, target, always, present)?.without(&refused);
@@ -209,16 +209,14 @@ mod _transship {
     ) -> PyResult<Py<PyDict>> {
         released::drain(py);
         let target = place::of_name(py, device)?;
-        let loaded = py.detach(|| {
-            let mut options = LoadOptions::default();
-            if let Some(names) = names {
-                options = options.filter(move |name| names.contains(name));
-            }
-            let device = target.device().map_err(|error| error.to_string())?;
-            load_files(paths, &device, options).map_err(|error| error.to_string())
-        });
+        let mut options = LoadOptions::default();
+        if let Some(names) = names {
+            options = options.filter(move |name| names.contains(name));
+        }
+        let device = py.detach(|| target.device()).map_err(|error| errors::of(py, &error))?;
+        let loaded = py.detach(|| load_files(paths, &device, options));
         let tensors = PyDict::new(py);
-        for (name, tensor) in loaded.map_err(|text: String| Error::new_err(errors::in_python(&text)))? {
+        for (name, tensor) in loaded.map_err(|error| errors::of_files(py, &error))? {
             let tensor = Tensor::of_library(tensor).map_err(|error| errors::of(py, &error))?;
             let tensor = Bound::new(py, tensor)?.into_any();
             tensors

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use transship::dlpack::{DLDevice, device_type};
 use transship::{Device, DeviceId, Error, ParseDeviceIdError, Result, Stream, StreamPriority};
 
+use crate::torch::Torch;
 use crate::{errors, forked};
 
 /// Where memory is.
@@ -120,7 +121,22 @@ pub fn of_name(py: Python<'_>, device: &str) -> PyResult<Place> {
     let error = |error: Error| errors::of(py, &error);
     let id: DeviceId = device.parse().map_err(|failed: ParseDeviceIdError| error(failed.into()))?;
     let unsupported = Error::Unsupported { device: id, what: "hold tensors of Python" };
-    Place::of_id(id).ok_or_else(|| error(unsupported))
+    match Place::of_id(id).ok_or_else(|| error(unsupported))? {
+        // PyTorch for ROCm calls devices of HIP so, and programs as it does.
+        Place::Cuda(number) => {
+            Ok(Torch::loaded(py)?.map_or(Place::Cuda(number), |torch| torch.device_of_number(number)))
+        }
+        place => Ok(place),
+    }
+}
+
+/// The same, opened: PyTorch, whose memory results lie in, says less of a device that is not there.
+pub fn there(py: Python<'_>, device: &str) -> PyResult<Place> {
+    let place = of_name(py, device)?;
+    if place != Place::Host {
+        py.detach(|| place.device()).map_err(|failed| errors::of(py, &failed))?;
+    }
+    Ok(place)
 }
 
 /// The devices that were opened, and the host.

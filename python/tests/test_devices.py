@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import importlib.util
 import os
 import random
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -442,3 +445,19 @@ def test_a_structure_that_changes_between_two_looks_is_not_read_beyond_its_end()
     tree = [np.zeros(4, np.int64), Changing(np.ones(1 << 20), np.ones(1 << 20, np.uint8))]
     with pytest.raises(RuntimeError, match="changed while it was read"):
         transship.start_copy_to_all(tree, [DEVICES[0], "cpu"], like="dlpack", cast={"float64": "float32"})
+
+
+# Deliberate bug: `of_name` in `place.rs` takes "cuda" for CUDA whatever PyTorch is made for.
+@pytest.mark.skipif(not DEVICES[0].startswith("hip"), reason="there is no device of HIP, and no stand-in for one")
+def test_with_pytorch_for_rocm_devices_of_hip_are_called_as_it_calls_them():
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("there is no PyTorch")
+    program = f"""
+import torch
+torch.version.hip = "6.4"
+import numpy as np, transship
+device = "{DEVICES[0].replace("hip", "cuda")}"
+there = transship.start_copy([np.ones(3)], device, memory="transship", like="dlpack").get()[0]
+assert there.device == "{DEVICES[0]}", there.device
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

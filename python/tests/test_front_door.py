@@ -426,6 +426,31 @@ def test_devices_that_are_not_there():
     assert isinstance(raised.value, RuntimeError)
 
 
+# Deliberate bug: `place::of_name` in the place of `there`: PyTorch speaks of its own calls.
+@pytest.mark.parametrize("tree", [[torch.ones(1)], []])
+@pytest.mark.parametrize("options", [{}, {"cast": "float16"}])
+def test_devices_that_are_not_there_have_one_error(tree, options):
+    with pytest.raises(transship.Error, match="cuda"):
+        transship.start_copy(tree, "cuda:77", **options)
+    if not torch.cuda.is_available():
+        with pytest.raises(transship.Error, match="cuda"):
+            transship.start_copy(tree, "cuda", **options)
+
+
+# Deliberate bugs: `of_files` in `errors.rs` sets no kind; the class has none.
+def test_each_error_has_a_kind():
+    with pytest.raises(transship.Error) as raised:
+        transship.load_safetensors("/nonexistent.safetensors", "cpu")
+    assert raised.value.kind == "InvalidInput"
+    assert transship.Error("of Python's").kind == "InvalidInput"
+
+
+# Deliberate bug: `name_of` in `_copy.py` knows one name of the host.
+@pytest.mark.parametrize("name", ["cpu", "cpu:0", "host", torch.device("cpu"), torch.device("cpu", 0)])
+def test_names_of_the_host(name):
+    assert isinstance(transship.start_copy([np.ones(2)], name, like="numpy", copy=True).get()[0], np.ndarray)
+
+
 def test_an_owner_that_fails_is_passed_on():
     class Broken:
         def __dlpack__(self, **_):
@@ -707,3 +732,19 @@ def test_what_is_not_installed_is_looked_for_once():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+# Deliberate bug: `outside_of_modes` in `torch/mod.rs` looks at once: then the ways that are fast are left for good.
+def test_ways_do_not_depend_on_the_first_call():
+    program = """
+        import sys, torch, transship
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        if "fake" in sys.argv:
+            with FakeTensorMode():
+                transship.start_copy([1], "cpu").get()
+        transship.start_copy([torch.ones(1)], "cpu", copy=True).get()
+        print(transship.backend_info()["torch"])
+    """
+    done = run(program), run(program.replace("sys.argv", "['fake']"))
+    assert [one.returncode for one in done] == [0, 0], done[1].stderr
+    assert done[0].stdout == done[1].stdout != ""

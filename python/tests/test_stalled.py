@@ -117,6 +117,46 @@ def test_what_was_handed_to_a_stream_is_waited_for_by_everybody(driver):
     del result, again, got, handle
 
 
+# Deliberate bug: `is_inherited` in `progress.rs` is false.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_a_thread_that_its_parent_has(driver):
+    copy, got = start(), []
+    with driver.stalled():
+        handle = copy()
+        waiting = threading.Thread(target=lambda: got.append(handle.get()))
+        waiting.start()
+        while handle.progress() is not None:
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                if handle.ready():
+                    handle.get(timeout=PATIENCE)
+            except transship.Error as error:
+                status = 0 if "fork" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert waiting.is_alive() and not handle.ready()
+    assert ends(waiting)
+    assert_copied(got[0])
+    del got, handle
+
+
+# Deliberate bug: `check_device` in `handle.rs` lets all pass: the driver takes the stream for the default one of the target.
+def test_a_stream_of_another_device_is_refused():
+    torch = pytest.importorskip("torch")
+
+    class Default:
+        cuda_stream, device = 0, torch.device("cuda", int(DEVICE.split(":")[1]) + 1)
+
+    handle = transship.start_copy(ARRAYS, DEVICE, like="dlpack", memory="transship")
+    with pytest.raises(ValueError, match=f"a stream of {Default.device}, but results on {DEVICE}"):
+        handle.wait_on(Default())
+    assert_copied(handle.get())
+
+
 # Deliberate bug: `poll` of a `Copy` that was handed over, in `progress.rs`, is ready.
 def test_what_was_handed_to_a_stream_is_awaited(driver):
     async def awaited(handle):

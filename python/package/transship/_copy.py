@@ -61,7 +61,7 @@ class Handle:
 
         Raises:
             transship.Error: the copy has failed.
-            ValueError: the target is the host.
+            ValueError: the target is the host, or ``stream`` is one of another device.
         """
         if isinstance(stream, int):
             return self._h.wait_on(stream)
@@ -199,7 +199,8 @@ def name_of(device: Any) -> str:
         if device < 0:
             raise ValueError(f"device={device}; a device of CUDA is a number of at least 0, or 'cuda:0'")
         return f"cuda:{device}"
-    return device if isinstance(device, str) else str(device)
+    name = device if isinstance(device, str) else str(device)
+    return "cpu" if name in ("cpu:0", "host") else name
 
 
 def switch(name: str, value: bool) -> bool:
@@ -221,10 +222,13 @@ def number_of(name: str, number: int) -> int:
 
 
 def full_name(device: str) -> str:
-    if device == "cuda":
-        torch = sys.modules.get("torch")
-        return f"cuda:{torch.cuda.current_device() if torch else 0}"
-    return device
+    if device != "cuda":
+        return device
+    try:
+        return f"cuda:{sys.modules['torch'].cuda.current_device()}"
+    except (KeyError, RuntimeError, AssertionError):
+        # If there is none, the library says so.
+        return "cuda:0"
 
 
 def refused_types(like: str) -> list[str]:

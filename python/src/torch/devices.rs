@@ -76,7 +76,8 @@ impl Torch {
         }
     }
 
-    fn device_of_number(&self, number: i32) -> Place {
+    /// The place that PyTorch calls the device of CUDA of this number.
+    pub fn device_of_number(&self, number: i32) -> Place {
         if self.is_rocm { Place::Hip(number) } else { Place::Cuda(number) }
     }
 

@@ -55,7 +55,7 @@ pub struct Torch {
 impl Torch {
     /// Imports it.
     pub fn import(py: Python<'_>) -> PyResult<&Self> {
-        TORCH.get_or_try_init(py, || Self::new(py))
+        TORCH.get_or_try_init(py, || outside_of_modes(py, || Self::new(py)))
     }
 
     /// It, if the program has imported it.
@@ -253,4 +253,16 @@ fn direct(
     // SAFETY: it is asked about tensors of PyTorch's.
     let read = |tensor: &Bound<'_, PyAny>| unsafe { read::by_exchange(read, tensor) };
     direct::Direct::find(module, folder, (handles.bind(module.py()), views.delete), is_rocm, &read)
+}
+
+/// Without the modes of the program, such as `FakeTensorMode`: under these no tensor is what those are that come later.
+fn outside_of_modes<T>(py: Python<'_>, look: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    let modes = py.import("torch.utils._python_dispatch")?.getattr("_disable_current_modes");
+    // PyTorch 2.0 has none.
+    let Ok(modes) = modes else { return look() };
+    let modes = modes.call0()?;
+    modes.call_method0("__enter__")?;
+    let found = look();
+    modes.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+    found
 }
