@@ -133,22 +133,21 @@ fn check_apart(
         }
     }
     touched.sort_unstable();
-    let mut written: Vec<Touched> = Vec::new();
-    let mut read: Vec<Touched> = Vec::new();
-    for one in touched {
-        let (start, _, number, copy) = one;
-        written.retain(|(_, end, ..)| *end > start);
-        read.retain(|(_, end, ..)| *end > start);
-        let meets = match copy {
-            Some(_) => !read.is_empty() || written.iter().any(|(.., other)| *other != copy),
-            None => !written.is_empty(),
-        };
+    // How far what was looked at goes: of what is read, and by the copy that writes it. All of it begins before what comes next.
+    let (mut read, mut written) = (0, vec![0; groups.len() + 1]);
+    for (start, end, number, copy) in touched {
+        let is_written = written.iter().enumerate().any(|(other, end)| *end > start && Some(other) != copy);
+        let meets = is_written || copy.is_some() && read > start;
         if meets {
             let text = "its memory, or the one to copy into, lies within that of another tensor that is copied, or of its own source; destinations \
                         in each other's gaps come from one device and by one cast of each type";
             return Err(refused(filling, number, text));
         }
-        if copy.is_some() { written.push(one) } else { read.push(one) }
+        let furthest = match copy {
+            Some(copy) => &mut written[copy],
+            None => &mut read,
+        };
+        *furthest = end.max(*furthest);
     }
     Ok(())
 }
