@@ -1,11 +1,12 @@
 //! Memory that candle allocates and a copy fills.
 
+use std::alloc::{self, Layout};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::op::BackpropOp;
 use candle_core::{Device, Storage, Tensor, WithDType};
 use smallvec::SmallVec;
-use transship::{DType, MemoryKind, RawMemory};
+use transship::{DType, DeviceId, MemoryKind, RawMemory};
 
 use crate::device::Target;
 use crate::element::{in_candle, with_element};
@@ -129,9 +130,27 @@ fn allocate(chunk: &Chunk, device: &Device) -> Result<Box<dyn Memory>> {
             with_element!(dtype, T => crate::cuda::allocate::<T>(chunk.elements, device), else Err(unknown()))
         }
         _ => {
-            with_element!(dtype, T => Ok(Box::new(vec![<T as WithDType>::from_f64(0.0); chunk.elements])), else Err(unknown()))
+            with_element!(dtype, T => Ok(Box::new(zeros::<T>(chunk.elements)?)), else Err(unknown()))
         }
     }
+}
+
+/// As the system has them: `vec!` writes each of those of 16 and of 8 bits, in one thread, and ends the process where there is no memory.
+fn zeros<T: WithDType>(elements: usize) -> Result<Vec<T>> {
+    if elements == 0 {
+        return Ok(Vec::new());
+    }
+    let requested = elements.saturating_mul(size_of::<T>());
+    let missing =
+        transship::Error::OutOfMemory { device: DeviceId::HOST, kind: "host", requested, free: 0, total: 0 };
+    let Ok(layout) = Layout::array::<T>(elements) else { return Err(missing.into()) };
+    // SAFETY: it has at least one element, and candle has none of no size.
+    let start = unsafe { alloc::alloc_zeroed(layout) }.cast::<T>();
+    if start.is_null() {
+        return Err(missing.into());
+    }
+    // SAFETY: allocated just now as a `Vec` of so many has it; elements of candle are numbers, for which zeros are valid.
+    Ok(unsafe { Vec::from_raw_parts(start, elements, elements) })
 }
 
 impl<T: WithDType> Memory for Vec<T> {

@@ -37,6 +37,20 @@ fn tensors_of_transship_become_candles() {
     assert_eq!((tensors["none"].dtype(), tensors["none"].dims()), (DType::BF16, &[0, 4][..]));
 }
 
+/// Deliberate bug: `zeros` in `landing.rs` is `vec!`, which ends the process.
+#[test]
+fn memory_that_cannot_be_had_is_an_error_and_nothing_is_lost() {
+    let one = transship::Tensor::from_vec(vec![1_f32], &[1]).unwrap();
+    for elements in [1 << 45, 1 << 60] {
+        let repeated = one.as_strided(&[elements], &[0], 0).unwrap();
+        let failed = start_import([("x", repeated)], &Device::Cpu).unwrap_err();
+        let is_named = matches!(&failed.error, Error::Transship(error)
+            if matches!(**error, transship::Error::OutOfMemory { kind: "host", .. }));
+        assert!(is_named, "{}", failed.error);
+        assert_eq!(failed.value[0].1.shape(), [elements]);
+    }
+}
+
 #[test]
 fn types_that_candle_has_not_are_named_and_nothing_is_lost() {
     let unknown = transship::Tensor::from_vec(vec![1_i8, 2], &[2]).unwrap();
