@@ -17,9 +17,11 @@ pub enum Error {
         /// The device, as burn prints it.
         device: String,
     },
-    /// A tensor that is not in memory of the shared device.
+    /// A tensor that is not in memory of burn's on the shared device, or that [`from_burn`](crate::SharedDevice::from_burn) gave.
     #[error(
-        "the tensor is on {actual}, in memory that burn does not have; copy it to {expected} first (start_copy)"
+        "the tensor is on {actual}, in memory that burn does not have; copy it to {expected} first: \
+         start_copy with SharedDevice::copy_options(){}",
+        if actual == expected { ", and CopyPolicy::Always, since it is on that device already" } else { "" }
     )]
     NotShared {
         /// Where the tensor is.

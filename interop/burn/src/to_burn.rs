@@ -51,7 +51,8 @@ impl SharedDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::NotShared`], [`Error::NoSuchElements`], [`Error::WrongRank`], [`Error::Misaligned`]; the error of the copy if that failed.
+    /// [`Error::NotShared`], for what [`from_burn`](Self::from_burn) gave as well; [`Error::NoSuchElements`], [`Error::WrongRank`],
+    /// [`Error::Misaligned`]; the error of the copy if that failed.
     pub fn to_burn<const D: usize, K: Kind>(&self, tensor: &Tensor) -> Result<burn_tensor::Tensor<D, K>> {
         self.to_burn_all(tensor)
     }

@@ -84,6 +84,11 @@ pub(crate) fn all() -> Vec<Case> {
         ("what_burn_has_dropped_is_still_copied", Needs::Kernels, what_burn_has_dropped_is_still_copied),
         ("what_does_not_fit_is_an_error", Needs::Copies, what_does_not_fit_is_an_error),
         (
+            "what_from_burn_gave_is_copied_before_it_is_shown",
+            Needs::Copies,
+            what_from_burn_gave_is_copied_before_it_is_shown,
+        ),
+        (
             "what_does_not_fit_in_a_structure_says_where",
             Needs::Copies,
             what_does_not_fit_in_a_structure_says_where,
@@ -540,6 +545,19 @@ fn what_does_not_fit_is_an_error(gpu: &SharedDevice) -> Outcome {
     let complex = up(Leaf::zeros(&[2], DType::Complex64, &transship::Device::host())?, gpu)?;
     let refused = gpu.to_burn::<1, burn_tensor::Float>(&complex).map(|_| ());
     assert!(matches!(refused, Err(BurnError::NoSuchElements { .. })), "{refused:?}");
+    Ok(())
+}
+
+/// Fails where the error says no more than to copy to the device: what is there already stays where it is.
+fn what_from_burn_gave_is_copied_before_it_is_shown(gpu: &SharedDevice) -> Outcome {
+    let there = up(Leaf::from(vec![1.0_f32, 2.0]), gpu)?;
+    let lent = gpu.from_burn(gpu.to_burn::<1, burn_tensor::Float>(&there)?)?;
+    let refused = gpu.to_burn::<1, burn_tensor::Float>(&lent).map(|_| ()).unwrap_err();
+    assert!(refused.to_string().contains("copy_options(), and CopyPolicy::Always"), "{refused}");
+    let options = gpu.copy_options().policy(transship::CopyPolicy::Always);
+    let copied = transship::start_copy(lent, gpu.device(), options).and_then(|copy| copy.wait());
+    let shown = gpu.to_burn::<1, burn_tensor::Float>(&copied.map_err(transship::Error::from)?)?;
+    assert_eq!(shown.into_data().try_to_vec::<f32>()?, [1.0, 2.0]);
     Ok(())
 }
 
