@@ -8,6 +8,7 @@ use crate::error::IpcError;
 use crate::job::Job;
 
 /// A batch that is written in its slot, tensor by tensor. What is not written has the bytes of an earlier batch. Dropped, it has failed.
+/// A process that is forked from this one may drop it, which changes nothing, and is refused all else.
 ///
 /// The memory is shared with the process of the feed, and so there is no slice of it: bytes are [copied there](Self::write), or written
 /// through a [pointer](Self::address).
@@ -53,7 +54,7 @@ impl<'a> InPlace<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if they do not lie in it; [`Error::ManifestMismatch`] if there is no such tensor.
+    /// [`Error::OutOfRange`] if they do not lie in it; [`Error::ManifestMismatch`] if there is no such tensor; [`Error::Forked`] in a child of the process that makes the batch.
     pub fn write(&mut self, path: &str, start: usize, bytes: &[u8]) -> Result<()> {
         let place = self.find(path).and_then(|index| self.places.get(index)).ok_or_else(|| missing(path))?;
         let (offset, limit) = (place.offset, place.bytes);
@@ -64,7 +65,9 @@ impl<'a> InPlace<'a> {
     }
 
     /// Where the tensor at `path` lies, and its size in bytes: to be written through the pointer, until this goes. Another process may write there too.
+    /// `None` if there is no such tensor, and in a child of the process that makes the batch.
     pub fn address(&mut self, path: &str) -> Option<(NonNull<u8>, usize)> {
+        self.job.loader().check_here().ok()?;
         let place = self.places.get(self.find(path)?)?;
         let start = self.job.place(place.offset, place.bytes)?;
         Some((self.job.loader().mapping.at(start, place.bytes)?, place.bytes))
@@ -74,7 +77,7 @@ impl<'a> InPlace<'a> {
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`].
+    /// [`IpcError::PeerGone`]; [`IpcError::Forked`].
     pub fn finish(self) -> Result<(), IpcError> {
         let (at, manifest) = (end(&self.manifest), self.manifest.to_bytes());
         match self.copy(at, manifest) {
@@ -104,6 +107,7 @@ impl<'a> InPlace<'a> {
     }
 
     fn copy(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.job.loader().check_here().map_err(|_| Error::Forked)?;
         let (start, limit) = (offset, self.job.slot_bytes());
         let is_written =
             self.job.place(offset, bytes.len()).is_some_and(|at| self.job.loader().mapping.write(at, bytes));

@@ -9,7 +9,7 @@ use crate::packed::ALIGNMENT;
 use crate::wire::Message;
 
 /// A batch to make. Dropped, it is said to have [failed](Self::fail). Where the feed has gone on purpose meanwhile, nobody wants it: no error, and
-/// [`next_job`](Loader::next_job) gives `None`.
+/// [`next_job`](Loader::next_job) gives `None`. A process that is forked from this one may drop it, which says nothing, and is refused all else ([`IpcError::Forked`]).
 pub struct Job<'a> {
     loader: &'a Loader,
     ticket: u64,
@@ -33,7 +33,7 @@ impl<'a> Job<'a> {
     /// # Errors
     ///
     /// The batch has failed with each, for the reason that the error says: [`IpcError::TooLarge`]; [`IpcError::Tensors`] if a tensor cannot be read or
-    /// `tree` does not show its tensors. [`IpcError::PeerGone`].
+    /// `tree` does not show its tensors. [`IpcError::PeerGone`]; [`IpcError::Forked`], and the batch is still to be made by the parent.
     pub fn write<S: TensorTree + ?Sized>(self, tree: &S) -> Result<(), IpcError> {
         let mut place = self.in_place(tree)?;
         let written = for_each_path(tree, |path, tensor| match tensor.is_contiguous() {
@@ -50,8 +50,9 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// The batch has failed with each: [`IpcError::TooLarge`]; [`IpcError::Tensors`] as [`Manifest::packed`].
+    /// The batch has failed with each: [`IpcError::TooLarge`]; [`IpcError::Tensors`] as [`Manifest::packed`]. With [`IpcError::Forked`] it is still to be made by the parent.
     pub fn in_place<S: TensorTree + ?Sized>(self, like: &S) -> Result<InPlace<'a>, IpcError> {
+        self.loader.check_here()?;
         match Manifest::packed(like, ALIGNMENT) {
             Ok(manifest) => InPlace::new(self, manifest),
             Err(error) => self.give_up(error.into()),
@@ -62,7 +63,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`].
+    /// [`IpcError::PeerGone`]; [`IpcError::Forked`].
     pub fn fail(mut self, message: &str) -> Result<(), IpcError> {
         self.tell_failure(message)
     }
@@ -97,6 +98,7 @@ impl<'a> Job<'a> {
     }
 
     fn tell_failure(&mut self, message: &str) -> Result<(), IpcError> {
+        self.loader.check_here()?;
         self.is_told = true;
         let text = message.as_bytes().get(..self.slot_bytes()).unwrap_or(message.as_bytes());
         let is_written = self.place(0, text.len()).is_some_and(|at| self.loader.mapping.write(at, text));
@@ -108,7 +110,8 @@ impl<'a> Job<'a> {
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        if !self.is_told {
+        // In a child the parent makes it.
+        if !self.is_told && self.loader.is_of_this_process() {
             let _ = self.tell_failure("the loader has dropped the job");
         }
     }

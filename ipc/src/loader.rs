@@ -4,7 +4,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::{IpcError, broken};
+use rustix::process::{Pid, getpid};
+use transship_core::ForkCount;
+
+use crate::error::{IpcError, broken, check_here};
 use crate::job::Job;
 use crate::listener::connect_to;
 use crate::mapping::Mapping;
@@ -12,12 +15,16 @@ use crate::socket::{hear, hear_now, hear_with_descriptor, tell};
 use crate::wire::{MOST_SLOTS, Message};
 
 /// A process that loads batches for a [`Feed`](crate::Feed). It opens no device.
+///
+/// A process that is forked from this one may drop it, and jobs that are under way, which changes nothing, and is refused all else ([`IpcError::Forked`]).
 pub struct Loader {
     pub(crate) socket: OwnedFd,
     pub(crate) mapping: Mapping,
     pub(crate) slot_bytes: usize,
     slots: usize,
     is_over: AtomicBool,
+    process: Pid,
+    forks: ForkCount,
 }
 
 impl Loader {
@@ -41,15 +48,17 @@ impl Loader {
         let bytes = slots.checked_mul(slot_bytes).filter(|bytes| isize::try_from(*bytes).is_ok());
         let bytes = bytes.ok_or_else(|| broken("a ring is larger than any memory"))?;
         let mapping = Mapping::of(&memory, bytes)?;
-        Ok(Self { socket, mapping, slot_bytes, slots, is_over: AtomicBool::new(false) })
+        let (is_over, process, forks) = (AtomicBool::new(false), getpid(), ForkCount::now());
+        Ok(Self { socket, mapping, slot_bytes, slots, is_over, process, forks })
     }
 
     /// The next batch to make, `None` once the feed is over. Waits for it.
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`]; [`IpcError::Protocol`].
+    /// [`IpcError::PeerGone`]; [`IpcError::Protocol`]; [`IpcError::Forked`].
     pub fn next_job(&mut self) -> Result<Option<Job<'_>>, IpcError> {
+        self.check_here()?;
         if *self.is_over.get_mut() {
             return Ok(None);
         }
@@ -76,6 +85,16 @@ impl Loader {
             }
         }
         if self.is_over.load(Ordering::Relaxed) { Ok(()) } else { Err(gone) }
+    }
+
+    /// Fails in a child of the process that has connected: the slots are its parent's, and so is what the feed says.
+    pub(crate) fn check_here(&self) -> Result<(), IpcError> {
+        check_here(self.forks)
+    }
+
+    /// Whether this process has connected, also where no handler of the C library has seen a fork.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == getpid()
     }
 
     /// The size of a slot, in bytes.

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use transship_core::{Device, Error};
-use transship_ipc::{Exporter, Importer, IpcError};
+use transship_ipc::{Exporter, Feed, Importer, IpcError};
 
-use crate::support::{LONG, batch, case, compare, cuda_case, eventually, folder, like};
+use crate::support::{
+    LONG, batch, case, check, compare, connect, cuda_case, eventually, folder, like, make, next, options,
+};
 use crate::tree_child::{on, tree_of};
 use crate::windows::read;
 
@@ -18,6 +20,7 @@ pub(crate) fn cases() -> Vec<Trial> {
     vec![
         case("a_forked_child_is_refused_what_its_parent_has", || refused(&Device::host())),
         case("a_forked_child_connects_anew", a_forked_child_connects_anew),
+        case("a_batch_is_made_by_the_loader_and_by_no_child_of_it", a_batch_is_made_by_the_loader),
         cuda_case("cuda_a_forked_child_is_refused_what_its_parent_has", refused),
     ]
 }
@@ -145,4 +148,73 @@ fn a_forked_child_connects_anew() {
     offer.wait_released(LONG).unwrap();
     drop(connection);
     join(child);
+}
+
+/// Runs `work` in a child, which must end well. It drops all that it is given.
+fn in_child(work: impl FnOnce()) {
+    // SAFETY: the child calls what needs no lock and no thread of its parent, as this crate promises, and ends.
+    match unsafe { libc::fork() } {
+        0 => end_of_child(work),
+        child => join(child),
+    }
+}
+
+/// The same in a child that no handler of the C library sees.
+fn in_unseen_child(work: impl FnOnce()) {
+    let (signal, none) = (libc::c_long::from(libc::SIGCHLD), 0_usize);
+    // SAFETY: as `fork`, but for what the C library has to do: the child allocates nothing.
+    match unsafe { libc::syscall(libc::SYS_clone, signal, none, none, none, none) } {
+        0 => end_of_child(work),
+        child => join(i32::try_from(child).unwrap()),
+    }
+}
+
+/// What is the parent's stays as it is in the child's memory, and in the parent's.
+fn taken<T>(place: &mut Option<T>) -> T {
+    place.take().expect("it is there")
+}
+
+/// catches: 709-a-child-that-drops-a-job-fails-it, 710-a-child-fails-the-batch-of-its-parent, 711-a-child-writes-the-batch-of-its-parent, 712-a-child-takes-the-work-of-its-parent
+fn a_batch_is_made_by_the_loader() {
+    let (_folder, path) = folder();
+    let mut feed = Feed::new(&path, 0..3, &Device::host(), options()).unwrap();
+    let mut loader = connect(&mut feed, &path, 1);
+    {
+        let mut job = loader.next_job().unwrap();
+        in_child(|| drop(taken(&mut job)));
+        in_unseen_child(|| drop(taken(&mut job)));
+        in_child(|| is_refused(taken(&mut job).write(&batch(7))));
+        in_child(|| is_refused(taken(&mut job).in_place(&batch(7))));
+        in_child(|| is_refused(taken(&mut job).fail("the child has failed")));
+        taken(&mut job).write(&batch(0)).unwrap();
+    }
+    {
+        let mut place = Some(loader.next_job().unwrap().unwrap().in_place(&batch(1)).unwrap());
+        in_child(|| drop(taken(&mut place)));
+        in_child(|| {
+            let mut place = taken(&mut place);
+            let written = place.write("[\"ids\"]", 0, &[9; 40]);
+            assert!(matches!(written, Err(Error::Forked)), "{written:?}");
+            assert!(place.address("[\"ids\"]").is_none());
+            is_refused(place.finish());
+        });
+        let mut place = taken(&mut place);
+        for (name, tensor) in batch(1) {
+            place.write(&format!("[{name:?}]"), 0, tensor.as_bytes().unwrap()).unwrap();
+        }
+        place.finish().unwrap();
+    }
+    for _ in 0..2 {
+        check(&next(&mut feed).unwrap(), &Device::host());
+    }
+    // There is work for the loader now.
+    let mut loader = Some(loader);
+    in_child(|| {
+        let mut loader = taken(&mut loader);
+        is_refused(loader.next_job());
+    });
+    let mut loader = taken(&mut loader);
+    make(&mut loader, 2);
+    check(&next(&mut feed).unwrap(), &Device::host());
+    assert!(next(&mut feed).is_none() && loader.next_job().unwrap().is_none());
 }
