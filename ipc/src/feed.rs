@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use transship_core::Device;
+use transship_core::{Device, ForkCount};
 
 use crate::batch::Batch;
-use crate::error::{IpcError, Named};
+use crate::error::{IpcError, Named, check_here};
 use crate::event_fd::EventFd;
 use crate::listener::Listener;
 use crate::options::FeedOptions;
@@ -28,6 +28,8 @@ const ACCEPTED_AT_ONCE: usize = 16;
 ///
 /// As an iterator it waits for each batch as long as it takes; [`next_within`](Self::next_within) does not. An error stands in the place of one batch, or is about
 /// none; the next call goes on.
+///
+/// A process that is forked from this one may drop it, which changes nothing, and is refused all batches ([`IpcError::Forked`]).
 pub struct Feed<I: Iterator<Item = u64>> {
     listener: Listener,
     device: Device,
@@ -37,6 +39,9 @@ pub struct Feed<I: Iterator<Item = u64>> {
     schedule: Schedule<I, Outcome>,
     /// What is told once nothing is due, and never if nothing more will be.
     trouble: Option<IpcError>,
+    forks: ForkCount,
+    /// Whether a loop in a child of this process was told so.
+    is_refused: bool,
 }
 
 impl<I: Iterator<Item = u64>> Feed<I> {
@@ -63,6 +68,8 @@ impl<I: Iterator<Item = u64>> Feed<I> {
             peers: Vec::new(),
             schedule,
             trouble: None,
+            forks: ForkCount::now(),
+            is_refused: false,
         })
     }
 
@@ -70,7 +77,7 @@ impl<I: Iterator<Item = u64>> Feed<I> {
     ///
     /// # Errors
     ///
-    /// [`IpcError::TimedOut`]; in the place of a batch [`IpcError::Failed`] or [`IpcError::GivenUp`]; beside them, while the next batch is not there,
+    /// [`IpcError::TimedOut`]; [`IpcError::Forked`]; in the place of a batch [`IpcError::Failed`] or [`IpcError::GivenUp`]; beside them, while the next batch is not there,
     /// [`IpcError::System`], and [`IpcError::Tensors`] where there can be no ring for a new loader.
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Batch>, IpcError> {
         let until = Instant::now().checked_add(limit);
@@ -83,6 +90,7 @@ impl<I: Iterator<Item = u64>> Feed<I> {
     }
 
     fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Batch>, IpcError> {
+        check_here(self.forks)?;
         self.trouble = self.listen(Some(Instant::now())).err().or(self.trouble.take());
         loop {
             self.hand_out();
@@ -222,7 +230,11 @@ impl<I: Iterator<Item = u64>> Iterator for Feed<I> {
     type Item = Result<Batch, IpcError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_before(None, Duration::MAX).transpose()
+        match self.next_before(None, Duration::MAX) {
+            // Once: a loop that goes on behind errors ends.
+            Err(IpcError::Forked) if std::mem::replace(&mut self.is_refused, true) => None,
+            next => next.transpose(),
+        }
     }
 }
 

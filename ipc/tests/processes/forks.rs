@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("a_forked_child_is_refused_what_its_parent_has", || refused(&Device::host())),
         case("a_forked_child_connects_anew", a_forked_child_connects_anew),
         case("a_batch_is_made_by_the_loader_and_by_no_child_of_it", a_batch_is_made_by_the_loader),
+        case("a_feed_is_listened_to_by_no_child_of_its_process", a_feed_is_listened_to_by_no_child),
         cuda_case("cuda_a_forked_child_is_refused_what_its_parent_has", refused),
     ]
 }
@@ -216,5 +217,29 @@ fn a_batch_is_made_by_the_loader() {
     let mut loader = taken(&mut loader);
     make(&mut loader, 2);
     check(&next(&mut feed).unwrap(), &Device::host());
+    assert!(next(&mut feed).is_none() && loader.next_job().unwrap().is_none());
+}
+
+/// catches: 713-a-child-listens-to-the-loaders-of-its-parent
+fn a_feed_is_listened_to_by_no_child() {
+    let (_folder, path) = folder();
+    let mut feed = Feed::new(&path, 0..3, &Device::host(), options()).unwrap();
+    let mut loader = connect(&mut feed, &path, 1);
+    make(&mut loader, 0);
+    let mut feed = Some(feed);
+    in_child(|| {
+        let mut feed = taken(&mut feed);
+        is_refused(feed.next_within(Duration::ZERO));
+        is_refused(feed.next().unwrap());
+        assert!(feed.next().is_none());
+        is_refused(feed.next_within(LONG));
+    });
+    let mut feed = taken(&mut feed);
+    for number in 0..3 {
+        check(&next(&mut feed).unwrap(), &Device::host());
+        if number < 2 {
+            make(&mut loader, number + 1);
+        }
+    }
     assert!(next(&mut feed).is_none() && loader.next_job().unwrap().is_none());
 }
