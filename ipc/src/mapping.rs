@@ -20,6 +20,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// Memory of up to so many bytes is mapped with all of its pages by one call of the system, which spares a fault for each page that is touched.
 const MOST_AT_ONCE: usize = 1 << 20;
 
+/// So many bytes are had by one call of the system. Some kernels give up a call when a signal comes, with all pages that it has made: one for much memory would never end where signals come again and again.
+const STEP: usize = 8 << 20;
+
 /// For memory of so many bytes it is asked whether there is as much: that takes 53 us, and to make them 5.3 ms (two cores).
 const CHECKED_FROM: usize = 64 << 20;
 
@@ -48,8 +51,11 @@ impl Mapping {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create(name, flags).named("memory to be shared")?;
         // All of it now: a page that cannot be had when it is first touched kills who does.
-        retry_on_intr(|| fallocate(&memory, FallocateFlags::empty(), 0, bytes as u64))
-            .named("memory to be shared")?;
+        for start in (0..bytes).step_by(STEP) {
+            let step = STEP.min(bytes - start);
+            retry_on_intr(|| fallocate(&memory, FallocateFlags::empty(), start as u64, step as u64))
+                .named("memory to be shared")?;
+        }
         fcntl_add_seals(&memory, SEALS | SealFlags::SEAL).named("sealing memory to be shared")?;
         Ok((Self::map(&memory, bytes)?, memory))
     }

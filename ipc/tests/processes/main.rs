@@ -20,6 +20,8 @@ mod exported;
 #[cfg(target_os = "linux")]
 mod feeds_that_go;
 #[cfg(target_os = "linux")]
+mod filtered;
+#[cfg(target_os = "linux")]
 mod forks;
 #[cfg(target_os = "linux")]
 mod hostile_exporter;
@@ -29,6 +31,8 @@ mod hostile_feed;
 mod hostile_importer;
 #[cfg(target_os = "linux")]
 mod hostile_loader;
+#[cfg(target_os = "linux")]
+mod interrupted;
 #[cfg(target_os = "linux")]
 mod kills;
 #[cfg(target_os = "linux")]
@@ -86,6 +90,7 @@ fn main() {
         windows::cases(),
         waiting::cases(),
         forks::cases(),
+        interrupted::cases(),
     ];
     libtest_mimic::run(&arguments, cases.into_iter().flatten().collect()).exit();
 }
