@@ -54,6 +54,9 @@ pub enum Arrival {
     Turn(Turn),
 }
 
+/// An exporter that keeps to the rules has said less at any moment that was not heard and is no tree: a window and its end for each that there may be, pools, and the ends of what lasts.
+const MOST_UNHEARD: usize = 3 * MOST_SLOTS;
+
 /// What an exporter has said.
 enum Heard {
     Tree(Imported),
@@ -106,7 +109,7 @@ impl Importer {
     ) -> Result<bool, IpcError> {
         check_here(self.forks)?;
         let until = Instant::now().checked_add(limit);
-        let next = match self.next_now()? {
+        let next = match self.next_now(until)? {
             Some(next) => next,
             None => {
                 let ready = self.lasting.ready();
@@ -114,7 +117,7 @@ impl Importer {
                 let prepared = ready.as_ref().and_then(|ready| Some((ready, ready.prepare(tree).ok()?)));
                 let next = loop {
                     self.wait(until, limit, "no tree was handed over")?;
-                    if let Some(next) = self.next_now()? {
+                    if let Some(next) = self.next_now(until)? {
                         break next;
                     }
                 };
@@ -146,7 +149,7 @@ impl Importer {
         let until = Instant::now().checked_add(limit);
         loop {
             // First of all: a window in line may have been closed.
-            if self.hear_all()? {
+            if self.hear_all(until)? {
                 return Ok(None);
             }
             if let Some(turn) = self.turns.take() {
@@ -166,7 +169,7 @@ impl Importer {
         check_here(self.forks)?;
         let until = Instant::now().checked_add(limit);
         loop {
-            let is_over = self.hear_all()?;
+            let is_over = self.hear_all(until)?;
             if let Some(tree) = self.trees.pop_front() {
                 return Ok(Some(Arrival::Tree(tree)));
             }
@@ -181,12 +184,11 @@ impl Importer {
     }
 
     /// Takes in all that the exporter has said. Whether that was its last word.
-    fn hear_all(&mut self) -> Result<bool, IpcError> {
-        while let Some(heard) = self.hear_now()? {
-            match heard {
-                Heard::Tree(tree) => self.keep(tree)?,
-                Heard::Other => {}
-                Heard::Over => return Ok(true),
+    fn hear_all(&mut self, until: Option<Instant>) -> Result<bool, IpcError> {
+        while let Some(next) = self.hear_next(until)? {
+            match next {
+                Some(tree) => self.keep(tree)?,
+                None => return Ok(true),
             }
         }
         Ok(false)
@@ -195,7 +197,7 @@ impl Importer {
     fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
         check_here(self.forks)?;
         loop {
-            if let Some(next) = self.next_now()? {
+            if let Some(next) = self.next_now(until)? {
                 return Ok(next);
             }
             self.wait(until, limit, "no tree was handed over")?;
@@ -203,15 +205,24 @@ impl Importer {
     }
 
     /// The next tree, or that there will be no more, if either is known.
-    fn next_now(&mut self) -> Result<Option<Option<Imported>>, IpcError> {
-        if let Some(tree) = self.trees.pop_front() {
-            return Ok(Some(Some(tree)));
+    fn next_now(&mut self, until: Option<Instant>) -> Result<Option<Option<Imported>>, IpcError> {
+        match self.trees.pop_front() {
+            Some(tree) => Ok(Some(Some(tree))),
+            None => self.hear_next(until),
         }
+    }
+
+    /// The same of what the exporter says. One that goes on to say what is no tree is not listened to beyond `until`.
+    fn hear_next(&mut self, until: Option<Instant>) -> Result<Option<Option<Imported>>, IpcError> {
+        let mut others = 0;
         while let Some(heard) = self.hear_now()? {
             match heard {
                 Heard::Tree(tree) => return Ok(Some(Some(tree))),
-                Heard::Other => {}
+                Heard::Other => others += 1,
                 Heard::Over => return Ok(Some(None)),
+            }
+            if others >= MOST_UNHEARD && until.is_some_and(|until| until <= Instant::now()) {
+                break;
             }
         }
         Ok(None)

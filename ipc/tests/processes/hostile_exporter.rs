@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::fs::{SealFlags, ftruncate};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept_with, bind, listen, recv, send, sendmsg, socket_with,
@@ -22,6 +23,7 @@ use transship_ipc::{Importer, IpcError};
 use crate::hostile_feed::memory;
 use crate::hostile_loader::message;
 use crate::support::{LONG, case, devices, eventually, folder, held};
+use crate::waiting::is_readable;
 
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
@@ -31,6 +33,8 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("a_remembered_manifest_is_no_other", a_remembered_manifest_is_no_other),
         case("an_importer_hears_offers_alone", an_importer_hears_offers_alone),
         case("what_comes_behind_a_lie_is_given_back", what_comes_behind_a_lie_is_given_back),
+        case("who_talks_on_keeps_no_importer_beyond_its_limit", who_talks_on_keeps_no_importer),
+        case("what_an_exporter_may_say_at_most_is_heard", what_an_exporter_may_say_at_most_is_heard),
     ]
 }
 
@@ -249,4 +253,55 @@ fn what_comes_behind_a_lie_is_given_back() {
     assert_eq!(heard[..], message(7, [5, 0, 0, 0]));
     assert_eq!(send(&peer, &offer, SendFlags::NOSIGNAL), Err(Errno::PIPE));
     assert!(importer.next_within(LONG).unwrap().is_none());
+}
+
+/// It closes windows that were never there. As much is said before each call as the system keeps, so that it is no matter of time what there is to be heard.
+///
+/// catches: 715-an-importer-listens-to-all-that-is-said
+fn who_talks_on_keeps_no_importer() {
+    let (_folder, path) = folder();
+    let socket = listening(&path);
+    let mut importer = Importer::connect(&path, devices()[0]).unwrap();
+    let peer = accept_with(&socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).unwrap();
+    // What the system allows is less.
+    set_socket_send_buffer_size(&peer, 1 << 20).unwrap();
+    let close = message(14, [7, 0, 0, 0]);
+    type Call = fn(&mut Importer) -> Result<(), IpcError>;
+    let calls: [Call; 4] = [
+        |importer| importer.next_within(Duration::ZERO).map(drop),
+        |importer| importer.next_turn_within(Duration::ZERO).map(drop),
+        |importer| importer.next_arrival_within(Duration::ZERO).map(drop),
+        |importer| importer.put_next_within(&mut Vec::<Tensor>::new(), Duration::ZERO).map(drop),
+    ];
+    for call in calls {
+        let is_said = |_: &_| send(&peer, &close, SendFlags::NOSIGNAL).is_ok();
+        let said = (0..1 << 20).take_while(is_said).count();
+        assert!(said > 400, "the system keeps {said} messages");
+        let is_late = |result| assert!(matches!(result, Err(IpcError::NotInTime { .. })), "{result:?}");
+        is_late(call(&mut importer));
+        assert!(is_readable(&importer), "{said} messages were heard");
+        // The others are heard by further calls.
+        while is_readable(&importer) {
+            is_late(call(&mut importer));
+        }
+    }
+}
+
+/// Both ends of all windows, before and behind all pools, and a tree: with no time to wait.
+///
+/// catches: 716-an-importer-does-not-hear-all
+fn what_an_exporter_may_say_at_most_is_heard() {
+    let (_folder, path) = folder();
+    let socket = listening(&path);
+    let mut importer = Importer::connect(&path, devices()[0]).unwrap();
+    let peer = accept_with(&socket, SocketFlags::CLOEXEC).unwrap();
+    set_socket_send_buffer_size(&peer, 1 << 20).unwrap();
+    let manifest = manifest(5000);
+    let there = || vec![tree(5000, &manifest, SEALS)];
+    (0..128).for_each(|ticket| say(&peer, (message(10, [ticket, 5000, manifest.len() as u64, 0]), there())));
+    (0..64).for_each(|pool| say(&peer, (message(8, [pool, 1, 2, 0]), there())));
+    (0..128).for_each(|ticket| say(&peer, (message(14, [ticket, 0, 0, 0]), vec![])));
+    say(&peer, (message(6, [128, 5000, manifest.len() as u64, 0]), there()));
+    assert!(importer.next_within(Duration::ZERO).unwrap().is_some());
+    drop(importer);
 }

@@ -32,7 +32,7 @@ fn readable(descriptors: &[impl AsFd], limit: Duration) -> Vec<bool> {
     polled.iter().map(|polled| !polled.revents().is_empty()).collect()
 }
 
-fn is_readable(descriptor: impl AsFd) -> bool {
+pub(crate) fn is_readable(descriptor: impl AsFd) -> bool {
     readable(&[descriptor], Duration::ZERO) == [true]
 }
 
