@@ -204,7 +204,11 @@ impl<I: Iterator<Item = u64>> Feed<I> {
         for _ in 0..ACCEPTED_AT_ONCE {
             let Some(socket) = self.listener.accept()? else { return Ok(()) };
             if self.peers.len() < self.options.most_loaders {
-                self.peers.push(Peer::new(socket, &self.device, &self.options, &self.event)?);
+                match Peer::new(socket, &self.device, &self.options, &self.event) {
+                    Ok(peer) => self.peers.push(peer),
+                    Err(IpcError::PeerGone) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())

@@ -49,7 +49,7 @@ enum Slot {
 pub(crate) type Outcome = Result<Batch, IpcError>;
 
 impl Peer {
-    /// Gives a new loader its ring.
+    /// Gives a new loader its ring. Without one it could make nothing.
     pub(crate) fn new(
         socket: OwnedFd,
         device: &Device,
@@ -58,8 +58,7 @@ impl Peer {
     ) -> Result<Self, IpcError> {
         let (ring, descriptor) = Ring::new(device, options, event)?;
         let (slots, slot_bytes) = (ring.slots() as u64, ring.slot_bytes() as u64);
-        // One that has gone by now shows when it is listened to.
-        let _ = tell_with(&socket, Message::Ring { slots, slot_bytes }, &descriptor);
+        tell_with(&socket, Message::Ring { slots, slot_bytes }, &descriptor)?;
         let slots = (0..ring.slots()).map(|_| Slot::Free).collect();
         let patience = options.patience;
         Ok(Self {

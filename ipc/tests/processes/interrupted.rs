@@ -1,15 +1,22 @@
 //! Calls of the system that are interrupted, or refused.
 
+use std::time::Duration;
+
 use libtest_mimic::Trial;
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use transship_ipc::Slots;
+use rustix::net::{RecvFlags, recv};
+use transship_ipc::{Feed, IpcError, Slots};
 
 use crate::filtered::{Refused, refusing};
-use crate::support::case;
+use crate::hostile_loader::socket;
+use crate::support::{case, check, connect, devices, folder, make, next, options};
 
 pub(crate) fn cases() -> Vec<Trial> {
-    vec![case("much_memory_is_had_where_signals_come", much_memory_is_had_where_signals_come)]
+    vec![
+        case("much_memory_is_had_where_signals_come", much_memory_is_had_where_signals_come),
+        case("a_loader_that_can_have_no_ring_is_given_no_work", a_loader_that_can_have_no_ring),
+    ]
 }
 
 /// Signals come so often that no call has more than 8 MiB before the next one.
@@ -23,4 +30,26 @@ fn much_memory_is_had_where_signals_come() {
         assert!(memory.st_size >= (slots as i64) << 20, "{memory:?}");
         assert!(memory.st_blocks * 512 >= memory.st_size, "{memory:?}");
     }
+}
+
+/// Too many descriptors of this user are on their way. There is no work for a loader that cannot write it, and the next one comes.
+///
+/// catches: 718-a-loader-without-a-ring-is-given-work
+fn a_loader_that_can_have_no_ring() {
+    let [host, _] = devices();
+    let (_folder, path) = folder();
+    let mut feed = Feed::new(&path, 0..1, host, options()).unwrap();
+    let further = socket(&path);
+    let send = Refused { call: libc::SYS_sendmsg, above: None };
+    let (mut feed, there) = refusing(&[send], Errno::TOOMANYREFS, move || {
+        let there = feed.next_within(Duration::ZERO);
+        (feed, there)
+    });
+    assert!(matches!(there, Err(IpcError::System { what: "sending shared memory", .. })), "{there:?}");
+    assert_eq!(feed.loaders(), 0);
+    assert_eq!(recv(&further, &mut [0; 40], RecvFlags::empty()).unwrap().1, 0);
+    let mut loader = connect(&mut feed, &path, 1);
+    make(&mut loader, 0);
+    check(&next(&mut feed).unwrap(), host);
+    assert!(next(&mut feed).is_none());
 }
