@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, chmod, lstat, unlink};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
@@ -82,7 +82,9 @@ fn file(path: &Path) -> rustix::io::Result<(u64, u64)> {
 /// A connection to who listens at `path`, whose process must be of the same user.
 pub(crate) fn connect_to(path: &Path) -> Result<OwnedFd, IpcError> {
     let socket = new_socket(SocketFlags::CLOEXEC)?;
-    connect(&socket, &address(path)?).named("connecting to a socket")?;
+    let address = address(path)?;
+    // One that was interrupted has not begun: only sockets of networks go on without their caller.
+    retry_on_intr(|| connect(&socket, &address)).named("connecting to a socket")?;
     check_user(&socket)?;
     Ok(socket)
 }

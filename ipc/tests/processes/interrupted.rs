@@ -6,15 +6,17 @@ use libtest_mimic::Trial;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use transship_ipc::{Feed, IpcError, Slots};
+use transship_ipc::{Exporter, Feed, Importer, IpcError, Slots};
 
-use crate::filtered::{Refused, refusing};
+use crate::filtered::{Refused, interrupted_once, refusing};
 use crate::hostile_loader::socket;
-use crate::support::{case, check, connect, devices, folder, make, next, options};
+use crate::support::{LONG, batch, case, check, compare, connect, devices, folder, make, next, options};
+use crate::tree_child::tree_of;
 
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
         case("much_memory_is_had_where_signals_come", much_memory_is_had_where_signals_come),
+        case("who_is_interrupted_connects_all_the_same", who_is_interrupted_connects_all_the_same),
         case("a_loader_that_can_have_no_ring_is_given_no_work", a_loader_that_can_have_no_ring),
     ]
 }
@@ -30,6 +32,16 @@ fn much_memory_is_had_where_signals_come() {
         assert!(memory.st_size >= (slots as i64) << 20, "{memory:?}");
         assert!(memory.st_blocks * 512 >= memory.st_size, "{memory:?}");
     }
+}
+
+/// catches: 717-who-is-interrupted-does-not-connect
+fn who_is_interrupted_connects_all_the_same() {
+    let (_folder, path) = folder();
+    let exporter = Exporter::bind(&path).unwrap();
+    let importer = interrupted_once(libc::SYS_connect, move || Importer::connect(path, devices()[0]));
+    let mut importer = importer.unwrap();
+    exporter.accept_within(LONG).unwrap().export(&batch(1)).unwrap();
+    compare(tree_of(&importer.next_within(LONG).unwrap().unwrap(), 1), 1);
 }
 
 /// Too many descriptors of this user are on their way. There is no work for a loader that cannot write it, and the next one comes.
