@@ -1,7 +1,7 @@
 //! The socket that loaders and importers connect to: the user's own.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use rustix::fs::{Mode, chmod, lstat, unlink};
 use rustix::io::{Errno, retry_on_intr};
@@ -20,6 +20,7 @@ const IS_THERE: &str = "binding a socket to its path, where a file is (if no pro
 /// A socket that has a path until this is dropped.
 pub(crate) struct Listener {
     socket: OwnedFd,
+    /// An absolute one: the process may work elsewhere by then.
     path: PathBuf,
     /// Which file that is.
     file: (u64, u64),
@@ -29,14 +30,21 @@ pub(crate) struct Listener {
 impl Listener {
     /// Nobody connects before `listen`, and so not before the mode is set.
     pub(crate) fn new(path: &Path) -> Result<Self, IpcError> {
+        let given = path;
+        let path =
+            absolute(given).map_err(|error| IpcError::System { what: "the path of a socket", error })?;
         let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        match bind(&socket, &address(path)?) {
+        // As it was given: an address has 108 bytes.
+        match bind(&socket, &address(given)?) {
             Err(Errno::ADDRINUSE) => Err(Errno::ADDRINUSE).named(IS_THERE),
             bound => bound.named("binding a socket to its path"),
         }?;
-        let file = file(path).named("looking at a socket")?;
-        let listener = Self { socket, path: path.to_owned(), file, process: getpid() };
-        chmod(path, Mode::RWXU).named("setting the mode of a socket")?;
+        let file = file(&path).inspect_err(|_| {
+            let _ = unlink(&path);
+        });
+        let file = file.named("looking at a socket")?;
+        let listener = Self { socket, path, file, process: getpid() };
+        chmod(&listener.path, Mode::RWXU).named("setting the mode of a socket")?;
         listen(&listener.socket, BACKLOG).named("listening on a socket")?;
         Ok(listener)
     }

@@ -15,6 +15,7 @@ use crate::workers::Workers;
 pub(crate) fn cases() -> Vec<Trial> {
     vec![
         case("a_forked_child_that_drops_a_feed_ends_nothing", a_forked_child_that_drops_a_feed_ends_nothing),
+        case("a_feed_removes_its_socket_from_wherever", a_feed_removes_its_socket_from_wherever),
         case("a_feed_leaves_the_socket_of_another_one", a_feed_leaves_the_socket_of_another_one),
         case("a_feed_that_is_killed_is_gone_for_its_loaders", a_feed_that_is_killed_is_gone_for_its_loaders),
     ]
@@ -101,4 +102,24 @@ fn a_feed_that_is_killed_is_gone_for_its_loaders() {
     let mut feed = Feed::new(&path, 0..1, host, options()).unwrap();
     make(&mut connect(&mut feed, &path, 1), 0);
     check(&next(&mut feed).unwrap(), host);
+}
+
+/// Its path is that from where it was made.
+///
+/// catches: 719-a-socket-is-left-behind
+fn a_feed_removes_its_socket_from_wherever() {
+    let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // One that an address has no room for, by its whole name.
+    let deep = own.path().join("d".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    let before = std::env::current_dir().unwrap();
+    std::env::set_current_dir(&deep).unwrap();
+    let feed = Feed::new("feed", 0..1, devices()[0], options());
+    std::env::set_current_dir(other.path()).unwrap();
+    std::fs::write("feed", "of somebody else").unwrap();
+    let was_there = deep.join("feed").exists();
+    drop(feed);
+    std::env::set_current_dir(before).unwrap();
+    assert!(was_there && !deep.join("feed").exists());
+    assert!(other.path().join("feed").exists());
 }

@@ -17,6 +17,7 @@ pub(crate) fn cases() -> Vec<Trial> {
     vec![
         case("much_memory_is_had_where_signals_come", much_memory_is_had_where_signals_come),
         case("who_is_interrupted_connects_all_the_same", who_is_interrupted_connects_all_the_same),
+        case("a_socket_that_cannot_be_looked_at_is_removed", a_socket_that_cannot_be_looked_at),
         case("a_loader_that_can_have_no_ring_is_given_no_work", a_loader_that_can_have_no_ring),
     ]
 }
@@ -42,6 +43,16 @@ fn who_is_interrupted_connects_all_the_same() {
     let mut importer = importer.unwrap();
     exporter.accept_within(LONG).unwrap().export(&batch(1)).unwrap();
     compare(tree_of(&importer.next_within(LONG).unwrap().unwrap(), 1), 1);
+}
+
+fn a_socket_that_cannot_be_looked_at() {
+    let (_folder, path) = folder();
+    let refused = [libc::SYS_newfstatat, libc::SYS_statx].map(|call| Refused { call, above: None });
+    let there = path.clone();
+    let bound = refusing(&refused, Errno::ACCESS, move || Exporter::bind(there));
+    assert!(matches!(bound, Err(IpcError::System { what: "looking at a socket", .. })), "{bound:?}");
+    assert!(!path.exists());
+    drop(Exporter::bind(&path).unwrap());
 }
 
 /// Too many descriptors of this user are on their way. There is no work for a loader that cannot write it, and the next one comes.
