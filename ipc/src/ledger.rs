@@ -59,6 +59,8 @@ struct Trees {
 struct Lent {
     /// Of a window alone.
     turn: Option<Turn>,
+    /// Of a window that has gone: nobody asks for what is written there.
+    is_unwanted: bool,
     /// The number of the tree there; `None` once that is back, and the importer has the memory mapped for the next one.
     tree: Option<u64>,
     /// Of memory that lasts from one tree to the next, unless it is being filled, or is not wanted any more.
@@ -87,6 +89,12 @@ impl Trees {
         self.lent.values().filter(|lent| lent.turn.is_some() || lent.tree.is_some()).count()
     }
 
+    /// A window has gone. Whether the importer still has it.
+    fn note_unwanted(&mut self, ticket: u64) -> bool {
+        self.finished.remove(&ticket);
+        self.lent.get_mut(&ticket).map(|lent| lent.is_unwanted = true).is_some()
+    }
+
     fn has(&self, tree: Tree) -> bool {
         self.lent.get(&tree.ticket).is_some_and(|lent| lent.tree == Some(tree.number))
     }
@@ -96,6 +104,11 @@ impl Lent {
     /// Whether it counts among what is kept. What has lasted does while the importer has it mapped.
     fn is_kept(&self) -> bool {
         self.piece.is_some() || self.lasts
+    }
+
+    /// Whether it is a window that was written and may be asked for.
+    fn is_finished(&self) -> bool {
+        self.turn == Some(Turn::Written) && !self.is_unwanted
     }
 
     fn signal(&self) {
@@ -331,7 +344,8 @@ impl Ledger {
         if self.process != getpid() {
             return;
         }
-        if self.is_lent(ticket) {
+        // In a child of its process nothing is known of it.
+        if self.forks.is_now() && self.trees().note_unwanted(ticket) {
             self.close_memory(ticket);
         }
     }
@@ -354,12 +368,7 @@ impl Ledger {
         }
     }
 
-    /// In a child of its process nothing is known of it.
-    fn is_lent(&self, ticket: u64) -> bool {
-        self.forks.is_now() && self.trees().lent.contains_key(&ticket)
-    }
-
-    /// The same of a tree.
+    /// Whether the importer has it. In a child of its process nothing is known of it.
     pub(crate) fn has_tree(&self, tree: Tree) -> bool {
         self.forks.is_now() && self.trees().has(tree)
     }
@@ -413,7 +422,9 @@ impl Ledger {
         let piece = (turn.is_none() && kept < MOST_KEPT).then(|| Arc::clone(piece));
         let (kept, other) = if piece.is_some() { (kept_there, None) } else { (None, kept_there) };
         let (lasts, tree) = (kept.is_some(), turn.is_none().then_some(ticket));
-        trees.lent.insert(ticket, Lent { turn, tree, kept, lasts, _chunk: chunk, piece, event: None });
+        let (is_unwanted, event) = (false, None);
+        let lent = Lent { turn, is_unwanted, tree, kept, lasts, _chunk: chunk, piece, event };
+        trees.lent.insert(ticket, lent);
         // Tensors are dropped without the lock.
         drop(trees);
         drop(other);
@@ -426,8 +437,7 @@ impl Ledger {
         let _ = shutdown(&self.socket, Shutdown::Both);
         let mut trees = self.trees();
         trees.has_gone = true;
-        let is_written =
-            |(ticket, lent): (&u64, &Lent)| (lent.turn == Some(Turn::Written)).then_some(*ticket);
+        let is_written = |(ticket, lent): (&u64, &Lent)| lent.is_finished().then_some(*ticket);
         let written: Vec<u64> = trees.lent.iter().filter_map(is_written).collect();
         trees.finished.extend(written);
         let memory = (std::mem::take(&mut trees.lent), std::mem::take(&mut trees.free));
@@ -441,7 +451,7 @@ impl Ledger {
     fn take_back(&self, ticket: u64) -> bool {
         let mut trees = self.trees();
         let Some(mut lent) = trees.lent.remove(&ticket) else { return false };
-        if lent.turn == Some(Turn::Written) {
+        if lent.is_finished() {
             trees.finished.insert(ticket);
         }
         // What has lasted comes back because other trees come: the memory of those may have been found without it.
@@ -549,5 +559,40 @@ mod tests {
             assert_eq!(Arc::ptr_eq(&ledger.piece(bytes).unwrap(), &piece), is_filled);
             ledger.close();
         }
+    }
+
+    /// Written windows that have gone: before they are back, behind that, and before the importer goes. Nobody can ask for what was written.
+    ///
+    /// catches: 720-what-nobody-can-ask-for-is-remembered
+    #[test]
+    fn what_was_written_in_a_window_that_has_gone_is_forgotten() {
+        let (own, importer) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let ledger = Ledger::open(own).unwrap();
+        let tree = Packing::new(&vec![Tensor::from(vec![1_u8; 10])], None).unwrap();
+        let manifest = tree.packing().manifest();
+        let packed = Packed::on_host(manifest, |bytes| ledger.piece(bytes)).unwrap();
+        let written = || {
+            let ticket = ledger.open_window(&packed).unwrap();
+            assert!(ledger.note_written(ticket));
+            ticket
+        };
+        let first = written();
+        ledger.close_window(first);
+        assert!(ledger.take_back(first));
+        assert!(ledger.trees().finished.is_empty());
+        let second = written();
+        assert!(ledger.take_back(second));
+        assert_eq!(ledger.trees().finished.len(), 1);
+        ledger.close_window(second);
+        assert!(ledger.trees().finished.is_empty());
+        let (third, kept) = (written(), written());
+        ledger.close_window(third);
+        drop(importer);
+        while ledger.check_there().is_ok() {
+            thread::yield_now();
+        }
+        assert_eq!(ledger.trees().finished, BTreeSet::from([kept]));
+        ledger.close();
     }
 }
