@@ -87,8 +87,8 @@ impl Arrived {
         let end = address.checked_add(chunk_bytes as u64);
         let has_room =
             |there: Range<u64>| there.contains(&address) && end.is_some_and(|end| end <= there.end);
-        if !device.backend().allocation_of(address).is_none_or(has_room) {
-            return Err(broken("a tree ends behind its memory"));
+        if !device.backend().allocation_of(address).is_some_and(has_room) {
+            return Err(broken("a tree does not lie in memory whose bounds the driver tells"));
         }
         let memory = RawMemory::new(address, chunk_bytes, MemoryKind::Device);
         Ok(Self { put, memory, owner: Box::new(chunk), device: device.clone() })

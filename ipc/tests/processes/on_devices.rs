@@ -36,6 +36,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         cuda_case("cuda_memory_that_is_not_freed_is_not_given_back", what_is_not_freed_is_not_given_back),
         cuda_case("cuda_a_window_whose_copy_is_lost_is_no_turn_again", lost_copies_keep_their_window),
         cuda_case("cuda_importers_believe_no_exporter", importers_believe_no_exporter),
+        cuda_case("cuda_a_tree_in_memory_without_bounds_is_refused", memory_without_bounds_is_refused),
         cuda_case("cuda_names_that_come_twice_are_refused", names_that_come_twice_are_refused),
         cuda_case("cuda_devices_without_such_pools_say_so", devices_without_pools_say_so),
         hip_case("hip_trees_are_refused_and_go_by_the_host", hip_trees_are_refused),
@@ -382,6 +383,25 @@ fn hip_trees_are_refused(device: &Device) {
     let tree = tree_of(&importer.next_within(LONG).unwrap().unwrap(), 1);
     compare(start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap(), 1);
     offer.wait_released(LONG).unwrap();
+}
+
+/// In a process whose driver does not tell where memory ends. On a device it does.
+///
+/// catches: 721-memory-without-bounds-is-believed
+fn memory_without_bounds_is_refused(device: &Device) {
+    let (_folder, path) = folder();
+    let exporter = Exporter::bind(&path).unwrap();
+    let environment = [
+        ("DRIVER_SIM_FAULTS", "cuMemGetAddressRange_v2@1+=unknown".to_owned()),
+        ("DRIVER_SIM_LEAKS", "allow".to_owned()),
+    ];
+    let process = spawn_on_device(&path, Role::Importer, None, &environment);
+    let mut connection = exporter.accept_within(LONG).unwrap();
+    let offer = connection.export(&on(0, device)).unwrap();
+    offer.wait_released(LONG).unwrap();
+    drop(connection);
+    let is_stand_in = device.description().contains("driver-sim");
+    assert_eq!(process.end().success(), !is_stand_in);
 }
 
 /// The driver gives the same pool and the same address again: to give the second one back would take them from the first.
