@@ -117,6 +117,30 @@ def test_mappings_of_python(make):
     assert mapping["a"] is tensor
 
 
+class Queue(collections.deque):
+    pass
+
+
+# Deliberate bug: `_deque` in `_containers.py` keeps no limit.
+@pytest.mark.parametrize("cls", [collections.deque, Queue])
+def test_deques(cls):
+    tensor = torch.ones(2)
+    value = cls([tensor, "x"], maxlen=3)
+    result = copied(value)
+    assert type(result) is cls and result.maxlen == 3 and result[1] == "x" and len(value) == 2
+    assert_copied([result[0]], [tensor])
+    there = cls([torch.zeros(2), "y"])
+    transship.start_copy_into(value, there).get()
+    assert there[0].tolist() == [1, 1]
+
+
+def test_lists_of_the_user():
+    value = collections.UserList([torch.ones(2), None])
+    result = copied(value)
+    assert type(result) is collections.UserList and result[1] is None
+    assert_copied([result[0]], [value[0]])
+
+
 @dataclasses.dataclass
 class Doubling:
     x: torch.Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -54,8 +55,10 @@ def find(cls: type) -> Flatten | None:
         if cls.__name__ == "PackedSequence" and cls.__module__ == "torch.nn.utils.rnn":
             return _packed_sequence
         return _named_tuple if hasattr(cls, "_fields") and hasattr(cls, "_make") else _tuple
-    if issubclass(cls, list):
+    if issubclass(cls, (list, collections.UserList)):
         return _list
+    if issubclass(cls, collections.deque):
+        return _deque
     if issubclass(cls, dict) or issubclass(cls, MutableMapping) and hasattr(cls, "__copy__"):
         return _filled_again
     if issubclass(cls, Mapping):
@@ -134,6 +137,18 @@ def _list(value):
     def rebuild(items):
         made = copy.copy(template)
         made[:] = items
+        return made
+
+    return held, rebuild, None
+
+
+def _deque(value):
+    held, template = list(value), _like(value)
+    template.clear()
+
+    def rebuild(items):
+        made = copy.copy(template)
+        made.extend(items)
         return made
 
     return held, rebuild, None
