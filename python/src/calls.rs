@@ -11,6 +11,7 @@ use transship::Cast;
 use crate::casts::Casts;
 use crate::destinations::Destinations;
 use crate::dtype;
+use crate::errors;
 use crate::give_up;
 use crate::handle::Handle;
 use crate::into::{self, Filling};
@@ -110,6 +111,9 @@ pub fn start_copy_into(
     let target = into::target_of(&found, &|number| skeleton_into.written_path(py, number))?;
     let mut ours = Ours::new(py, torch, target, true, None)?.with_originals();
     let skeleton = Skeleton::of(tree, &mut ours)?;
+    if skeleton.is_no_structure() {
+        return Err(not_filled(tree));
+    }
     let pairs = skeleton.pair(py, &skeleton_into)?;
     let mut found: Vec<Option<_>> = found.into_iter().map(Some).collect();
     let destinations: Option<Vec<_>> = pairs.iter().map(|number| found.get_mut(*number)?.take()).collect();
@@ -145,6 +149,14 @@ pub fn start_copy_into(
     let started = Started { launch: begin.elapsed() - read, fills: true, ..started };
     let slots = destinations.into_iter().map(|into| Slot::There(into.object)).collect();
     Ok(Handle::new((skeleton, slots), started, read, Some(target), None))
+}
+
+/// The error for what goes through: it would be said to be copied, and nothing would be.
+fn not_filled(tree: &Bound<'_, PyAny>) -> PyErr {
+    let class = tree.get_type();
+    PyTypeError::new_err(format!(
+        "a {class} is no tensor, and no container that is known here: pass what it holds, as list() has it, or the state_dict() of a module"
+    ))
 }
 
 /// The cast of each leaf that gets another type, and that type.
@@ -190,12 +202,10 @@ fn element_of(slot: &Slot, object: &Bound<'_, PyAny>) -> PyResult<Option<usize>>
     }
 }
 
-/// Says in a note where the leaf is (Python 3.11 and newer).
+/// Says where the leaf is.
 fn at(py: Python<'_>, skeleton: &Skeleton, number: usize, error: PyErr) -> PyErr {
     if let Some(path) = skeleton.written_path(py, number).filter(|path| !path.is_empty()) {
-        // Without notes the error says what is wrong, and not where.
-        let _ =
-            error.value(py).call_method1("add_note", (format!("in the structure to be copied, at {path}"),));
+        errors::note(py, &error, &format!("in the structure to be copied, at {path}"));
     }
     error
 }

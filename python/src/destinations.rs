@@ -67,6 +67,8 @@ impl<'py> Destinations<'py> {
 }
 
 impl<'py> Rules<'py> for Destinations<'py> {
+    const IS: &'static str = "to copy into";
+
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         let kind = self.ours.kind(object)?;
         let found = match (&kind, self.torch) {

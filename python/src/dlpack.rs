@@ -118,7 +118,9 @@ fn ask<'py>(object: &Bound<'py, PyAny>, torch: Option<&Torch>) -> PyResult<Bound
         }
         // What cannot go out at all, such as objects in an array of numpy.
         Err(error) if error.is_instance_of::<PyBufferError>(py) => {
-            let refused = PyTypeError::new_err(error.value(py).to_string());
+            let said = error.value(py);
+            let text = format!("{said}; take it out of the structure, or give it other elements (astype)");
+            let refused = PyTypeError::new_err(text);
             refused.set_cause(py, Some(error));
             Err(refused)
         }

@@ -4,6 +4,7 @@ use std::iter;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use transship::ErrorKind;
 use transship::safetensors::LoadError;
 
@@ -42,6 +43,22 @@ const CALLED: [(&str, &str); 5] = [
 /// A text of the library's, for who writes Python.
 pub fn in_python(text: &str) -> String {
     CALLED.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here))
+}
+
+/// Says more of an exception: in a note, or, before Python 3.11, behind its text, if it has one.
+pub fn note(py: Python<'_>, error: &PyErr, text: &str) {
+    let value = error.value(py);
+    if value.call_method1("add_note", (text,)).is_ok() {
+        return;
+    }
+    let noted = || -> PyResult<()> {
+        let arguments = value.getattr("args")?.cast_into::<PyTuple>()?;
+        let said: String = arguments.get_item(0)?.extract()?;
+        let said = PyTuple::new(py, [format!("{said}; {text}")])?;
+        value.setattr("args", said.add(arguments.get_slice(1, arguments.len()))?)
+    };
+    // An exception without a text says what is wrong, and not where.
+    let _ = noted();
 }
 
 fn with_text(py: Python<'_>, kind: ErrorKind, text: String) -> PyErr {

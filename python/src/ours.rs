@@ -182,7 +182,8 @@ impl<'py> Ours<'py> {
         if !container.is_none() {
             return Ok(Kind::Container(container));
         }
-        Ok(match object.get_type().hasattr("__dlpack__")? {
+        let class = object.get_type();
+        Ok(match class.hasattr("__dlpack__")? && class.hasattr("__dlpack_device__")? {
             true if is_masked(object)? => Kind::Masked,
             true => Kind::Dlpack,
             false => Kind::Same,

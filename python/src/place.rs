@@ -116,11 +116,13 @@ impl Place {
     }
 }
 
+const HOLDS_NONE: &str = "hold tensors of Python; name \"cpu\", or a device such as \"cuda:0\"";
+
 /// The device of this name, as a place.
 pub fn of_name(py: Python<'_>, device: &str) -> PyResult<Place> {
     let error = |error: Error| errors::of(py, &error);
     let id: DeviceId = device.parse().map_err(|failed: ParseDeviceIdError| error(failed.into()))?;
-    let unsupported = Error::Unsupported { device: id, what: "hold tensors of Python" };
+    let unsupported = Error::Unsupported { device: id, what: HOLDS_NONE };
     match Place::of_id(id).ok_or_else(|| error(unsupported))? {
         // PyTorch for ROCm calls devices of HIP so, and programs as it does.
         Place::Cuda(number) => {

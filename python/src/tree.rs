@@ -10,6 +10,8 @@ use pyo3::type_object::PyTypeInfo;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
+use crate::errors;
+
 mod pair;
 mod paths;
 
@@ -54,6 +56,9 @@ const DEEPEST_SHOWN: usize = 40;
 
 /// What is a leaf, and what a container.
 pub trait Rules<'py> {
+    /// What the structure is there for, in errors.
+    const IS: &'static str = "to be copied";
+
     /// Takes an object that is a leaf of the most frequent kind, and says whether it was.
     fn take_plain(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
         let _ = object;
@@ -91,11 +96,11 @@ pub enum Opened<'py> {
 
 impl Skeleton {
     /// Takes `root` apart, in order. Its leaves go to `rules`.
-    pub fn of<'py>(root: &Bound<'py, PyAny>, rules: &mut impl Rules<'py>) -> PyResult<Self> {
+    pub fn of<'py, R: Rules<'py>>(root: &Bound<'py, PyAny>, rules: &mut R) -> PyResult<Self> {
         let mut skeleton = Self::default();
         match skeleton.add(root, rules) {
             Ok(()) => Ok(skeleton),
-            Err(error) => Err(skeleton.with_path(root.py(), error)),
+            Err(error) => Err(skeleton.with_path(root.py(), error, R::IS)),
         }
     }
 
@@ -123,14 +128,16 @@ impl Skeleton {
         self.keys.iter().chain(&self.same).chain(others).try_for_each(|object| visit.call(object))
     }
 
-    /// Says in a note where the leaf is (Python 3.11 and newer).
-    fn with_path(self, py: Python<'_>, error: PyErr) -> PyErr {
+    /// Whether all of it goes through as it is.
+    pub fn is_no_structure(&self) -> bool {
+        self.steps == [Step::Same]
+    }
+
+    /// Says where the leaf is in the structure, which `is` to be copied, or otherwise.
+    fn with_path(self, py: Python<'_>, error: PyErr, is: &str) -> PyErr {
         if (1..=DEEPEST_SHOWN).contains(&self.failed_at.len()) {
             let path: String = self.failed_at.iter().rev().map(String::as_str).collect();
-            // Without notes the error says what is wrong, and not where.
-            let _ = error
-                .value(py)
-                .call_method1("add_note", (format!("in the structure to be copied, at {path}"),));
+            errors::note(py, &error, &format!("in the structure {is}, at {path}"));
         }
         error
     }

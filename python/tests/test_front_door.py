@@ -407,6 +407,52 @@ def test_options_of_numpy_are_taken():
     assert copied[0] is not tensor
 
 
+class WithoutNotes(Exception):
+    """As exceptions were before Python 3.11."""
+
+    add_note = None
+
+
+# Deliberate bug: `note` in `errors.rs` gives up where there are no notes.
+@pytest.mark.parametrize("arguments", [("broken",), ("broken", 7)])
+def test_paths_are_said_without_notes(arguments):
+    class Broken:
+        def __dlpack__(self, **_):
+            raise WithoutNotes(*arguments)
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    with pytest.raises(WithoutNotes) as raised:
+        copied({"a": [Broken()]})
+    assert raised.value.args == ("broken; in the structure to be copied, at ['a'][0]", *arguments[1:])
+
+
+# Deliberate bug: `find_out` in `ours.rs` asks for one of both.
+def test_objects_without_a_device_go_through():
+    class Half:
+        def __dlpack__(self, **_):
+            raise AssertionError
+
+    half = Half()
+    assert copied([half])[0] is half
+
+
+def test_arrays_of_what_is_no_number_say_what_to_do():
+    with pytest.raises(TypeError, match="take it out of the structure, or give it other elements"):
+        copied([np.array(["a"])])
+
+
+def test_devices_that_hold_no_tensors_of_python_say_which_do():
+    with pytest.raises(transship.Error, match='cannot hold tensors of Python; name "cpu"'):
+        transship.start_copy([], "mps:0")
+
+
+def test_streams_that_are_none_are_named():
+    with pytest.raises(TypeError, match=r"wait_on\(None\)"):
+        transship.start_copy([], "cpu").wait_on(None)
+
+
 # Deliberate bug: `name_of` in `_copy.py` gives numbers as they are.
 def test_a_number_is_a_device_of_cuda():
     with pytest.raises(transship.Error, match="cuda"):

@@ -132,6 +132,31 @@ def test_parameters_under_no_grad():
     assert not layer.weight.any()
 
 
+# Deliberate bug: `start_copy_into` in `calls.rs` takes what goes through for a structure: nothing would be filled, and no error would say so.
+@pytest.mark.parametrize("make", [lambda: torch.nn.Linear(2, 2), lambda: iter([torch.ones(2)]), lambda: {torch.ones(2)}])
+def test_what_is_no_structure_is_refused(make):
+    with pytest.raises(TypeError, match="no container that is known here.*state_dict"):
+        transship.start_copy_into(make(), make())
+
+
+# Deliberate bug: `add_named` in `tree/pair.rs` compares numbers of keys.
+def test_keys_that_differ_are_named():
+    one, other = {"m": {"a": torch.ones(1), "b": torch.ones(1)}}, {"m": {"a": torch.ones(1)}}
+    with pytest.raises(ValueError, match=r"\['m'\]\['b'\]: it is to be copied"):
+        transship.start_copy_into(one, other)
+    with pytest.raises(ValueError, match=r"\['m'\]\['b'\]: it is in the structure to copy into"):
+        transship.start_copy_into(other, one)
+
+
+# Deliberate bug: `IS` of `Destinations` is that of what is copied.
+def test_errors_say_which_structure_is_meant():
+    backward = np.ones(2)[::-1]
+    for tree, into, which in [({"a": [np.ones(2)]}, {"a": [backward]}, "to copy into"), ({"a": [np.array(["x"])]}, {"a": [np.ones(1)]}, "to be copied")]:
+        with pytest.raises(TypeError) as raised:
+            transship.start_copy_into(tree, into)
+        assert raised.value.__notes__ == [f"in the structure {which}, at ['a'][0]"]
+
+
 # Deliberate bug: `start_copy_into` in `calls.rs` marks what is written before it has looked at shapes.
 @pytest.mark.parametrize("source", [torch.ones(4), torch.ones(3, dtype=torch.int32)])
 def test_what_is_refused_is_not_written_for_autograd_either(source):

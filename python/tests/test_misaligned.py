@@ -70,4 +70,4 @@ def test_others_are_not_copied_into_them(make):
     with pytest.raises(ValueError, match="no multiple of the size of its elements") as raised:
         transship.start_copy_into({"a": [np.zeros(6, "f4")]}, {"a": [make(misaligned("f4", (6,)))]})
     if sys.version_info >= (3, 11):
-        assert raised.value.__notes__ == ["in the structure to be copied, at ['a'][0]"]
+        assert raised.value.__notes__ == ["in the structure to copy into, at ['a'][0]"]

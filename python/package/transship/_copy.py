@@ -65,6 +65,8 @@ class Handle:
         """
         if isinstance(stream, int):
             return self._h.wait_on(stream)
+        if not hasattr(stream, "cuda_stream"):
+            raise TypeError(f"wait_on({stream!r}); it takes a torch.cuda.Stream, or the driver's handle of a stream")
         return self._h.wait_on(stream.cuda_stream, stream)
 
     def cancel(self) -> bool:
@@ -118,7 +120,7 @@ def start_copy(
     """Start to copy all tensors of a structure to a device, and return at once.
 
     Args:
-        tree: a structure, of up to 1000 containers in each other. Lists, tuples, dicts, named tuples, dataclasses, mappings, classes derived from these, and what
+        tree: a structure, of up to 1000 containers in each other. Lists, tuples, dicts, named tuples, dataclasses, mappings, deques, classes derived from these, and what
             ``register_container`` was told come back as what they are. Tensors of PyTorch, arrays of numpy and whatever else has
             ``__dlpack__`` and ``__dlpack_device__`` are copied. All else goes through, the same object, and so does a tensor that is on
             the device already. Masked arrays of numpy are an error, unless they go through: a copy would have no mask.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import time
 from collections import deque
@@ -12,6 +13,8 @@ from typing import Any
 from ._copy import chosen, full_name, name_of, start_copy
 from ._loader_ring import Batches
 
+_OPTIONS = [name for name, known in inspect.signature(start_copy).parameters.items() if known.kind is known.KEYWORD_ONLY and name[0] != "_"]
+
 
 class Prefetched:
     """An iterable whose batches are copied ahead. Made by ``prefetch``; may be iterated over several times, if its source may."""
@@ -19,6 +22,9 @@ class Prefetched:
     def __init__(self, loader: Iterable[Any], device: Any, depth: int, options: dict[str, Any]) -> None:
         if depth < 1:
             raise ValueError(f"depth={depth}; it is at least 1")
+        for name in options:
+            if name not in _OPTIONS:
+                raise TypeError(f"prefetch() has no option {name!r}; there are depth, {', '.join(_OPTIONS)}")
         self._loader = loader
         self._device = full_name(name_of(device))
         self._depth = depth

@@ -139,7 +139,7 @@ impl<'py> Pairs<'py> {
                 pairs.try_for_each(|(index, (item, other))| self.enter(Way::Index(index), item, other))
             }
             (Node::Named(keys, is_object, items), Node::Named(other_keys, is_other, others))
-                if items.len() == others.len() && is_object == is_other =>
+                if is_object == is_other =>
             {
                 self.add_named((keys, *is_object, items), (other_keys, others))
             }
@@ -160,20 +160,30 @@ impl<'py> Pairs<'py> {
         for (number, key) in other_keys.iter().enumerate() {
             numbers.set_item(key, number)?;
         }
+        let way = |key: &Bound<'py, PyAny>| {
+            if is_object { Way::Attribute(key.clone().unbind()) } else { Way::Key(key.clone().unbind()) }
+        };
         for (key, item) in keys.iter().zip(items) {
-            let way =
-                if is_object { Way::Attribute(key.clone().unbind()) } else { Way::Key(key.clone().unbind()) };
             match numbers.get_item(key)? {
-                Some(number) => self.enter(way, item, &others[number.extract::<usize>()?])?,
+                Some(number) => {
+                    numbers.del_item(key)?;
+                    self.enter(way(key), item, &others[number.extract::<usize>()?])?;
+                }
                 None => {
-                    self.way.push(way);
+                    self.way.push(way(key));
                     return Err(PyValueError::new_err(
                         "it is to be copied, and not in the structure to copy into",
                     ));
                 }
             }
         }
-        Ok(())
+        match numbers.keys().get_item(0) {
+            Ok(key) => {
+                self.way.push(way(&key));
+                Err(PyValueError::new_err("it is in the structure to copy into, and not to be copied"))
+            }
+            Err(_) => Ok(()),
+        }
     }
 
     /// On an error the way stays what it is there.
