@@ -70,6 +70,16 @@ class SharingFields:
         return self
 
 
+@dataclasses.dataclass
+class SharingAttributes:
+    x: torch.Tensor
+
+    def __copy__(self):
+        made = object.__new__(SharingAttributes)
+        made.__dict__ = self.__dict__
+        return made
+
+
 class SharingInside(CaseInsensitive):
     def __copy__(self):
         made = SharingInside()
@@ -84,6 +94,7 @@ class SharingInside(CaseInsensitive):
         (lambda tensor: Sharing(a=tensor), lambda value: value["a"]),
         (lambda tensor: SharingList([tensor]), lambda value: value[0]),
         (SharingFields, lambda value: value.x),
+        (SharingAttributes, lambda value: value.x),
         (lambda tensor: SharingInside({"a": tensor}), lambda value: value["a"]),
     ],
 )
@@ -150,12 +161,21 @@ class Doubling:
         return self.x * 2
 
 
-# Deliberate bug: `_like` keeps what was computed.
+class Pair(tuple):
+    @functools.cached_property
+    def total(self):
+        return self[0] + self[1]
+
+
+# Deliberate bugs: `_like` keeps what was computed, or `_tuple` does.
 def test_what_was_computed_of_the_tensors_is_computed_anew():
     value = Doubling(torch.ones(2))
     assert value.twice.dtype == torch.float32
     result = copied(value, cast="float16")
     assert result.twice.dtype == torch.float16 and result.twice is not value.twice
+    pair = Pair([torch.ones(2), torch.ones(2)])
+    assert pair.total.dtype == torch.float32
+    assert copied(pair, cast="float16").total.dtype == torch.float16
 
 
 # Deliberate bug: `find` takes a `PackedSequence` for a named tuple: on a device its lengths would be there too, and no RNN takes it.

@@ -80,7 +80,7 @@ def _tuple(value):
     except TypeError:
         # Python refuses that for classes that are written in C, which are made out of what they hold.
         return list(value), cls, None
-    attributes = dict(getattr(value, "__dict__", ()))
+    attributes = {name: held for name, held in getattr(value, "__dict__", {}).items() if not _is_computed(cls, name)}
 
     def rebuild(items):
         made = tuple.__new__(cls, items)
@@ -211,12 +211,16 @@ _ADVICE = "; tell transship.register_container how it is taken apart and made"
 def _like(value):
     """A copy, without what the class has computed of what it holds."""
     made = copy.copy(value)
-    if made is value:
-        raise TypeError(f"a {_name(value)} says that it is its own copy{_ADVICE}")
-    for name in list(getattr(made, "__dict__", ())):
-        if isinstance(getattr(type(made), name, None), functools.cached_property):
-            del made.__dict__[name]
+    attributes = getattr(made, "__dict__", {})
+    if made is value or attributes is getattr(value, "__dict__", None):
+        raise _shared(value)
+    for name in [name for name in attributes if _is_computed(type(made), name)]:
+        del attributes[name]
     return made
+
+
+def _is_computed(cls, name):
+    return isinstance(getattr(cls, name, None), functools.cached_property)
 
 
 def _shared(value):
