@@ -16,8 +16,8 @@ use crate::give_up;
 use crate::handle::Handle;
 use crate::into::{self, Filling};
 use crate::leaf_slots::{At, Slot};
+use crate::named_device;
 use crate::ours::{Ours, not_given};
-use crate::place;
 use crate::plan::Packing;
 use crate::released;
 use crate::shipment::{self, Target};
@@ -58,7 +58,7 @@ pub fn start_copies(
     let mut chosen: Vec<Option<(Cast, usize)>> = Vec::new();
     let (mut first_read, is_read_again) = (Vec::new(), devices.len() > 1);
     for device in devices {
-        let target = place::there(py, &device)?;
+        let target = named_device::opened(py, &device)?;
         let mut ours = Ours::new(py, torch, target, always, present.clone())?.with_originals();
         let skeleton = Skeleton::of(tree, &mut ours)?;
         if skeletons.is_empty() {

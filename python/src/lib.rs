@@ -42,6 +42,7 @@ mod leaf;
 mod leaf_slots;
 mod misaligned;
 mod modules;
+mod named_device;
 mod on_source;
 mod order;
 mod ours;
@@ -82,6 +83,7 @@ mod _transship {
 
     use crate::errors;
     use crate::forebear::Forebear;
+    use crate::named_device;
     use crate::ours::Ours;
     use crate::place;
     use crate::plan::Packing;
@@ -180,7 +182,7 @@ mod _transship {
     ) -> PyResult<Handle> {
         let py = tree.py();
         released::drain(py);
-        let target = place::there(py, device)?;
+        let target = named_device::opened(py, device)?;
         let torch = if own_memory { Torch::loaded(py)? } else { Some(Torch::import(py)?) };
         let begin = Instant::now();
         let mut rules = Ours::new(py, torch, target, always, present)?.without(&refused);
@@ -208,7 +210,7 @@ mod _transship {
         names: Option<HashSet<String>>,
     ) -> PyResult<Py<PyDict>> {
         released::drain(py);
-        let target = place::of_name(py, device)?;
+        let target = named_device::place_of(py, device)?;
         let mut options = LoadOptions::default();
         if let Some(names) = names {
             options = options.filter(move |name| names.contains(name));

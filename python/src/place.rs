@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::mem;
 
 use parking_lot::{Mutex, MutexGuard};
-use pyo3::prelude::*;
 use transship::dlpack::{DLDevice, device_type};
-use transship::{Device, DeviceId, Error, ParseDeviceIdError, Result, Stream, StreamPriority};
+use transship::{Device, DeviceId, Error, Result, Stream, StreamPriority};
 
-use crate::torch::Torch;
-use crate::{errors, forked};
+use crate::forked;
 
 /// Where memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,11 +71,16 @@ impl Place {
         if self == Self::Host {
             return Ok(Device::host());
         }
-        if let Some(device) = lock(&DEVICES)?.as_ref().and_then(|devices| devices.get(&self).cloned()) {
+        if let Some(device) = self.opened()? {
             return Ok(device);
         }
         let device = Device::open(self.id()?)?;
         Ok(lock(&DEVICES)?.get_or_insert_default().entry(self).or_insert(device).clone())
+    }
+
+    /// The device, if it was opened.
+    pub fn opened(self) -> Result<Option<Device>> {
+        Ok(lock(&DEVICES)?.as_ref().and_then(|devices| devices.get(&self).cloned()))
     }
 
     /// A stream of the library's own for copies from and to a device.
@@ -114,31 +117,6 @@ impl Place {
         drop(forgotten);
         Ok(stream)
     }
-}
-
-const HOLDS_NONE: &str = "hold tensors of Python; name \"cpu\", or a device such as \"cuda:0\"";
-
-/// The device of this name, as a place.
-pub fn of_name(py: Python<'_>, device: &str) -> PyResult<Place> {
-    let error = |error: Error| errors::of(py, &error);
-    let id: DeviceId = device.parse().map_err(|failed: ParseDeviceIdError| error(failed.into()))?;
-    let unsupported = Error::Unsupported { device: id, what: HOLDS_NONE };
-    match Place::of_id(id).ok_or_else(|| error(unsupported))? {
-        // PyTorch for ROCm calls devices of HIP so, and programs as it does.
-        Place::Cuda(number) => {
-            Ok(Torch::loaded(py)?.map_or(Place::Cuda(number), |torch| torch.device_of_number(number)))
-        }
-        place => Ok(place),
-    }
-}
-
-/// The same, opened: PyTorch, whose memory results lie in, says less of a device that is not there.
-pub fn there(py: Python<'_>, device: &str) -> PyResult<Place> {
-    let place = of_name(py, device)?;
-    if place != Place::Host {
-        py.detach(|| place.device()).map_err(|failed| errors::of(py, &failed))?;
-    }
-    Ok(place)
 }
 
 /// The devices that were opened, and the host.

@@ -15,7 +15,7 @@ use transship::{MemoryKind, RawMemory};
 use crate::errors::{self, Error};
 use crate::forked;
 use crate::leaf::Leaf;
-use crate::place;
+use crate::named_device;
 use crate::slot_batch;
 
 /// All that are there. A child that has lost the lock knows none, and copies what lies there as it copies other memory.
@@ -80,7 +80,7 @@ impl Slots {
 
     /// Page-locks them for a device.
     fn page_lock(&self, py: Python<'_>, device: &str) -> PyResult<()> {
-        let target = place::of_name(py, device)?;
+        let target = named_device::place_of(py, device)?;
         py.detach(|| target.device().map_err(IpcError::from).and_then(|device| self.0.page_lock(&device)))
             .map_err(|error| of(py, error))
     }

@@ -447,7 +447,7 @@ def test_a_structure_that_changes_between_two_looks_is_not_read_beyond_its_end()
         transship.start_copy_to_all(tree, [DEVICES[0], "cpu"], like="dlpack", cast={"float64": "float32"})
 
 
-# Deliberate bug: `of_name` in `place.rs` takes "cuda" for CUDA whatever PyTorch is made for.
+# Deliberate bug: `place_of` in `named_device.rs` takes "cuda" for CUDA whatever PyTorch is made for.
 @pytest.mark.skipif(not DEVICES[0].startswith("hip"), reason="there is no device of HIP, and no stand-in for one")
 def test_with_pytorch_for_rocm_devices_of_hip_are_called_as_it_calls_them():
     if importlib.util.find_spec("torch") is None:

@@ -472,7 +472,7 @@ def test_devices_that_are_not_there():
     assert isinstance(raised.value, RuntimeError)
 
 
-# Deliberate bug: `place::of_name` in the place of `there`: PyTorch speaks of its own calls.
+# Deliberate bug: `place_of` of `named_device.rs` in the place of `opened`: PyTorch speaks of its own calls.
 @pytest.mark.parametrize("tree", [[torch.ones(1)], []])
 @pytest.mark.parametrize("options", [{}, {"cast": "float16"}])
 def test_devices_that_are_not_there_have_one_error(tree, options):

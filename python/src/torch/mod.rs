@@ -258,7 +258,7 @@ fn direct(
 /// Without the modes of the program, such as `FakeTensorMode`: under these no tensor is what those are that come later.
 fn outside_of_modes<T>(py: Python<'_>, look: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     let modes = py.import("torch.utils._python_dispatch")?.getattr("_disable_current_modes");
-    // PyTorch 2.0 has none.
+    // Its name says that it is no promise of PyTorch's.
     let Ok(modes) = modes else { return look() };
     let modes = modes.call0()?;
     modes.call_method0("__enter__")?;
