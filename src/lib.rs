@@ -23,8 +23,6 @@
 //! Everything with a decision in it is in `transship-core`, whose items are all here; each backend is a cargo feature
 //! and a module of its name. The recipes of the book, `docs/book` in the repository, begin where this example ends.
 
-#[doc(hidden)]
-pub use transship_core::plan;
 #[doc(inline)]
 pub use transship_core::{
     Alignment, Allocate, AllocatedMemory, BackgroundWork, Cancelled, Cast, ChunkMemory, CopyError,
@@ -39,6 +37,8 @@ pub use transship_core::{
     Visitor, backend, drivers, fill, for_each_path, for_each_tensor, register_driver, runtime_stats,
     start_copy, start_copy_into, start_copy_to_all,
 };
+#[doc(hidden)]
+pub use transship_core::{ForkCount, plan};
 
 #[cfg(feature = "derive")]
 pub use transship_derive::{IntoTensors, TensorTree};

@@ -3,13 +3,12 @@
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::process;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use transship::{CopyReport, Error, InFlight, Result, Stream, Tensor, TimedWait};
+use transship::{CopyReport, Error, ForkCount, InFlight, Result, Stream, Tensor, TimedWait};
 
 use crate::forked;
 use crate::transfer::Running;
@@ -30,8 +29,8 @@ pub struct Copies {
     keeps_tensors: bool,
     /// What was filled, in the order of the copies and their items, if it is kept: once they are done, or handed to a stream.
     filled: OnceLock<Vec<Vec<Tensor>>>,
-    /// The process that has started them.
-    process: u32,
+    /// Of the process that has started them.
+    forks: ForkCount,
 }
 
 /// A copy has room for one waker. This one stands for those of everybody who awaits it.
@@ -83,8 +82,8 @@ impl Copies {
         let all = running.into_iter().chain(before).map(watched).collect();
         let state = Mutex::new(State::Running(all, None));
         let (changed, awaiting) = (Condvar::new(), Arc::default());
-        let (filled, process) = (OnceLock::new(), process::id());
-        Self { state, changed, awaiting, shown, bytes, keeps_tensors, filled, process }
+        let (filled, forks) = (OnceLock::new(), ForkCount::now());
+        Self { state, changed, awaiting, shown, bytes, keeps_tensors, filled, forks }
     }
 
     /// Whether they are done; or have failed or were given up, and use no memory any more.
@@ -248,7 +247,7 @@ impl Copies {
 
     /// Whether this is a child of `fork`, where the thread that waits for them is not.
     fn is_inherited(&self) -> bool {
-        self.process != process::id()
+        !self.forks.is_now()
     }
 
     /// Nobody else has them from now on, until they are [carried on](Self::carry_on). Lets go of the lock. `None` unless they are running.
