@@ -5,6 +5,7 @@
 //! | `tree` | takes structures apart, and puts them together again |
 //! | `forebear` | what is a leaf and what a container, for `multi_tensor_copier` |
 //! | `torch/` | PyTorch, found at run time: tensors in, memory, tensors out |
+//! | `named_device` | devices by the names that programs give them |
 //! | `leaf`, `dtype`, `place`, `kinds` | what is known of a leaf |
 //! | `row_by_row` | most leaves, looked at without being described first |
 //! | `leaf_slots` | the leaves of a structure, and what they come to |
