@@ -509,7 +509,8 @@ fn importers_believe_no_exporter(device: &Device) {
             (pool(0, uuid), vec![there.export().unwrap()]),
             (offer(0, 5000, &whole), vec![behind(&name, &whole, SEALS)]),
         ]);
-        assert!(matches!(result, Err(IpcError::Tensors(_))), "{result:?}");
+        // A driver of NVIDIA tells this device no bounds of memory of the other one.
+        assert!(matches!(result, Err(IpcError::Tensors(_) | IpcError::Protocol { .. })), "{result:?}");
     }
     drop(chunk);
     let gone = of(vec![good_pool(), (offer(0, 5000, &whole), vec![behind(&name, &whole, SEALS)])]);
