@@ -55,6 +55,11 @@ impl<'py> Rules<'py> for Forebear<'py> {
         self.torch.expect(list, index);
     }
 
+    #[inline]
+    fn expect_values(&self, dict: &Bound<'py, PyDict>, position: isize) {
+        self.torch.expect_values(dict, position);
+    }
+
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         if self.torch.is_tensor(object) {
             self.add(object)?;

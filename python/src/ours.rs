@@ -278,6 +278,13 @@ impl<'py> Rules<'py> for Ours<'py> {
         }
     }
 
+    #[inline]
+    fn expect_values(&self, dict: &Bound<'py, PyDict>, position: isize) {
+        if let Some(torch) = self.torch.filter(|_| self.takes_plainly) {
+            torch.expect_values(dict, position);
+        }
+    }
+
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         #[cfg(target_os = "linux")]
         if self.takes_plainly

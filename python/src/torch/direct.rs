@@ -3,6 +3,7 @@
 
 use std::mem::{self, MaybeUninit};
 use std::path::Path;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::ffi;
@@ -16,6 +17,7 @@ use crate::leaf::{Leaf, is_nowhere, may_be_nowhere};
 use crate::leaf_slots::Slot;
 use crate::place::Place;
 use crate::row_by_row::RowByRow;
+use crate::tree::AT_ONCE;
 
 /// Reads tensors of PyTorch where they are.
 pub struct Direct {
@@ -93,23 +95,51 @@ impl Direct {
             // Other threads may change the list.
             return;
         }
-        let implementation = |index| {
-            let object = item(list, index)?;
-            // SAFETY: the list holds the object, and nothing runs meanwhile. What is of this class has its tensor there, as `find` has seen.
-            let is_tensor = unsafe { ffi::Py_TYPE(object).cast_const() == tensor };
-            let handle = object.cast::<u8>().wrapping_add(mem::size_of::<ffi::PyObject>());
-            // SAFETY: as above; an `at::Tensor` is one pointer.
-            is_tensor.then(|| unsafe { *handle.cast::<*const u8>() }).filter(|found| !found.is_null())
-        };
         if let Some(object) = item(list, index + FAR) {
             fetch(object.cast());
         }
+        // SAFETY: the list holds the object, and nothing runs meanwhile. `find` has seen where such tensors are.
+        let implementation =
+            |index| item(list, index).and_then(|object| unsafe { implementation_of(object, tensor) });
         if let Some(found) = implementation(index + MIDDLE) {
-            (0..3).for_each(|line| fetch(found.wrapping_add(line * LINE)));
+            fetch_implementation(found);
         }
         if let Some(found) = implementation(index + NEAR) {
-            // SAFETY: a `TensorImpl` is larger, and alive with its object.
-            fetch(unsafe { *found.wrapping_add(STORAGE).cast::<*const u8>() });
+            // SAFETY: that of an object in the list.
+            unsafe { fetch_storage(found) };
+        }
+    }
+
+    /// The same for the next [`AT_ONCE`] values of a dict, from where `PyDict_Next` has come to: it waits for all of them at a time.
+    #[inline]
+    pub fn expect_values(
+        &self,
+        dict: &Bound<'_, PyDict>,
+        mut position: ffi::Py_ssize_t,
+        tensor: *const ffi::PyTypeObject,
+    ) {
+        if cfg!(Py_GIL_DISABLED) {
+            return;
+        }
+        let mut values = [ptr::null_mut(); AT_ONCE];
+        let mut count = 0;
+        // SAFETY: it is a dict, and there is room for what is borrowed from it.
+        while count < AT_ONCE
+            && unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, ptr::null_mut(), &mut values[count]) }
+                != 0
+        {
+            fetch(values[count].cast());
+            count += 1;
+        }
+        let mut found = [None; AT_ONCE];
+        for (value, found) in values[..count].iter().zip(&mut found) {
+            // SAFETY: as in `expect`.
+            *found =
+                unsafe { implementation_of(*value, tensor) }.inspect(|found| fetch_implementation(*found));
+        }
+        for found in found.into_iter().flatten() {
+            // SAFETY: that of a value of the dict, and nothing has run since.
+            unsafe { fetch_storage(found) };
         }
     }
 
@@ -173,8 +203,9 @@ impl Direct {
 const FAR: usize = 12;
 const MIDDLE: usize = 8;
 const NEAR: usize = 4;
-/// The bytes that are fetched at once.
+/// The bytes that the processor fetches at once, and the lines that a `TensorImpl` of 208 bytes lies in.
 const LINE: usize = 64;
+const LINES: usize = 4;
 /// Where a `TensorImpl` has its storage. If another PyTorch has it elsewhere, what is fetched is of no use.
 const STORAGE: usize = 16;
 
@@ -187,6 +218,43 @@ fn item(list: &Bound<'_, PyList>, index: usize) -> Option<*mut ffi::PyObject> {
     // SAFETY: a list, which is as long.
     let item = unsafe { ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t) };
     Some(item).filter(|item| !item.is_null())
+}
+
+/// The `TensorImpl` of an object whose class is `tensor`.
+///
+/// # Safety
+///
+/// The object is alive, and those of this class have their tensors behind what every object begins with.
+#[inline]
+unsafe fn implementation_of(
+    object: *mut ffi::PyObject,
+    tensor: *const ffi::PyTypeObject,
+) -> Option<*const u8> {
+    // SAFETY: the caller's promise; an `at::Tensor` is one pointer.
+    let found = unsafe {
+        match ffi::Py_TYPE(object).cast_const() == tensor {
+            true => *object.cast::<u8>().wrapping_add(mem::size_of::<ffi::PyObject>()).cast::<*const u8>(),
+            false => return None,
+        }
+    };
+    (!found.is_null()).then_some(found)
+}
+
+#[inline]
+fn fetch_implementation(implementation: *const u8) {
+    (0..LINES).for_each(|line| fetch(implementation.wrapping_add(line * LINE)));
+}
+
+/// # Safety
+///
+/// It is a `TensorImpl`, which is alive.
+#[inline]
+unsafe fn fetch_storage(implementation: *const u8) {
+    // SAFETY: it is larger than that.
+    let storage = unsafe { *implementation.wrapping_add(STORAGE).cast::<*const u8>() };
+    // What is asked of it lies in the first 64 bytes, which may begin anywhere in a line.
+    fetch(storage);
+    fetch(storage.wrapping_add(LINE - 16));
 }
 
 /// Any address may be given: it is a hint.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyList, PyType};
+use pyo3::types::{PyCapsule, PyDict, PyList, PyType};
 use smallvec::SmallVec;
 use transship::dlpack::{DLPackVersion, DLTensor};
 
@@ -68,7 +68,15 @@ impl Torch {
         }
     }
 
-    /// The same for a tensor whose class is `torch.Tensor`, if it lies row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
+    /// Has it fetch the next values of a dict, from where `PyDict_Next` has come to.
+    #[inline]
+    pub fn expect_values(&self, dict: &Bound<'_, PyDict>, position: ffi::Py_ssize_t) {
+        if let Some(direct) = &self.direct {
+            direct.expect_values(dict, position, self.tensor.as_ptr().cast());
+        }
+    }
+
+    /// Reads a tensor whose class is `torch.Tensor`, if it lies row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
     /// at all others.
     ///
     /// # Safety
