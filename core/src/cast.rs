@@ -128,7 +128,7 @@ impl Cast {
             from if is_float(from) => {
                 "float16, bfloat16, float32 and float64 become others of these; name one of these, or cast it where it is used"
             }
-            DType::F8E4M3FN | DType::F8E5M2 => {
+            DType::F8E4M3FN | DType::F8E5M2 | DType::F8E8M0FNU => {
                 "8-bit floating point is copied as it is; cast it where it is used"
             }
             _ => "only integers and floating point are cast; leave the cast out",

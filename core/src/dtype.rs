@@ -50,6 +50,8 @@ pub enum DType {
     F8E4M3FN,
     /// 8 bits: sign, 5 of exponent, 2 of mantissa, with infinities and NaN (OCP E5M2). Copied only, as `F8E4M3FN`.
     F8E5M2,
+    /// 8 bits: an exponent, so a power of two, or NaN (OCP E8M0): what scales of MX formats are. Copied only, as `F8E4M3FN`.
+    F8E8M0FNU,
     /// Two `f32`: the real and the imaginary part.
     Complex64,
     /// Two `f64`: the real and the imaginary part.
@@ -74,6 +76,7 @@ impl DType {
         Self::F64,
         Self::F8E4M3FN,
         Self::F8E5M2,
+        Self::F8E8M0FNU,
         Self::Complex64,
         Self::Complex128,
     ];
@@ -82,7 +85,7 @@ impl DType {
     #[inline]
     pub const fn size(self) -> usize {
         match self {
-            Self::Bool | Self::U8 | Self::I8 | Self::F8E4M3FN | Self::F8E5M2 => 1,
+            Self::Bool | Self::U8 | Self::I8 | Self::F8E4M3FN | Self::F8E5M2 | Self::F8E8M0FNU => 1,
             Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
             Self::U32 | Self::I32 | Self::F32 => 4,
             Self::U64 | Self::I64 | Self::F64 | Self::Complex64 => 8,
@@ -120,6 +123,7 @@ impl DType {
             Self::F64 => "float64",
             Self::F8E4M3FN => "float8_e4m3fn",
             Self::F8E5M2 => "float8_e5m2",
+            Self::F8E8M0FNU => "float8_e8m0fnu",
             Self::Complex64 => "complex64",
             Self::Complex128 => "complex128",
         }
@@ -141,7 +145,9 @@ impl DType {
             Self::BF16 => "bf16",
             Self::F32 => "f32",
             Self::F64 => "f64",
-            Self::F8E4M3FN | Self::F8E5M2 | Self::Complex64 | Self::Complex128 => return None,
+            Self::F8E4M3FN | Self::F8E5M2 | Self::F8E8M0FNU | Self::Complex64 | Self::Complex128 => {
+                return None;
+            }
         })
     }
 }

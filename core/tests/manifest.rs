@@ -250,7 +250,7 @@ fn bytes_of_strangers_are_refused_with_the_reason() {
     refused(&leaf(&[0, 9, b'a', 2, 0, 1, 0]), "ends too early");
     refused(&leaf(&[0, 1, 0xff, 2, 0, 1, 0]), "UTF-8");
     refused(&leaf(&[0, 0, 0, 0, 1, 0]), "no element type");
-    refused(&leaf(&[0, 0, 18, 0, 1, 0]), "no element type");
+    refused(&leaf(&[0, 0, 19, 0, 1, 0]), "no element type");
     refused(&leaf(&[0, 0, 0xff, 0, 1, 0]), "no element type");
     refused(&leaf(&[0, 0, 2, 9, 1, 0]), "fewer dimensions");
     refused(&leaf(&[0, 0, 2, 1, 9, 1, 0]), "does not lie in its chunk");

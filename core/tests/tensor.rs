@@ -74,7 +74,7 @@ fn every_element_type_comes_back_as_it_went_in() {
 /// No type of Rust reads them.
 #[test]
 fn eight_bit_floats_are_bytes() {
-    for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
+    for dtype in [DType::F8E4M3FN, DType::F8E5M2, DType::F8E8M0FNU] {
         let tensor = Tensor::from_owner([0x38, 0x7f, 0xff, 0x00], dtype, &[2, 2]).unwrap();
         assert_eq!((dtype.size(), dtype.alignment().bytes(), tensor.numel()), (1, 1, 4));
         assert_eq!(tensor.transpose(0, 1).unwrap().to_bytes().unwrap(), [0x38, 0xff, 0x7f, 0x00]);

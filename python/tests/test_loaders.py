@@ -158,9 +158,10 @@ def weights(tmp_path):
         "layer.bias": torch.randn(3).to(torch.bfloat16),
         "steps": torch.arange(5),
         "small": torch.randn(7).to(torch.float8_e4m3fn),
+        "scales": torch.arange(100, 105, dtype=torch.uint8).view(torch.float8_e8m0fnu),
         "empty": torch.empty(0, 2),
     }
-    names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64", torch.float8_e4m3fn: "F8_E4M3"}
+    names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e8m0fnu: "F8_E8M0"}
     header, data = {}, b""
     for name, tensor in tensors.items():
         content = bytes(tensor.contiguous().view(torch.uint8).numpy()) if tensor.numel() else b""

@@ -235,7 +235,7 @@ impl<'de> Visitor<'de> for ParsedVisitor {
 }
 
 /// Types of the format that transship has as well.
-const DTYPES: [(Dtype, DType); 16] = [
+const DTYPES: [(Dtype, DType); 17] = [
     (Dtype::BOOL, DType::Bool),
     (Dtype::U8, DType::U8),
     (Dtype::U16, DType::U16),
@@ -251,6 +251,7 @@ const DTYPES: [(Dtype, DType); 16] = [
     (Dtype::F64, DType::F64),
     (Dtype::F8_E4M3, DType::F8E4M3FN),
     (Dtype::F8_E5M2, DType::F8E5M2),
+    (Dtype::F8_E8M0, DType::F8E8M0FNU),
     (Dtype::C64, DType::Complex64),
 ];
 

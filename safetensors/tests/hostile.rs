@@ -144,9 +144,9 @@ fn a_header_of_more_than_100_mb_is_not_read() {
 
 #[test]
 fn an_element_type_that_does_not_exist_here_is_named() {
-    let header = r#"{"quantised":{"dtype":"F8_E8M0","shape":[16],"data_offsets":[0,16]}}"#;
+    let header = r#"{"quantised":{"dtype":"F8_E5M2FNUZ","shape":[16],"data_offsets":[0,16]}}"#;
     let error = refused_header(header, 16);
-    assert!(matches!(&error, LoadError::UnknownDType { dtype, .. } if dtype == "F8_E8M0"));
+    assert!(matches!(&error, LoadError::UnknownDType { dtype, .. } if dtype == "F8_E5M2FNUZ"));
     names(&error, header, "quantised", 0, "LoadOptions::filter");
     // One that the format does not have either, yet.
     let header = r#"{"newer":{"dtype":"F2","shape":[16],"data_offsets":[0,4]}}"#;

@@ -35,7 +35,7 @@ fn reference(entries: &[Entry], metadata: &[(&str, &str)]) -> Vec<u8> {
     safetensors::serialize(views, (!metadata.is_empty()).then_some(metadata)).unwrap()
 }
 
-const FORMAT: [Dtype; 16] = [
+const FORMAT: [Dtype; 17] = [
     Dtype::BOOL,
     Dtype::U8,
     Dtype::U16,
@@ -52,6 +52,7 @@ const FORMAT: [Dtype; 16] = [
     Dtype::C64,
     Dtype::F8_E4M3,
     Dtype::F8_E5M2,
+    Dtype::F8_E8M0,
 ];
 
 fn loaded(entries: &[Entry], device: &Device) -> Tensors {

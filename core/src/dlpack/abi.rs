@@ -130,4 +130,6 @@ pub mod type_code {
     pub const FLOAT8_E4M3FN: u8 = 10;
     /// `float8_e5m2`.
     pub const FLOAT8_E5M2: u8 = 12;
+    /// `float8_e8m0fnu`.
+    pub const FLOAT8_E8M0FNU: u8 = 14;
 }

@@ -25,6 +25,7 @@ pub(crate) fn data_type_of(dtype: DType) -> DLDataType {
         DType::BF16 => type_code::BFLOAT,
         DType::F8E4M3FN => type_code::FLOAT8_E4M3FN,
         DType::F8E5M2 => type_code::FLOAT8_E5M2,
+        DType::F8E8M0FNU => type_code::FLOAT8_E8M0FNU,
         DType::Complex64 | DType::Complex128 => type_code::COMPLEX,
     };
     // 128 at most.

@@ -39,6 +39,7 @@ pub(crate) fn code(dtype: DType) -> u8 {
         DType::F8E5M2 => 15,
         DType::Complex64 => 16,
         DType::Complex128 => 17,
+        DType::F8E8M0FNU => 18,
     }
 }
 

@@ -66,6 +66,7 @@ fn every_element_type_has_its_numbers() {
         DType::BF16 => Code::kDLBfloat,
         DType::F8E4M3FN => Code::kDLFloat8_e4m3fn,
         DType::F8E5M2 => Code::kDLFloat8_e5m2,
+        DType::F8E8M0FNU => Code::kDLFloat8_e8m0fnu,
         DType::Complex64 | DType::Complex128 => Code::kDLComplex,
         other => panic!("{other} is new"),
     };

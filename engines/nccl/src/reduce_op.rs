@@ -21,7 +21,7 @@ impl ReduceOp {
     pub(crate) fn takes(self, dtype: DType) -> bool {
         match dtype {
             DType::Complex64 | DType::Complex128 => self == Self::Sum,
-            DType::Bool | DType::F8E4M3FN | DType::F8E5M2 => false,
+            DType::Bool | DType::F8E4M3FN | DType::F8E5M2 | DType::F8E8M0FNU => false,
             _ => true,
         }
     }

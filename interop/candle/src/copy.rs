@@ -83,7 +83,7 @@ pub fn start_copy<S: TensorTree>(mut tree: S, device: &Device) -> Result<CopyHan
 ///
 /// # Errors
 ///
-/// [`Error::NotInCandle`] for `int8`, `uint16`, `uint64`, `float8_e5m2` and complex numbers, with the name; as [`start_copy`] otherwise. The tensors
+/// [`Error::NotInCandle`] for `int8`, `uint16`, `uint64`, `float8_e5m2`, `float8_e8m0fnu` and complex numbers, with the name; as [`start_copy`] otherwise. The tensors
 /// come back with each.
 pub fn start_import<K: fmt::Display>(
     tensors: impl IntoIterator<Item = (K, transship::Tensor)>,

@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 }
 
 /// Types of the format that transship has as well, and the bytes of an element.
-pub(crate) const DTYPES: [(&str, usize); 16] = [
+pub(crate) const DTYPES: [(&str, usize); 17] = [
     ("BOOL", 1),
     ("U8", 1),
     ("U16", 2),
@@ -41,6 +41,7 @@ pub(crate) const DTYPES: [(&str, usize); 16] = [
     ("C64", 8),
     ("F8_E4M3", 1),
     ("F8_E5M2", 1),
+    ("F8_E8M0", 1),
 ];
 
 /// A tensor of the type of this number, with bytes of `seed`.
@@ -156,7 +157,7 @@ fn dtype_name(tensor: &Tensor) -> String {
     let short = [("UINT", "U"), ("INT", "I"), ("BFLOAT", "BF"), ("FLOAT", "F"), ("COMPLEX", "C")];
     let found = short.iter().find_map(|(long, short)| Some(format!("{short}{}", name.strip_prefix(long)?)));
     // The format has no other type of this name.
-    found.unwrap_or(name).replace("E4M3FN", "E4M3")
+    found.unwrap_or(name).replace("E4M3FN", "E4M3").replace("E8M0FNU", "E8M0")
 }
 
 pub(crate) fn options() -> LoadOptions {
