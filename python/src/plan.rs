@@ -66,8 +66,7 @@ pub fn pack(leaves: &[Size], packing: Packing) -> Plan {
     }
     let order = Vec::with_capacity(leaves.len());
     let mut plan = Plan { places: vec![To::ALONE; leaves.len()], chunks: Vec::new(), order, packed: 0 };
-    let is_there = leaves.iter().fold(0, |sizes, leaf| sizes | leaf.element);
-    for bucket in [16, 8, 4, 2, 1].into_iter().filter(|bucket| is_there & bucket != 0) {
+    for bucket in buckets(leaves) {
         let step = packing.step(bucket.into());
         for (number, leaf) in leaves.iter().enumerate() {
             if leaf.element == bucket && leaf.is_packable() {
@@ -93,7 +92,13 @@ pub fn pack_by_address(leaves: &[Size], packing: Packing) -> Plan {
         let leaf = &leaves[*number];
         (!leaf.is_packable(), leaf.address, *number)
     };
-    plan.order.sort_unstable_by_key(where_it_is);
+    if !plan.order.is_sorted_by_key(where_it_is) {
+        // What `pack` has packed lies in this order, which is then found to be one: 528 leaves in 4 us, and 14 without it.
+        let leaves_of = |bucket| (0..leaves.len()).filter(move |number| leaves[*number].element == bucket);
+        plan.order.clear();
+        plan.order.extend(buckets(leaves).flat_map(leaves_of));
+        plan.order.sort_by_key(where_it_is);
+    }
     for number in &plan.order {
         let leaf = &leaves[*number];
         if !leaf.is_packable() {
@@ -104,6 +109,12 @@ pub fn pack_by_address(leaves: &[Size], packing: Packing) -> Plan {
         plan.packed += 1;
     }
     plan
+}
+
+/// The sizes of elements that there are, the largest first.
+fn buckets(leaves: &[Size]) -> impl Iterator<Item = u8> {
+    let are_there = leaves.iter().fold(0, |sizes, leaf| sizes | leaf.element);
+    [16, 8, 4, 2, 1].into_iter().filter(move |bucket| are_there & bucket != 0)
 }
 
 fn is_worth_it(leaves: &[Size], packing: Packing) -> bool {
