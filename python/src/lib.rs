@@ -32,6 +32,7 @@ mod destinations;
 mod dlpack;
 mod dtype;
 mod errors;
+mod fetch;
 mod forebear;
 mod forked;
 mod gather;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
+use crate::fetch::fetch;
 use crate::forked;
 
 static QUEUE: Mutex<Queue> =
@@ -25,6 +26,9 @@ struct Queue {
     /// Whether the interpreter ends.
     is_closed: bool,
 }
+
+/// How many objects before it is let go of an object is fetched: its count lies in no cache where much was copied since.
+const AHEAD: usize = 8;
 
 /// Objects that a copy uses. They may be dropped on any thread.
 pub struct Held(Vec<Py<PyAny>>);
@@ -45,7 +49,13 @@ impl Drop for Held {
 pub fn drain(_py: Python<'_>) {
     // Nobody holds it for long; after a `fork` it may be held for ever.
     let taken = QUEUE.try_lock().map(|mut queue| mem::take(&mut queue.objects));
-    drop(taken);
+    let mut objects = taken.unwrap_or_default().into_iter();
+    while let Some(object) = objects.next() {
+        if let Some(later) = objects.as_slice().get(AHEAD) {
+            fetch(later.as_ptr().cast());
+        }
+        drop(object);
+    }
 }
 
 /// What is let go of from now on is leaked. Called when the interpreter ends.

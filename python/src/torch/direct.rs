@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyList};
 use super::lazy::LazyBits;
 use super::symbols::{self, Ask, CPU, CUDA, Fields, Handle};
 use crate::dtype;
+use crate::fetch::{LINE, fetch};
 use crate::leaf::{Leaf, is_nowhere, may_be_nowhere};
 use crate::leaf_slots::Slot;
 use crate::place::Place;
@@ -123,12 +124,12 @@ impl Direct {
         }
         let mut values = [ptr::null_mut(); AT_ONCE];
         let mut count = 0;
-        // SAFETY: it is a dict, and there is room for what is borrowed from it.
-        while count < AT_ONCE
-            && unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, ptr::null_mut(), &mut values[count]) }
-                != 0
-        {
-            fetch(values[count].cast());
+        for value in &mut values {
+            // SAFETY: it is a dict, and there is room for what is borrowed from it.
+            if unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, ptr::null_mut(), value) } == 0 {
+                break;
+            }
+            fetch(value.cast());
             count += 1;
         }
         let mut found = [None; AT_ONCE];
@@ -203,8 +204,7 @@ impl Direct {
 const FAR: usize = 12;
 const MIDDLE: usize = 8;
 const NEAR: usize = 4;
-/// The bytes that the processor fetches at once, and the lines that a `TensorImpl` of 208 bytes lies in.
-const LINE: usize = 64;
+/// The lines that a `TensorImpl` of 208 bytes lies in.
 const LINES: usize = 4;
 /// Where a `TensorImpl` has its storage. If another PyTorch has it elsewhere, what is fetched is of no use.
 const STORAGE: usize = 16;
@@ -255,18 +255,6 @@ unsafe fn fetch_storage(implementation: *const u8) {
     // What is asked of it lies in the first 64 bytes, which may begin anywhere in a line.
     fetch(storage);
     fetch(storage.wrapping_add(LINE - 16));
-}
-
-/// Any address may be given: it is a hint.
-#[inline]
-fn fetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: nothing is read that the program could see, and no address makes it fail.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 struct Failed;
