@@ -1,5 +1,7 @@
 //! Copies into memory that the program holds.
 
+use std::collections::HashSet;
+
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use transship::{
@@ -50,11 +52,15 @@ pub fn plan(
             None => groups.push((leaf.leaf.place, vec![leaf])),
         }
     }
-    let groups: Vec<PlaceGroup> = groups
+    let mut groups: Vec<PlaceGroup> = groups
         .into_iter()
         .flat_map(|(from, leaves)| in_groups(leaves).into_iter().map(move |group| (from, group)))
         .collect();
-    check_apart(filling, &groups, destinations, by_torch)?;
+    let filled_again = check_apart(filling, &groups, destinations, by_torch)?;
+    if !filled_again.is_empty() {
+        groups.iter_mut().for_each(|(_, leaves)| leaves.retain(|leaf| !filled_again.contains(&leaf.number)));
+        groups.retain(|(_, leaves)| !leaves.is_empty());
+    }
     Ok(groups)
 }
 
@@ -96,13 +102,13 @@ fn refused(filling: &Filling<'_>, number: usize, text: &str) -> PyErr {
 }
 
 /// Fails if destinations of two copies lie in each other, and if a leaf is read from where another one is written. Those of one copy are
-/// looked at by the library.
+/// looked at by the library. What comes back are leaves that need no copy: a later one goes to the same destination, as where weights are tied.
 fn check_apart(
     filling: &Filling<'_>,
     groups: &[PlaceGroup],
     destinations: &[Destination],
     by_torch: &dyn Fn(usize) -> bool,
-) -> PyResult<()> {
+) -> PyResult<HashSet<usize>> {
     /// Where bytes are that a copy touches, and by which copy they are written, if they are.
     type Touched = (u64, u64, usize, Option<usize>);
     let mut touched: Vec<Touched> = Vec::new();
@@ -135,13 +141,24 @@ fn check_apart(
     touched.sort_unstable();
     // How far what was looked at goes: of what is read, and by the copy that writes it. All of it begins before what comes next.
     let (mut read, mut written) = (0, vec![0; groups.len() + 1]);
+    let (mut last, mut filled_again): (Option<Touched>, _) = (None, HashSet::new());
     for (start, end, number, copy) in touched {
+        let twin = last.filter(|last| copy.is_some() && (last.0, last.1) == (start, end)).map(|last| last.2);
+        let filled_before = twin.filter(|before| {
+            is_same_place(&destinations[*before].leaf, &destinations[number].leaf)
+                // PyTorch fills after all copies were started.
+                && (!by_torch(*before) || by_torch(number))
+        });
+        filled_again.extend(filled_before);
         let is_written = written.iter().enumerate().any(|(other, end)| *end > start && Some(other) != copy);
-        let meets = is_written || copy.is_some() && read > start;
+        let meets = filled_before.is_none() && (is_written || copy.is_some() && read > start);
         if meets {
             let text = "its memory, or the one to copy into, lies within that of another tensor that is copied, or of its own source; destinations \
                         in each other's gaps come from one device and by one cast of each type";
             return Err(refused(filling, number, text));
+        }
+        if copy.is_some() {
+            last = Some((start, end, number, copy));
         }
         let furthest = match copy {
             Some(copy) => &mut written[copy],
@@ -149,7 +166,12 @@ fn check_apart(
         };
         *furthest = end.max(*furthest);
     }
-    Ok(())
+    Ok(filled_again)
+}
+
+/// Whether these are the same elements. Both begin at one address.
+fn is_same_place(one: &Leaf, other: &Leaf) -> bool {
+    (one.element, &one.numbers) == (other.element, &other.numbers)
 }
 
 /// Leaves of one place that one copy of the library carries.

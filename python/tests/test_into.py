@@ -104,6 +104,31 @@ def test_what_overlaps_is_refused():
     fill([memory[:5], torch.ones(2)], [memory[5:], torch.zeros(2)])
 
 
+# Deliberate bugs: `check_apart` in `into.rs` takes the first of both for the one that counts; it takes what begins and ends alike for the same place; it does not
+# note how far the last one of a pair goes.
+def test_a_destination_that_is_there_twice_gets_what_comes_last():
+    one, other = torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False)
+    other.weight = one.weight
+    tied = torch.nn.Sequential(one, torch.nn.Linear(3, 3), other)
+    checkpoint = {name: torch.full_like(tensor, float(number)) for number, (name, tensor) in enumerate(tied.state_dict().items())}
+    fill(checkpoint, tied.state_dict())
+    assert [tensor.unique().tolist() for tensor in tied.state_dict().values()] == [[3.0], [1.0], [2.0], [3.0]]
+    fill([checkpoint["0.weight"].double(), checkpoint["2.weight"], checkpoint["0.weight"].half()], [one.weight.detach()] * 3, cast=torch.float32)
+    assert one.weight.unique().tolist() == [0.0]
+    held = torch.zeros(4, 4)
+    with pytest.raises(transship.Error, match="to copy into"):
+        transship.start_copy_into([torch.ones(4, 4), torch.ones(4, 4)], [held, held.T])
+    # By two copies: one type in two ways.
+    four = torch.ones(4, dtype=torch.uint8)
+    for scales in ([2, 3, 2], [3, 2, 2], [2, 2, 3]):
+        twice = [four, four, four], [held[0], held[0], held[1]]
+        fill(*twice, cast=lambda path, leaf: transship.Cast("float32", scale=scales[path[0]]))
+        assert held[:2].tolist() == [[scales[1]] * 4, [scales[2]] * 4]
+        with pytest.raises((ValueError, transship.Error), match="lies within|to copy into"):
+            lies_over = [four, four, four], [held[0], held[0], held.view(-1)[2:6]]
+            transship.start_copy_into(*lies_over, cast=lambda path, leaf: transship.Cast("float32", scale=scales[path[0]]))
+
+
 # Deliberate bugs: `read_to_write` in `dlpack.rs` leaves the flags out; `of_torch` in `destinations.rs` does not ask whether it records.
 def test_what_must_not_be_written_is_named():
     read_only = np.zeros(3)

@@ -19,7 +19,8 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
         into: a structure with a tensor of the same shape and type at each place where ``tree`` has one: tensors of PyTorch, arrays of
             numpy and whatever else has ``__dlpack__`` and may be written. List items belong together by index, those of mappings by
             key, attributes by name. All lie on one device, which is the target. They may have gaps between their elements, such as
-            columns of a matrix, which are left alone, or filled by leaves of the same device without another cast of their type. What is no tensor in ``into`` is not looked at.
+            columns of a matrix, which are left alone, or filled by leaves of the same device without another cast of their type. One that is
+                there twice gets what comes last. What is no tensor in ``into`` is not looked at.
         cast: as for ``start_copy``: the types of ``into`` are those that come out.
         pinned: copy through page-locked memory.
         background: let threads of the library stage what is large.
@@ -36,7 +37,7 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
             ``into`` must not be written, requires a gradient while PyTorch records, lies on another device than the others, or shares
             memory with one of ``tree``.
         TypeError: a tensor that cannot be copied, or copied into (sparse, quantised, masked, of jax), or cast.
-        transship.Error: an integer that its new type cannot hold, tensors of ``into`` that overlap, what the device says.
+        transship.Error: an integer that its new type cannot hold, tensors of ``into`` that overlap otherwise than as the same one, what the device says.
     """
     pinned, background = switch("pinned", pinned), switch("background", background)
     return Handle(_transship.start_copy_into(tree, into, cast=lowered(cast), pinned=pinned, background=background))
