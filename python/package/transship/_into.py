@@ -20,7 +20,7 @@ def start_copy_into(tree: Any, into: Any, *, cast: Any = None, pinned: bool = Tr
             numpy and whatever else has ``__dlpack__`` and may be written. List items belong together by index, those of mappings by
             key, attributes by name. All lie on one device, which is the target. They may have gaps between their elements, such as
             columns of a matrix, which are left alone, or filled by leaves of the same device without another cast of their type. One that is
-                there twice gets what comes last. What is no tensor in ``into`` is not looked at.
+            there twice gets what comes last. What is no tensor in ``into`` is not looked at.
         cast: as for ``start_copy``: the types of ``into`` are those that come out.
         pinned: copy through page-locked memory.
         background: let threads of the library stage what is large.
