@@ -158,7 +158,10 @@ fn gathered_shapes(ranks: &[Leaves], dim: usize) -> Result<Vec<Vec<usize>>> {
 
 fn check_dim(first: &Leaves, dim: usize) -> Result<()> {
     match first.named().find(|(_, tensor)| dim >= tensor.rank()) {
-        Some((path, tensor)) => Err(unsuited(path, 0, tensor, tensor, dim)),
+        Some((path, tensor)) => {
+            let (path, shape) = (path.to_owned(), tensor.shape().to_vec());
+            Err(Error::NoSuchDimension { path, rank: 0, shape, dim })
+        }
         None => Ok(()),
     }
 }

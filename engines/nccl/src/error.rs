@@ -85,6 +85,21 @@ pub enum Error {
         /// The dimension asked for.
         dim: usize,
     },
+    /// A tensor does not have the dimension that tensors are to be put together along. Nothing was moved.
+    #[error(
+        "{}: shape {shape:?} of rank {rank} has no dimension {dim}; dimensions are counted from 0",
+        place(path)
+    )]
+    NoSuchDimension {
+        /// Where the tensor is; empty where it is all of the tree.
+        path: String,
+        /// The rank whose tensor it is.
+        rank: usize,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The dimension asked for.
+        dim: usize,
+    },
     /// There must be one for each rank.
     #[error("there {} {actual} {what} for {ranks} ranks; give one for each rank", if *actual == 1 { "is" } else { "are" })]
     WrongCount {
@@ -138,7 +153,9 @@ pub enum Error {
         limit: Duration,
     },
     /// The communicator was aborted earlier.
-    #[error("the communicator was aborted, by an error or a deadline before; join another one")]
+    #[error(
+        "the communicator was aborted, by an error or a deadline before; join another one, or make another group"
+    )]
     Aborted,
 }
 

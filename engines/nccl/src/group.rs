@@ -64,7 +64,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLoaded`], [`Error::UnsuitedDevices`], or what the library said when it was to begin.
+    /// [`Error::NotLoaded`], [`Error::UnsuitedDevices`], or what the library said when it was to begin; [`Error::Aborted`] once a call of it has failed: then make another group.
     pub fn nccl(&self) -> Result<&Nccl, &Error> {
         self.nccl.as_ref().and_then(|ranks| ranks.nccl().ok_or(&Error::Aborted))
     }
@@ -117,7 +117,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongCount`] unless there is a tree for each rank; [`Error::RanksDiffer`] where paths do, [`Error::NotGathered`] where other
+    /// [`Error::WrongCount`] unless there is a tree for each rank; [`Error::RanksDiffer`] where paths do, [`Error::NoSuchDimension`], [`Error::NotGathered`] where other
     /// dimensions or types do; what transship says.
     pub fn gather<S: TensorTree>(&self, trees: Vec<S>, dim: usize, to: &Device) -> Result<S, Failed<Vec<S>>> {
         self.make_one(trees, Leaves::with_same_paths, |leaves| self.ranks.gather(leaves, dim, to))
@@ -168,17 +168,14 @@ impl Group {
         mut trees: Vec<S>,
         op: ReduceOp,
     ) -> Result<Vec<S>, Failed<Vec<S>>> {
-        let reduced = self.leaves(&trees, Leaves::of_ranks).and_then(|leaves| {
+        let reduced = self.leaves(&mut trees, Leaves::of_ranks).and_then(|leaves| {
             let results = match &self.nccl {
                 Ok(nccl) => nccl.all_reduce(&leaves, op)?,
                 Err(_) => self.ranks.broadcast(Ranks::reduce(&leaves, op)?)?,
             };
             Ok((leaves, results))
         });
-        let put = reduced.and_then(|(leaves, results)| {
-            let all = leaves.iter().zip(&mut trees).zip(results);
-            { all }.try_for_each(|((leaves, tree), results)| leaves.put(tree, results))
-        });
+        let put = reduced.and_then(|(leaves, results)| Leaves::put_all(&leaves, &mut trees, results));
         match put {
             Ok(()) => Ok(trees),
             Err(error) => Err(Failed::new(error, trees)),
@@ -190,8 +187,11 @@ impl Group {
     /// # Errors
     ///
     /// [`Error::WrongCount`] unless there is a tree for each rank; [`Error::RanksDiffer`]; what transship says.
-    pub fn all_gather<S: TensorTree + Clone>(&self, trees: Vec<S>) -> Result<Vec<Vec<S>>, Failed<Vec<S>>> {
-        let gathered = self.leaves(&trees, Leaves::of_ranks).and_then(|_| {
+    pub fn all_gather<S: TensorTree + Clone>(
+        &self,
+        mut trees: Vec<S>,
+    ) -> Result<Vec<Vec<S>>, Failed<Vec<S>>> {
+        let gathered = self.leaves(&mut trees, Leaves::of_ranks).and_then(|_| {
             let mut ranks: Vec<Vec<S>> = self.devices().iter().map(|_| Vec::new()).collect();
             for tree in &trees {
                 let copies = self.ranks.broadcast(tree.clone())?;
@@ -205,10 +205,10 @@ impl Group {
     fn make_one<S: TensorTree>(
         &self,
         mut trees: Vec<S>,
-        find: impl Fn(&[S]) -> Result<Vec<Leaves>>,
+        find: impl Fn(&mut [S]) -> Result<Vec<Leaves>>,
         make: impl Fn(&[Leaves]) -> Result<Vec<transship::Tensor>>,
     ) -> Result<S, Failed<Vec<S>>> {
-        let made = self.leaves(&trees, find).and_then(|leaves| Ok((make(&leaves)?, leaves)));
+        let made = self.leaves(&mut trees, find).and_then(|leaves| Ok((make(&leaves)?, leaves)));
         let put = made.and_then(|(results, leaves)| match (leaves.first(), trees.first_mut()) {
             (Some(leaves), Some(tree)) => leaves.put(tree, results),
             _ => Ok(()),
@@ -219,7 +219,11 @@ impl Group {
         }
     }
 
-    fn leaves<S>(&self, trees: &[S], find: impl Fn(&[S]) -> Result<Vec<Leaves>>) -> Result<Vec<Leaves>> {
+    fn leaves<S>(
+        &self,
+        trees: &mut [S],
+        find: impl Fn(&mut [S]) -> Result<Vec<Leaves>>,
+    ) -> Result<Vec<Leaves>> {
         self.check_count("trees", trees.len())?;
         find(trees)
     }

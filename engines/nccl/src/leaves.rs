@@ -20,8 +20,9 @@ pub(crate) struct Leaves {
 }
 
 impl Leaves {
-    /// In the order of their paths.
-    pub(crate) fn of<S: TensorTree>(tree: &S) -> Result<Self> {
+    /// In the order of their paths. What `tree` shares with other structures becomes its own.
+    pub(crate) fn of<S: TensorTree>(tree: &mut S) -> Result<Self> {
+        unshare(tree)?;
         Ok(Self::as_shown(tree, (0, 0))?.sorted())
     }
 
@@ -73,19 +74,23 @@ impl Leaves {
     }
 
     /// Those of each tree, which have the same paths, types and shapes.
-    pub(crate) fn of_ranks<S: TensorTree>(trees: &[S]) -> Result<Vec<Self>> {
+    pub(crate) fn of_ranks<S: TensorTree>(trees: &mut [S]) -> Result<Vec<Self>> {
         Self::alike(trees, |one, other| (one.dtype(), one.shape()) == (other.dtype(), other.shape()))
     }
 
     /// Those of each tree, which have the same paths.
-    pub(crate) fn with_same_paths<S: TensorTree>(trees: &[S]) -> Result<Vec<Self>> {
+    pub(crate) fn with_same_paths<S: TensorTree>(trees: &mut [S]) -> Result<Vec<Self>> {
         Self::alike(trees, |_, _| true)
     }
 
     /// All in one order, which is that of paths unless the trees show theirs in the same one.
-    fn alike<S: TensorTree>(trees: &[S], is_like: impl Fn(&Tensor, &Tensor) -> bool) -> Result<Vec<Self>> {
+    fn alike<S: TensorTree>(
+        trees: &mut [S],
+        is_like: impl Fn(&Tensor, &Tensor) -> bool,
+    ) -> Result<Vec<Self>> {
+        trees.iter_mut().try_for_each(unshare)?;
         let mut ranks: Vec<Self> = Vec::with_capacity(trees.len());
-        for tree in trees {
+        for tree in &*trees {
             // They are mostly alike.
             let room = ranks.last().map_or((0, 0), |rank| (rank.text.len(), rank.ends.len()));
             ranks.push(Self::as_shown(tree, room)?);
@@ -119,19 +124,44 @@ impl Leaves {
         }
     }
 
-    /// Puts other tensors into their places in `tree`, which was not moved since: one for each, in their order.
+    /// Puts other tensors into their places in each of `trees`, which were not moved since: one for each, in their order. None is put unless all can be.
+    pub(crate) fn put_all<S: TensorTree>(
+        all: &[Self],
+        trees: &mut [S],
+        tensors: Vec<Vec<Tensor>>,
+    ) -> Result<()> {
+        let orders = all.iter().zip(&mut *trees).map(|(leaves, tree)| leaves.order_of_visit(tree));
+        let orders = orders.collect::<Result<Vec<_>>>()?;
+        for ((order, tree), tensors) in orders.into_iter().zip(trees).zip(tensors) {
+            let mut tensors: Vec<Option<Tensor>> = tensors.into_iter().map(Some).collect();
+            let (first, mut second, mut order) = (tensors.len(), 0, order.into_iter());
+            for_each_tensor(tree, |place| {
+                let tensor = order.next().and_then(|number| tensors.get_mut(number)?.take());
+                *place = tensor.ok_or(transship::Error::TreeChanged { first, second })?;
+                second += 1;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The same for one tree.
     pub(crate) fn put<S: TensorTree>(&self, tree: &mut S, tensors: Vec<Tensor>) -> Result<()> {
-        let mut tensors: Vec<Option<Tensor>> = tensors.into_iter().map(Some).collect();
-        let (first, mut second) = (self.tensors.len(), 0_usize);
-        let mut by_place = None;
+        Self::put_all(std::slice::from_ref(self), std::slice::from_mut(tree), vec![tensors])
+    }
+
+    /// The numbers of the tensors in the order in which `tree` shows their places.
+    fn order_of_visit<S: TensorTree>(&self, tree: &mut S) -> Result<Vec<usize>> {
+        let (mut order, mut by_place) = (Vec::with_capacity(self.tensors.len()), None);
+        let first = self.tensors.len();
         for_each_tensor(tree, |place| {
+            let second = order.len();
             let number = self.number_at(ptr::from_ref(place).addr(), second, &mut by_place);
-            let tensor = number.and_then(|number| tensors.get_mut(number)?.take());
-            *place = tensor.ok_or(transship::Error::TreeChanged { first, second })?;
-            second += 1;
+            order.push(number.ok_or(transship::Error::TreeChanged { first, second })?);
             Ok(())
         })?;
-        if second == first { Ok(()) } else { Err(transship::Error::TreeChanged { first, second }.into()) }
+        let second = order.len();
+        if second == first { Ok(order) } else { Err(transship::Error::TreeChanged { first, second }.into()) }
     }
 
     /// The number of the tensor at `place`: mostly `expected`, else looked for in `by_place`, which is made then.
@@ -158,6 +188,11 @@ impl Leaves {
     pub(crate) fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().enumerate().map(|(number, tensor)| (self.path(number), tensor))
     }
+}
+
+/// Makes what a tree shares with other structures its own (`Arc`): it shows its tensors in the same places from then on.
+fn unshare<S: TensorTree>(tree: &mut S) -> Result<()> {
+    Ok(for_each_tensor(tree, |_| Ok(()))?)
 }
 
 /// The first tensor that only one of both has, or that is not like that of the other.

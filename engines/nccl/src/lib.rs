@@ -10,7 +10,7 @@ mod reduce_op;
 
 pub use error::{Error, Failed, Result};
 pub use group::Group;
-pub use nccl::communicator::Communicator;
+pub use nccl::communicator::{Aborter, Communicator};
 pub use nccl::library::Nccl;
 pub use nccl::pending::Pending;
 pub use nccl::unique_id::UniqueId;

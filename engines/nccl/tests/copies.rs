@@ -4,12 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
 use late_backend::{LateConfig, LateHandle};
 use num_complex::Complex;
-use transship::{CopyOptions, DType, Device, Element, Tensor, TensorTree, start_copy};
+use transship::{CopyOptions, DType, Device, Element, Paths, Stop, Tensor, TensorTree, Visitor, start_copy};
 use transship_nccl::{Error, Group, ReduceOp};
 
 /// Devices of two ranks.
@@ -233,7 +233,70 @@ fn what_cannot_be_cut_or_put_together_is_named() {
     let failed = group.gather(vec![tree(), other], 0, &Device::host()).unwrap_err();
     assert!(matches!(&*failed.error, Error::NotGathered { path, rank: 1, .. } if path == "[0]"), "{failed}");
     let failed = group.gather(vec![tree(), tree()], 1, &Device::host()).unwrap_err();
-    assert!(matches!(&*failed.error, Error::NotGathered { path, rank: 0, .. } if path == "[1]"), "{failed}");
+    assert!(
+        matches!(&*failed.error, Error::NoSuchDimension { path, rank: 0, dim: 1, .. } if path == "[1]"),
+        "{failed}"
+    );
+}
+
+/// Deliberate bugs: places are looked for where a tree still shares them; trees are changed one after the other, as far as they fit.
+#[test]
+fn what_trees_share_stays_as_it_was() {
+    let group = Group::of_copies(&[Device::host(), Device::host()]).unwrap();
+    let shared = Arc::new(vector(&[1_i32, 2]));
+    let trees = || {
+        vec![
+            (vector(&[1_i32]), shared.clone(), shared.clone()),
+            (vector(&[10_i32]), shared.clone(), shared.clone()),
+        ]
+    };
+    for (one, other, again) in group.all_reduce(trees(), ReduceOp::Sum).unwrap() {
+        assert_eq!(one.as_slice::<i32>().unwrap(), [11]);
+        assert_eq!(
+            (other.as_slice::<i32>().unwrap(), again.as_slice::<i32>().unwrap()),
+            (&[2, 4][..], &[2, 4][..])
+        );
+    }
+    let sum = group.reduce(trees(), ReduceOp::Sum, &Device::host()).unwrap();
+    assert_eq!(
+        (sum.0.as_slice::<i32>().unwrap(), sum.1.as_slice::<i32>().unwrap()),
+        (&[11][..], &[2, 4][..])
+    );
+    let gathered = group.gather(trees(), 0, &Device::host()).unwrap();
+    assert_eq!(gathered.2.as_slice::<i32>().unwrap(), [1, 2, 1, 2]);
+    assert_eq!(group.all_gather(trees()).unwrap()[1][0].1.as_slice::<i32>().unwrap(), [1, 2]);
+    assert_eq!(shared.as_slice::<i32>().unwrap(), [1, 2]);
+}
+
+/// Shows one tensor, and from the visit of this number on another one as well.
+#[derive(Debug)]
+struct Growing {
+    tensors: [Tensor; 2],
+    visits: usize,
+}
+
+impl TensorTree for Growing {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.visits = self.visits.saturating_sub(1);
+        let shown = if self.visits == 0 { 2 } else { 1 };
+        self.tensors.iter_mut().take(shown).try_for_each(|tensor| tensor.visit(visitor))
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        self.tensors[0].show(paths)
+    }
+}
+
+/// Deliberate bug: trees are changed one after the other, as far as they fit.
+#[test]
+fn a_tree_that_grows_leaves_all_as_they_were() {
+    let group = Group::of_copies(&[Device::host(), Device::host()]).unwrap();
+    let tree = |visits| Growing { tensors: [vector(&[1_i32]), vector(&[5_i32])], visits };
+    let failed = group.all_reduce(vec![tree(100), tree(2)], ReduceOp::Sum).unwrap_err();
+    assert!(matches!(*failed.error, Error::Transship(transship::Error::TreeChanged { .. })), "{failed}");
+    for tree in &failed.value {
+        assert_eq!(tree.tensors[0].as_slice::<i32>().unwrap(), [1]);
+    }
 }
 
 /// Deliberate bug: each rank gets its own tree in the place of those of others.

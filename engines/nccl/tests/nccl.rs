@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
 use std::collections::{BTreeMap, HashMap};
-use std::env;
-use std::path::PathBuf;
-use std::sync::{Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,21 +12,16 @@ use num_complex::Complex;
 use transship::backend::CopyOp;
 use transship::{
     CopyOptions, DType, Device, Layout, MemoryKind, RawMemory, SharedOwner, Stop, Tensor, TensorTree,
-    Visitor, start_copy, start_copy_into,
+    Visitor, start_copy_into,
 };
-use transship_nccl::{Communicator, Error, Group, Nccl, ReduceOp, UniqueId};
+use transship_nccl::{Communicator, Error, Group, ReduceOp, UniqueId};
+
+mod support;
+
+use support::{devices, down, library, nccl, on, ranks};
 
 const LIMIT: Duration = Duration::from_secs(20);
 type Tree = HashMap<String, Tensor>;
-
-fn library() -> PathBuf {
-    env::current_exe().unwrap().with_file_name("libfake_nccl.so")
-}
-
-fn nccl() -> Nccl {
-    // SAFETY: it behaves as NCCL.
-    unsafe { Nccl::open(library()) }.unwrap()
-}
 
 /// How many collectives this thread has called.
 fn calls() -> u64 {
@@ -47,18 +40,6 @@ fn told(name: &[u8]) -> u64 {
         let function: libloading::Symbol<'_, extern "C" fn() -> u64> = library.get(name).unwrap();
         function()
     }
-}
-
-fn devices() -> [Device; 2] {
-    ["cuda:0", "cuda:1"].map(|name| Device::open(name.parse().unwrap()).unwrap())
-}
-
-fn on<S: TensorTree>(device: &Device, tree: S) -> S {
-    start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap()
-}
-
-fn down<S: TensorTree>(tree: S) -> S {
-    on(&Device::host(), tree)
 }
 
 /// The tree of a rank: element by element that of rank 0 times its number and one more. Many small tensors, none of its elements, large ones,
@@ -91,22 +72,6 @@ fn assert_same(tree: &Tree, expected: &Tree) {
         assert_eq!((tensor.dtype(), tensor.shape()), (expected.dtype(), expected.shape()), "{name}");
         assert_eq!(tensor.to_bytes().unwrap(), expected.to_bytes().unwrap(), "{name}");
     }
-}
-
-/// Two ranks, each on a thread of its own.
-fn ranks<T: Send>(limit: Duration, run: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
-    let (nccl, devices) = (nccl(), devices());
-    let id = UniqueId::new(&nccl).unwrap();
-    // By its bytes, as other processes have it.
-    let id = UniqueId::from_bytes(id.to_bytes());
-    let rank = |rank: usize| {
-        let (nccl, id, device, run) = (&nccl, &id, &devices[rank], &run);
-        move || run(Communicator::join(nccl, id, rank, 2, device, limit).unwrap())
-    };
-    thread::scope(|scope| {
-        let threads = [scope.spawn(rank(0)), scope.spawn(rank(1))];
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
 }
 
 /// Deliberate bugs: a block is a tensor; the program's own tensor is written; tensors are told apart by the order of the map; the sum is that
@@ -430,6 +395,113 @@ fn a_rank_that_dies_or_stays_away_ends_the_others() {
     assert!(matches!(alone, Err(Error::TimedOut { what: "joining", .. })));
     let none = Communicator::join(&nccl, &UniqueId::new(&nccl).unwrap(), 2, 2, &device, short);
     assert!(matches!(none, Err(Error::NoSuchRank { rank: 2, ranks: 2 })));
+}
+
+/// Deliberate bug: a rank that does not exist is refused before the others hear of it.
+#[test]
+fn a_root_that_does_not_exist_shifts_no_call() {
+    let outcomes = ranks(LIMIT, |mut communicator| {
+        let rank = communicator.rank();
+        let mut root =
+            |root| communicator.broadcast(Tensor::scalar(7_u8), root).map(|pending| pending.wait().unwrap());
+        let both = root(2).unwrap_err();
+        assert!(matches!(*both.error, Error::NoSuchRank { rank: 2, ranks: 2 }), "{both}");
+        assert_eq!(down(root(1).unwrap()).item::<u8>().unwrap(), 7);
+        let own = root(if rank == 1 { 2 } else { 0 }).map(drop);
+        (
+            own.map_err(|failed| failed.to_string()),
+            communicator.broadcast(Tensor::scalar(8_u8), 0).unwrap().wait().unwrap(),
+        )
+    });
+    for (own, after) in outcomes {
+        assert!(own.unwrap_err().contains("broadcast from rank 2"));
+        assert_eq!(down(after).item::<u8>().unwrap(), 8);
+    }
+}
+
+/// Deliberate bugs: places are looked for where a tree still shares them; a copy of a tree is filled that shares them.
+#[test]
+fn ranks_may_share_what_their_trees_hold() {
+    let shared = Arc::new(Tensor::from(vec![1.0_f32]));
+    let outcomes = ranks(LIMIT, |mut communicator| {
+        let own =
+            || if communicator.rank() == 1 { shared.clone() } else { Arc::new(Tensor::from(vec![1.0_f32])) };
+        let (one, other) = (vec![own()], own());
+        let sum = communicator.all_reduce(one, ReduceOp::Sum).unwrap().wait().unwrap();
+        let all = communicator.all_gather(other).unwrap().wait().unwrap();
+        (
+            down(sum)[0].item::<f32>().unwrap(),
+            down(all).iter().map(|one| one.item::<f32>().unwrap()).collect::<Vec<_>>(),
+        )
+    });
+    assert_eq!(outcomes, [(2.0, vec![1.0, 1.0]), (2.0, vec![1.0, 1.0])]);
+    assert_eq!(shared.item::<f32>().unwrap(), 1.0);
+    let group = Group::with_nccl(&nccl(), &devices()).unwrap();
+    let sums = group.all_reduce(vec![shared.clone(), shared], ReduceOp::Sum).unwrap();
+    assert!(down(sums).iter().all(|sum| sum.item::<f32>().unwrap() == 2.0));
+}
+
+/// The library has a communicator from the begin of a group to its end. Deliberate bugs: it is locked for single calls alone; an aborter keeps the communicator.
+#[test]
+fn a_rank_is_aborted_from_other_threads_and_in_no_group() {
+    let outcomes = ranks(LIMIT, |mut communicator| {
+        // SAFETY: the function has this prototype.
+        unsafe {
+            let library = libloading::Library::new(library()).unwrap();
+            let slow: libloading::Symbol<'_, extern "C" fn(u64)> =
+                library.get(b"fake_nccl_slow_groups").unwrap();
+            slow(200);
+        }
+        let aborter = communicator.aborter();
+        let watches = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            aborter.abort();
+            aborter
+        });
+        let error = *communicator.all_reduce(tree(0), ReduceOp::Sum).unwrap_err().error;
+        let aborter = watches.join().unwrap();
+        drop(communicator);
+        aborter.abort();
+        error
+    });
+    assert!(
+        outcomes.iter().all(|error| matches!(error, Error::Aborted | Error::Nccl { .. })),
+        "{outcomes:?}"
+    );
+    assert_eq!(told(b"fake_nccl_aborted_in_groups"), 0);
+    let group = Group::with_nccl(&nccl(), &devices()).unwrap();
+    assert!(group.nccl().is_ok());
+}
+
+/// The threads and the connections of the library are its parent's. Deliberate bugs: a child is let through; its drop aborts.
+#[test]
+fn a_forked_child_is_refused_and_ends_nothing() {
+    let group = Group::with_nccl(&nccl(), &devices()).unwrap();
+    let ones = || vec![Tensor::from(vec![1.0_f32]), Tensor::from(vec![1.0_f32])];
+    group.all_reduce(ones(), ReduceOp::Sum).unwrap();
+    // SAFETY: the functions of the file are called by their prototypes.
+    let fake = unsafe { libloading::Library::new(library()) }.unwrap();
+    // SAFETY: the function has this prototype.
+    let ended: extern "C" fn() -> u64 = *unsafe { fake.get(b"fake_nccl_ended") }.unwrap();
+    // SAFETY: the child allocates, which the C library allows, and ends without anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: it ends a child that hangs.
+        unsafe { libc::alarm(20) };
+        let before = ended();
+        let refused = group.all_reduce(ones(), ReduceOp::Sum).is_err();
+        drop(group);
+        let ended = ended() - before;
+        // SAFETY: it ends this process.
+        unsafe { libc::_exit(if refused && ended == 0 { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the status goes to a local.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    for sum in down(group.all_reduce(ones(), ReduceOp::Sum).unwrap()) {
+        assert_eq!(sum.item::<f32>().unwrap(), 2.0);
+    }
 }
 
 /// NCCL waits for ranks that do not leave for as long as they live. Deliberate bug: so does a rank that is dropped.

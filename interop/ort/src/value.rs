@@ -71,7 +71,7 @@ pub(crate) fn memory_of(device: DeviceId) -> Result<(AllocationDevice<'static>, 
     Ok((kind, ordinal))
 }
 
-/// ONNX has complex numbers, and ONNX Runtime has none.
+/// ONNX has complex numbers and `float8e8m0`, and ONNX Runtime has not.
 fn element_type(dtype: DType) -> Result<TensorElementType> {
     Ok(match dtype {
         DType::Bool => TensorElementType::Bool,

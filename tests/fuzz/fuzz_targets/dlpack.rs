@@ -293,6 +293,7 @@ impl<'a> Arbitrary<'a> for Elements {
                     (5, 128),
                     (10, 8),
                     (12, 8),
+                    (14, 8),
                 ];
                 let (code, bits) = *bytes.choose(&known)?;
                 (code, bits, 1)
@@ -329,4 +330,4 @@ impl<'a> Arbitrary<'a> for Offset {
     }
 }
 
-const _: () = assert!(DType::ALL.len() == 17, "a type is new: `Elements` should have it");
+const _: () = assert!(DType::ALL.len() == 18, "a type is new: `Elements` should have it");

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::cuda::Context;
 use crate::world::{
@@ -29,11 +30,14 @@ pub struct Config {
     blocking: c_int,
 }
 
+static ABORTED_IN_GROUPS: AtomicU64 = AtomicU64::new(0);
+static ENDED: AtomicU64 = AtomicU64::new(0);
 static WORLDS: Mutex<Option<HashMap<[u8; ID_BYTES], Arc<World>>>> = Mutex::new(None);
 
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static READ_FROM: Cell<u64> = const { Cell::new(0) };
+    static SLOW_GROUPS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static GROUP: RefCell<(usize, Vec<Submitted>)> = const { RefCell::new((0, Vec::new())) };
 }
 
@@ -47,6 +51,24 @@ pub extern "C" fn fake_nccl_calls() -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_nccl_read_from() -> u64 {
     READ_FROM.get()
+}
+
+/// Has the end of each group of this thread take so many milliseconds.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_nccl_slow_groups(milliseconds: u64) {
+    SLOW_GROUPS.set(Duration::from_millis(milliseconds));
+}
+
+/// How many communicators were aborted that were in an open group, where the library still uses them.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_nccl_aborted_in_groups() -> u64 {
+    ABORTED_IN_GROUPS.load(Ordering::Relaxed)
+}
+
+/// How many communicators were destroyed or aborted.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_nccl_ended() -> u64 {
+    ENDED.load(Ordering::Relaxed)
 }
 
 /// As nccl.h says, as all below.
@@ -148,6 +170,7 @@ pub extern "C" fn ncclCommFinalize(_: *const Comm) -> c_int {
 /// As above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommDestroy(comm: *const Comm) -> c_int {
+    ENDED.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the caller's promise: made by one of the above, and not used any more.
     let comm = unsafe { Arc::from_raw(comm) };
     // One thread destroys all ranks of a process, one behind the other.
@@ -163,7 +186,16 @@ pub unsafe extern "C" fn ncclCommDestroy(comm: *const Comm) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommAbort(comm: *const Comm) -> c_int {
     // SAFETY: as above.
-    unsafe { Arc::from_raw(comm) }.abort();
+    let comm = unsafe { Arc::from_raw(comm) };
+    ENDED.fetch_add(1, Ordering::Relaxed);
+    if comm.in_groups.load(Ordering::Acquire) > 0 {
+        ABORTED_IN_GROUPS.fetch_add(1, Ordering::Relaxed);
+    }
+    comm.abort();
+    // Behind it nothing of this rank's is used any more.
+    while comm.state.load(Ordering::Acquire) == IN_PROGRESS {
+        thread::sleep(Duration::from_millis(1));
+    }
     SUCCESS
 }
 
@@ -195,6 +227,10 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
         *depth -= 1;
         if *depth == 0 { std::mem::take(group) } else { Vec::new() }
     });
+    thread::sleep(SLOW_GROUPS.get());
+    for submitted in &group {
+        submitted.comm.in_groups.fetch_sub(1, Ordering::Release);
+    }
     submit(group)
 }
 
@@ -233,6 +269,7 @@ unsafe fn collective(
     let alone = GROUP.with_borrow_mut(|(depth, group)| match *depth {
         0 => Some(submitted),
         _ => {
+            submitted.comm.in_groups.fetch_add(1, Ordering::Release);
             group.push(submitted);
             None
         }

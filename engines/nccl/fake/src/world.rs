@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::combine::{combine, size_of};
@@ -63,6 +63,8 @@ pub(crate) struct Comm {
     steps: AtomicU64,
     pub(crate) state: AtomicI32,
     pub(crate) is_blocking: bool,
+    /// How many calls of open groups have it.
+    pub(crate) in_groups: AtomicUsize,
 }
 
 /// A collective of one rank that was called.
@@ -102,7 +104,8 @@ impl World {
 impl Comm {
     pub(crate) fn new(world: &Arc<World>, rank: usize, context: Context, is_blocking: bool) -> Arc<Self> {
         let (steps, state) = (AtomicU64::new(0), AtomicI32::new(SUCCESS));
-        Arc::new(Self { world: world.clone(), rank, context, steps, state, is_blocking })
+        let in_groups = AtomicUsize::new(0);
+        Arc::new(Self { world: world.clone(), rank, context, steps, state, is_blocking, in_groups })
     }
 
     pub(crate) fn join(&self) {

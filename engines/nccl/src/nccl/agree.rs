@@ -17,24 +17,25 @@ struct Header([u8; HEADER_BYTES]);
 
 const HEADER_BYTES: usize = 32;
 /// Of the header. Another one has another number.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// A call whose tree the rank could not take.
 const REFUSED: u8 = 0;
 
-/// Fails unless all ranks have called `operation` with the same tensors: then on all ranks. Waits for them.
+/// Fails unless all ranks have called `operation` with the same tensors, as their call of this number: then on all ranks. Waits for them.
 pub(crate) fn agree<S: TensorTree>(
     member: &Member,
     tree: &S,
     leaves: &Result<Leaves>,
-    operation: Operation,
+    (operation, number): (Operation, u32),
 ) -> Result<()> {
-    let own = Header::new(operation, leaves.as_ref().ok());
+    let own = Header::new((operation, number), leaves.as_ref().ok());
     let all = exchange(member, own.0.to_vec())?;
     let headers = all.iter().map(|bytes| Header::from(bytes)).collect::<Vec<_>>();
     let Some(first) = headers.first() else { return Ok(()) };
     for (rank, header) in headers.iter().enumerate() {
         if header.call() != first.call() {
-            return Err(Error::CallsDiffer { rank, actual: header.name(), expected: first.name() });
+            let [actual, expected] = [header, first].map(|told| told.name(header.number() != first.number()));
+            return Err(Error::CallsDiffer { rank, actual, expected });
         }
     }
     if headers.iter().all(|header| header == first) {
@@ -65,8 +66,12 @@ fn compare_trees<S: TensorTree>(member: &Member, tree: &S) -> Result<()> {
     Err(transship::Error::TreeChanged { first: first.len(), second: first.len() }.into())
 }
 
-/// As many bytes of each rank, given to all of them.
+/// As many bytes of each rank, given to all of them. A rank that cannot take part ends the communicator: the others wait for it, and would take its next call for this one.
 fn exchange(member: &Member, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    exchanged(member, bytes).inspect_err(|_| member.comm.abort())
+}
+
+fn exchanged(member: &Member, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     let (sent, started) = (Tensor::from(bytes), Instant::now());
     let results = run(std::slice::from_ref(member), &[&[sent]], Operation::AllGather)?;
     let rows = results.into_iter().next().unwrap_or_default();
@@ -79,7 +84,7 @@ fn exchange(member: &Member, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
 
 impl Header {
     /// `None` for a tree that this rank cannot take.
-    fn new(operation: Operation, leaves: Option<&Leaves>) -> Self {
+    fn new((operation, number): (Operation, u32), leaves: Option<&Leaves>) -> Self {
         let (call, op, root) = match (leaves, operation) {
             (None, _) => (REFUSED, 0, 0),
             (_, Operation::AllReduce(op)) => (1, code_of(op), 0),
@@ -89,7 +94,8 @@ impl Header {
         };
         let hash = leaves.map_or(0, |leaves| XxHash3_64::oneshot(&described(leaves)));
         let mut bytes = [0; HEADER_BYTES];
-        let words = [&[VERSION, call, op][..], &[0; 5], &root.to_le_bytes(), &hash.to_le_bytes()].concat();
+        let number = number.to_le_bytes();
+        let words = [&[VERSION, call, op, 0], &number[..], &root.to_le_bytes(), &hash.to_le_bytes()].concat();
         bytes.iter_mut().zip(words).for_each(|(byte, word)| *byte = word);
         Self(bytes)
     }
@@ -109,7 +115,18 @@ impl Header {
         self.0.get(1).copied().unwrap_or(REFUSED)
     }
 
-    fn name(&self) -> String {
+    /// Which call of its rank it is.
+    fn number(&self) -> u32 {
+        let bytes = self.0.get(4..8).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn name(&self, numbered: bool) -> String {
+        let name = self.name_of_call();
+        if numbered { format!("{name} in its call {}", self.number()) } else { name }
+    }
+
+    fn name_of_call(&self) -> String {
         let op = self.0.get(2).copied().unwrap_or_default();
         let op =
             [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max].into_iter().find(|known| code_of(*known) == op);

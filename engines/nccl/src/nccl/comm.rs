@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use transship::{Device, Stream};
+use transship::{Device, ForkCount, Stream};
 
 use crate::error::{Error, Result};
 use crate::nccl::functions::{IN_PROGRESS, RawComm, RawConfig};
@@ -18,8 +18,8 @@ use crate::nccl::unique_id::UniqueId;
 const SPIN: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(50);
 
-/// One rank. The lock is held for single calls, none of which waits for another rank: communicators of several processes are not blocking,
-/// and those of one process are called by one thread for all ranks.
+/// One rank. The lock is held for single calls and for groups of them, none of which waits for another rank: communicators of several processes are not blocking,
+/// and those of one process are called by one thread for all ranks. Nobody ends it meanwhile.
 pub(crate) struct Comm {
     nccl: Nccl,
     /// `None` once it was aborted.
@@ -29,9 +29,14 @@ pub(crate) struct Comm {
     limit: Duration,
     /// Whether calls return when they are submitted, and not before.
     is_blocking: bool,
+    /// A forked child is refused it, and ends nothing: the library's threads are its parent's.
+    forks: ForkCount,
 }
 
-struct Handle(RawComm);
+pub(crate) struct Handle(RawComm);
+
+/// The communicator while calls are made with it.
+pub(crate) struct Held<'a>(MutexGuard<'a, Option<Handle>>);
 
 // SAFETY: communicators belong to no thread; the lock around this lets one thread call at a time.
 unsafe impl Send for Handle {}
@@ -85,7 +90,8 @@ impl Comm {
     }
 
     fn over(nccl: Nccl, raw: RawComm, stream: &Stream, limit: Duration, is_blocking: bool) -> Self {
-        Self { nccl, raw: Mutex::new(Some(Handle(raw))), stream: stream.clone(), limit, is_blocking }
+        let (raw, stream) = (Mutex::new(Some(Handle(raw))), stream.clone());
+        Self { nccl, raw, stream, limit, is_blocking, forks: ForkCount::now() }
     }
 
     pub(crate) fn nccl(&self) -> &Nccl {
@@ -100,12 +106,24 @@ impl Comm {
         self.stream.device()
     }
 
-    /// Makes a call with the communicator.
-    pub(crate) fn with(&self, call: &'static str, make: impl FnOnce(RawComm) -> c_int) -> Result<()> {
-        match &*self.raw() {
-            Some(handle) => self.nccl.check(call, make(handle.0)),
-            None => Err(Error::Aborted),
+    /// Whether it was neither ended nor aborted.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.forks.is_now() && self.raw().is_some()
+    }
+
+    /// The communicator, which nobody ends while this is there.
+    pub(crate) fn hold(&self) -> Result<Held<'_>> {
+        if !self.forks.is_now() {
+            return Err(transship::Error::Forked.into());
         }
+        let raw = self.raw();
+        if raw.is_some() { Ok(Held(raw)) } else { Err(Error::Aborted) }
+    }
+
+    /// Makes a call with the communicator.
+    fn with(&self, call: &'static str, make: impl FnOnce(RawComm) -> c_int) -> Result<()> {
+        let held = self.hold()?;
+        self.nccl.check(call, make(held.raw()?))
     }
 
     /// Waits until what was called is submitted to the stream.
@@ -152,10 +170,15 @@ impl Comm {
 
     /// Ends whatever it is doing, on the device as well. What it was to fill is undefined.
     pub(crate) fn abort(&self) {
-        let Some(Handle(raw)) = self.raw().take() else { return };
+        if !self.forks.is_now() {
+            return;
+        }
+        // Held until it has ended: who finds it gone may let go of what it has used.
+        let mut handle = self.raw();
+        let Some(Handle(raw)) = handle.take() else { return };
         // What fails here has no other way to end.
         let _ = native::on(&self.stream, |_| {
-            // SAFETY: the communicator was taken out just now: nobody uses it any more.
+            // SAFETY: the communicator was taken out just now, and whoever uses it holds the lock: nobody does any more.
             self.nccl.check("ncclCommAbort", unsafe { (self.nccl.functions().comm_abort)(raw) })
         });
     }
@@ -207,9 +230,15 @@ impl Comm {
     }
 }
 
+impl Held<'_> {
+    pub(crate) fn raw(&self) -> Result<RawComm> {
+        self.0.as_ref().map(|handle| handle.0).ok_or(Error::Aborted)
+    }
+}
+
 impl Drop for Comm {
     fn drop(&mut self) {
-        if self.finish().is_err() {
+        if self.forks.is_now() && self.finish().is_err() {
             self.abort();
         }
     }

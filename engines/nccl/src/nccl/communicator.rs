@@ -1,7 +1,7 @@
 //! A rank among those of several processes.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use transship::{Device, StreamPriority, Tensor, TensorTree};
@@ -19,8 +19,8 @@ use crate::reduce_op::ReduceOp;
 /// A rank among those of several processes, or threads, each with a device of its own.
 ///
 /// All ranks make the same calls in the same order, with trees of the same tensors. Each call first tells the others what it is, and waits
-/// for them: ranks that differ get an error, all of them, and nothing moves. What moves then is submitted to a stream of the communicator's,
-/// and not waited for.
+/// for them: ranks that differ get an error, all of them, and nothing moves. That comes behind what the calls before have moved, and what fills their trees: it waits
+/// for these as well, within `limit` of [`join`](Self::join). What moves then is submitted to a stream of the communicator's, and not waited for.
 ///
 /// Trees come in from anywhere, and out on the device: small tensors of one type in one allocation. A rank whose process ends, or that does
 /// not come within the time given, is an error of whoever waits for it, and the end of the communicator.
@@ -47,6 +47,8 @@ use crate::reduce_op::ReduceOp;
 /// Where one of them has died, [`abort`](Self::abort) waits for nobody.
 pub struct Communicator {
     member: Member,
+    /// How many calls were made, which those of the others are compared with.
+    calls: u32,
 }
 
 impl Communicator {
@@ -66,7 +68,7 @@ impl Communicator {
     ) -> Result<Self> {
         let stream = device.create_stream(StreamPriority::High)?;
         let comm = Comm::join(*nccl, id, rank, size, &stream, limit)?;
-        Ok(Self { member: Member { comm: Arc::new(comm), rank, size } })
+        Ok(Self { member: Member { comm: Arc::new(comm), rank, size }, calls: 0 })
     }
 
     /// Its number, counted from 0.
@@ -98,11 +100,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRank`]; as [`all_reduce`](Self::all_reduce).
+    /// [`Error::NoSuchRank`], on all ranks if all have named it; as [`all_reduce`](Self::all_reduce).
     pub fn broadcast<S: TensorTree>(&mut self, tree: S, root: usize) -> Result<Pending<S>, Failed<S>> {
-        if root >= self.size() {
-            return Err(Failed::new(Error::NoSuchRank { rank: root, ranks: self.size() }, tree));
-        }
         self.in_place(tree, Operation::Broadcast(root))
     }
 
@@ -111,12 +110,12 @@ impl Communicator {
     /// # Errors
     ///
     /// As [`all_reduce`](Self::all_reduce).
-    pub fn all_gather<S: TensorTree + Clone>(&mut self, tree: S) -> Result<Pending<Vec<S>>, Failed<S>> {
+    pub fn all_gather<S: TensorTree + Clone>(&mut self, mut tree: S) -> Result<Pending<Vec<S>>, Failed<S>> {
         let started = Instant::now();
-        let gathered = self.collective(&tree, Operation::AllGather).and_then(|(_, results)| {
+        let gathered = self.collective(&mut tree, Operation::AllGather).and_then(|(_, results)| {
             let copies = results.into_iter().map(|tensors| {
                 let mut copy = tree.clone();
-                Leaves::of(&copy)?.put(&mut copy, tensors)?;
+                Leaves::of(&mut copy)?.put(&mut copy, tensors)?;
                 Ok(copy)
             });
             copies.collect::<Result<Vec<S>>>()
@@ -137,8 +136,29 @@ impl Communicator {
     }
 
     /// Ends all that it is doing, on the device too. What that was to fill is undefined, and all later calls fail.
+    ///
+    /// A call that waits for other ranks has the communicator for itself: [`aborter`](Self::aborter) ends it from another thread.
     pub fn abort(&self) {
         self.member.comm.abort();
+    }
+
+    /// What aborts it from any thread, also while a call waits.
+    ///
+    /// ```no_run
+    /// # use std::{thread, time::Duration};
+    /// # use transship_nccl::{Communicator, ReduceOp};
+    /// # fn watched(mut ranks: Communicator, gradients: Vec<transship::Tensor>) {
+    /// let aborter = ranks.aborter();
+    /// thread::spawn(move || {
+    ///     // Whatever says that another rank is gone.
+    ///     thread::sleep(Duration::from_secs(5));
+    ///     aborter.abort();
+    /// });
+    /// let reduced = ranks.all_reduce(gradients, ReduceOp::Sum);
+    /// # }
+    /// ```
+    pub fn aborter(&self) -> Aborter {
+        Aborter(Arc::downgrade(&self.member.comm))
     }
 
     fn in_place<S: TensorTree>(
@@ -147,7 +167,7 @@ impl Communicator {
         operation: Operation,
     ) -> Result<Pending<S>, Failed<S>> {
         let started = Instant::now();
-        let put = self.collective(&tree, operation).and_then(|(leaves, results)| {
+        let put = self.collective(&mut tree, operation).and_then(|(leaves, results)| {
             let tensors = results.into_iter().next().unwrap_or_default();
             leaves.put(&mut tree, tensors)?;
             Ok(self.member.comm.stream().record()?)
@@ -159,15 +179,21 @@ impl Communicator {
     }
 
     fn collective<S: TensorTree>(
-        &self,
-        tree: &S,
+        &mut self,
+        tree: &mut S,
         operation: Operation,
     ) -> Result<(Leaves, Vec<Vec<Tensor>>)> {
         let leaves = Leaves::of(tree);
+        self.calls = self.calls.wrapping_add(1);
         // Those that have no tree to give take part, so that nobody waits for them.
-        let agreed = agree(&self.member, tree, &leaves, operation);
+        let agreed = agree(&self.member, tree, &leaves, (operation, self.calls));
         let leaves = leaves?;
         agreed?;
+        if let Operation::Broadcast(rank) = operation
+            && rank >= self.size()
+        {
+            return Err(Error::NoSuchRank { rank, ranks: self.size() });
+        }
         if let Operation::AllReduce(op) | Operation::Reduce(op, _) = operation {
             check_reducible(&leaves, op)?;
         }
@@ -180,6 +206,25 @@ impl Communicator {
                 Err(error)
             }
         }
+    }
+}
+
+/// Aborts a [`Communicator`]. It keeps none.
+#[derive(Clone)]
+pub struct Aborter(Weak<Comm>);
+
+impl Aborter {
+    /// As [`Communicator::abort`]; nothing where the communicator has gone.
+    pub fn abort(&self) {
+        if let Some(comm) = self.0.upgrade() {
+            comm.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Aborter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Aborter").finish_non_exhaustive()
     }
 }
 

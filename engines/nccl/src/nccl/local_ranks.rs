@@ -40,8 +40,10 @@ impl LocalRanks {
         Ok(Self { members: comms.into_iter().enumerate().map(member).collect() })
     }
 
+    /// `None` once it was aborted.
     pub(crate) fn nccl(&self) -> Option<&Nccl> {
-        self.members.first().map(|member| member.comm.nccl())
+        let are_alive = self.members.iter().all(|member| member.comm.is_alive());
+        self.members.first().filter(|_| are_alive).map(|member| member.comm.nccl())
     }
 
     /// What `op` makes of the tensors of all ranks, on each device.
@@ -59,12 +61,7 @@ impl LocalRanks {
     fn run(&self, ranks: &[Leaves], op: ReduceOp, operation: Operation) -> Result<Vec<Results>> {
         ranks.iter().try_for_each(|leaves| check_reducible(leaves, op))?;
         let tensors: Vec<&[Tensor]> = ranks.iter().map(|leaves| &leaves.tensors[..]).collect();
-        let results = run(&self.members, &tensors, operation);
-        if let Err(Error::Nccl { .. }) = results {
-            // Some ranks may have been called, and wait for others.
-            self.members.iter().for_each(|member| member.comm.abort());
-        }
-        results
+        run(&self.members, &tensors, operation)
     }
 }
 

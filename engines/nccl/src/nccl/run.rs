@@ -11,8 +11,10 @@ use transship::{Device, Tensor};
 use crate::error::{Error, Result};
 use crate::leaves::Leaves;
 use crate::nccl::blocks::{Block, blocks_of};
-use crate::nccl::comm::Comm;
+use crate::nccl::comm::{Comm, Held};
 use crate::nccl::elements::{NcclElements, bytes_of, number_of, numbers_of};
+use crate::nccl::functions::RawComm;
+use crate::nccl::library::Nccl;
 use crate::nccl::memory::{BlockMemory, pack, part};
 use crate::nccl::native;
 use crate::reduce_op::ReduceOp;
@@ -64,18 +66,36 @@ pub(crate) fn run(members: &[Member], tensors: &[&[Tensor]], operation: Operatio
         members.iter().zip(tensors).map(|(member, tensors)| prepare(member, tensors, &blocks, operation));
     let prepared = prepared.collect::<Result<Vec<_>>>()?;
     let started = Instant::now();
-    // The library makes devices current itself, and leaves one so at the end of a group.
-    native::on(first.comm.stream(), |_| {
-        first.comm.nccl().grouped(|| {
-            let mut all = members.iter().zip(&prepared);
-            all.try_for_each(|(member, exchanges)| call_all(member, &blocks, exchanges, operation))
-        })
-    })?;
     let finish = |((member, tensors), exchanges): ((&Member, &&[Tensor]), Vec<Exchange>)| {
         member.comm.settle(started)?;
         member.results(tensors, &blocks, exchanges, operation)
     };
-    members.iter().zip(tensors).zip(prepared).map(finish).collect()
+    let submitted = submit(first, members, &blocks, &prepared, operation);
+    let finished = submitted.and_then(|()| members.iter().zip(tensors).zip(prepared).map(finish).collect());
+    if finished.is_err() {
+        // Some ranks may have been called, and wait for others.
+        members.iter().for_each(|member| member.comm.abort());
+    }
+    finished
+}
+
+/// Makes the calls of all members as one.
+fn submit(
+    first: &Member,
+    members: &[Member],
+    blocks: &[Block],
+    prepared: &[Vec<Exchange>],
+    operation: Operation,
+) -> Result<()> {
+    // Between the begin and the end of the group the library has all of them: nobody ends one.
+    let held = members.iter().map(|member| member.comm.hold()).collect::<Result<Vec<_>>>()?;
+    // The library makes devices current itself, and leaves one so at the end of a group.
+    native::on(first.comm.stream(), |_| {
+        first.comm.nccl().grouped(|| {
+            let mut all = members.iter().zip(&held).zip(prepared);
+            all.try_for_each(|(member, exchanges)| call_all(member, blocks, exchanges, operation))
+        })
+    })
 }
 
 /// The memory of one block in a collective.
@@ -112,47 +132,56 @@ fn prepare(
     pack(tensors, blocks, stream)?.into_iter().zip(blocks).map(exchange).collect()
 }
 
-fn call_all(member: &Member, blocks: &[Block], exchanges: &[Exchange], operation: Operation) -> Result<()> {
+fn call_all(
+    (member, held): (&Member, &Held<'_>),
+    blocks: &[Block],
+    exchanges: &[Exchange],
+    operation: Operation,
+) -> Result<()> {
     native::on(member.comm.stream(), |stream| {
+        let comm = (member.comm.nccl(), held.raw()?);
         blocks
             .iter()
             .zip(exchanges)
-            .try_for_each(|(block, exchange)| call(member, block, exchange, operation, stream))
+            .try_for_each(|(block, exchange)| call(comm, block, exchange, operation, stream))
     })
 }
 
 fn call(
-    member: &Member,
+    (nccl, raw): (&Nccl, RawComm),
     block: &Block,
     exchange: &Exchange,
     operation: Operation,
     stream: *mut c_void,
 ) -> Result<()> {
-    let comm = &member.comm;
-    let functions = comm.nccl().functions();
+    let functions = nccl.functions();
     let (from, to) = exchange.addresses()?;
     let NcclElements { dtype, each } = operation.elements(block);
     let count = block.elements * each;
     // `from` and `to` are memory of the device with `count` elements of this type, of all ranks in `to` of an all-gather (`prepare`). It
-    // has recorded the stream: it is filled, and stays until the stream has come by. `with` lends a communicator that is alive.
-    match operation {
-        Operation::AllReduce(op) => comm.with("ncclAllReduce", |raw| {
+    // has recorded the stream: it is filled, and stays until the stream has come by. The communicator is held (`submit`).
+    let (name, code) = match operation {
+        Operation::AllReduce(op) => {
             // SAFETY: as said above.
-            unsafe { (functions.all_reduce)(from, to, count, dtype, number_of(op), raw, stream) }
-        }),
-        Operation::Reduce(op, root) => comm.with("ncclReduce", |raw| {
+            let code = unsafe { (functions.all_reduce)(from, to, count, dtype, number_of(op), raw, stream) };
+            ("ncclAllReduce", code)
+        }
+        Operation::Reduce(op, root) => {
+            let (op, root) = (number_of(op), number(root));
             // SAFETY: as said above.
-            unsafe { (functions.reduce)(from, to, count, dtype, number_of(op), number(root), raw, stream) }
-        }),
-        Operation::Broadcast(root) => comm.with("ncclBroadcast", |raw| {
+            ("ncclReduce", unsafe { (functions.reduce)(from, to, count, dtype, op, root, raw, stream) })
+        }
+        Operation::Broadcast(root) => {
             // SAFETY: as said above.
-            unsafe { (functions.broadcast)(from, to, count, dtype, number(root), raw, stream) }
-        }),
-        Operation::AllGather => comm.with("ncclAllGather", |raw| {
+            let code = unsafe { (functions.broadcast)(from, to, count, dtype, number(root), raw, stream) };
+            ("ncclBroadcast", code)
+        }
+        Operation::AllGather => {
             // SAFETY: as said above.
-            unsafe { (functions.all_gather)(from, to, count, dtype, raw, stream) }
-        }),
-    }
+            ("ncclAllGather", unsafe { (functions.all_gather)(from, to, count, dtype, raw, stream) })
+        }
+    };
+    nccl.check(name, code)
 }
 
 /// Ranks were counted in a `c_int` when the communicator was made.
