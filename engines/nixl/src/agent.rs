@@ -21,12 +21,15 @@ use crate::pack::{ALIGNMENT, parts};
 use crate::receive::Receive;
 use crate::received::Received;
 use crate::send::Sending;
-use crate::transfer::{Ended, Transfer};
+use crate::transfer::{Claim, Ended, Transfer};
 use crate::tree::{self, TransferInto};
 
 /// One end of transfers: a name, a backend of NIXL, and memory that is registered with it.
 ///
 /// Clones are the same agent. It goes when the last of them and the last transfer is dropped; results stay.
+///
+/// In a process that is forked from the one that has made it, it and its transfers are of no use: [`Error::Forked`] is all that comes of them, and dropped they
+/// leave what is the parent's.
 #[derive(Clone)]
 pub struct Agent {
     link: Arc<Link>,
@@ -80,6 +83,7 @@ impl Agent {
     ///
     /// [`Error::Nixl`].
     pub fn metadata(&self) -> Result<Vec<u8>> {
+        self.link.check_here()?;
         let metadata = Metadata {
             name: self.name.clone(),
             place: self.link.arena.place(),
@@ -91,13 +95,15 @@ impl Agent {
     }
 
     /// The agent that has given out this [`metadata`](Self::metadata). Both sides add each other before the first tree. One that has begun anew under its old
-    /// name takes the place of the old one, which must have ended: room that it was given and may not have filled is free for other trees from here on. Trees go to the new one by the [`Peer`] that this
+    /// name takes the place of the old one, which must have ended: room that it was given and may not have filled is free for other trees from here on. Receives that wait for a tree of the old one
+    /// end with [`Error::UnknownPeer`]. Trees go to the new one by the [`Peer`] that this
     /// returns, and not by that of before.
     ///
     /// # Errors
     ///
     /// [`Error::Protocol`] for other bytes, and those of another version of this crate; [`Error::NotAdded`]; [`Error::Nixl`].
     pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer> {
+        self.link.check_here()?;
         let metadata = Metadata::from_bytes(metadata)?;
         if metadata.name == self.name {
             let (peer, reason) =
@@ -116,31 +122,35 @@ impl Agent {
     /// # Errors
     ///
     /// [`Error::ArenaFull`]; [`Error::UnknownPeer`]; [`Error::Transship`], if the tree cannot be shown for instance; [`Error::System`]. Later ones come out of the transfer:
-    /// [`Error::Refused`], if the peer has other tensors for instance; [`Error::TimedOut`]; [`Error::Broken`].
+    /// [`Error::Refused`], if the peer has other tensors for instance; [`Error::TimedOut`]; [`Error::DeviceLate`]; [`Error::Broken`].
     pub fn start_send<S: TensorTree + ?Sized>(
         &self,
         tree: &S,
         peer: &Peer,
         limit: Duration,
     ) -> Result<Transfer<()>> {
+        self.link.check_here()?;
         let deadline = Deadline::after(limit);
         let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
         let parts = parts(tensors)?;
         let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
-        Transfer::start(deadline, move || {
+        Transfer::start(deadline, Claim::default(), move || {
             let result = send.run(&parts, deadline);
             Ended { result, held: Some(Box::new(parts)), last: send.end() }
         })
     }
 
-    /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, all of it, within `limit`.
+    /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, all of it, within `limit`; so long it waits for
+    /// room as well.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPeer`]; [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::ArenaFull`], [`Error::Broken`], [`Error::TimedOut`].
+    /// [`Error::UnknownPeer`]; [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::Broken`], [`Error::TimedOut`];
+    /// [`Error::ArenaFull`], at once for a tree that is larger than all the registered memory, else by the deadline; [`Error::UnknownPeer`] if the peer is added anew while its tree
+    /// is waited for.
     pub fn start_receive(&self, peer: &Peer, limit: Duration) -> Result<Transfer<Received>> {
         let receive = self.receive(peer, limit)?;
-        Transfer::start(receive.deadline, move || receive.fresh().into())
+        Transfer::start(receive.deadline, receive.claim.clone(), move || receive.fresh().into())
     }
 
     /// Starts to receive the next tree of `peer` into the tensors of `tree`, on whatever devices they are: nothing is allocated, and addresses stay what they are.
@@ -149,7 +159,7 @@ impl Agent {
     /// # Errors
     ///
     /// As [`start_receive`](Self::start_receive), with the tree; later [`ManifestMismatch`](transship::Error::ManifestMismatch) with the first tensor that differs,
-    /// before anything was moved: the peer hears of it as well.
+    /// before anything was moved, and [`Error::DeviceLate`]: the peer hears of it as well.
     pub fn start_receive_into<S: TensorTree>(
         &self,
         tree: S,
@@ -161,23 +171,25 @@ impl Agent {
             Err(error) => return Err(Failed { error: Box::new(error), value: Some(tree) }),
         };
         let tree::Taken { tree, tensors, manifest } = tree::take(tree)?;
-        let started = Transfer::start(receive.deadline, move || Ok(receive.into(tensors, &manifest)).into());
+        let (deadline, claim) = (receive.deadline, receive.claim.clone());
+        let started = Transfer::start(deadline, claim, move || Ok(receive.into(tensors, &manifest)).into());
         match started {
             Ok(transfer) => Ok(TransferInto::new(transfer, tree)),
             Err(error) => Err(Failed { error: Box::new(error), value: None }),
         }
     }
 
-    /// How its registered memory is used.
+    /// How its registered memory is used. In a process that was forked from that of the agent there is none.
     pub fn usage(&self) -> Usage {
         self.link.usage()
     }
 
     fn receive(&self, peer: &Peer, limit: Duration) -> Result<Receive> {
+        self.link.check_here()?;
         let turn = self.link.next_id();
         self.link.lock().mail.begin_receive(turn, peer.name(), peer.added())?;
         let (link, peer) = (Arc::clone(&self.link), peer.clone());
-        Ok(Receive { link, peer, turn, deadline: Deadline::after(limit) })
+        Ok(Receive { link, peer, turn, deadline: Deadline::after(limit), claim: Claim::default() })
     }
 }
 

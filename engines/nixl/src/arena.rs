@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transship::{Device, MemoryKind, RawMemory};
+use transship::{Device, ForkCount, MemoryKind, RawMemory};
 
 use crate::error::Result;
 use crate::memory::Memory;
@@ -17,6 +17,7 @@ const PAGE: usize = 4096;
 pub(crate) struct Arena {
     memory: Memory,
     bytes: usize,
+    forks: ForkCount,
     /// Begin and length of what is free.
     free: Mutex<BTreeMap<usize, usize>>,
 }
@@ -34,7 +35,7 @@ impl Arena {
         let bytes = whole_pages(bytes).unwrap_or(usize::MAX);
         let memory = Memory::new(bytes, device)?;
         let free = Mutex::new(BTreeMap::from([(0, bytes)]));
-        Ok(Arc::new(Self { memory, bytes, free }))
+        Ok(Arc::new(Self { memory, bytes, forks: ForkCount::now(), free }))
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -51,6 +52,11 @@ impl Arena {
 
     pub(crate) fn free_bytes(&self) -> usize {
         self.free().values().sum()
+    }
+
+    /// Whether it has so many bytes when nothing else is in it.
+    pub(crate) fn may_have(&self, bytes: usize) -> bool {
+        whole_pages(bytes).is_some_and(|bytes| bytes <= self.bytes)
     }
 
     /// The first range that has so many bytes in a row: the same one again where nothing else has changed.
@@ -103,7 +109,10 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        self.arena.give_back(self.offset, self.bytes);
+        // A child that was forked does not know who had the lock.
+        if self.arena.forks.is_now() {
+            self.arena.give_back(self.offset, self.bytes);
+        }
     }
 }
 

@@ -27,6 +27,12 @@ impl Deadline {
         self.at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
     }
 
+    /// Until so long after it.
+    pub(crate) fn left_with(&self, grace: Duration) -> Duration {
+        let at = self.at.and_then(|at| at.checked_add(grace));
+        at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
+    }
+
     /// Looks with `look` until that finds something.
     ///
     /// # Errors

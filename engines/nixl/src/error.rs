@@ -62,6 +62,19 @@ pub enum Error {
         /// The time.
         limit: Duration,
     },
+    /// A device has not come by a copy in the time of the transfer. What it still uses stays where it is until it has.
+    #[error(
+        "{what} on {} was not done within {limit:?}: the device is late, by what the program has it do before for instance",
+        names(devices)
+    )]
+    DeviceLate {
+        /// What was waited for.
+        what: &'static str,
+        /// The devices that the copy is on.
+        devices: Vec<DeviceId>,
+        /// The time.
+        limit: Duration,
+    },
     /// A peer cannot be reached any more.
     #[error("{peer} cannot be reached any more (NIXL says {code}): it has ended, or the connection to it")]
     Broken {
@@ -88,7 +101,7 @@ pub enum Error {
     },
     /// There is no room in the registered memory of the agent.
     #[error(
-        "no {asked} bytes in a row are free of {bytes} that are registered, {set_aside} are set aside; wait for other transfers, drop what \
+        "no {asked} bytes in a row are free of {bytes} that this agent has registered, {set_aside} are set aside; wait for other transfers, drop what \
          was received, or give the agent more (AgentOptions::arena_bytes)"
     )]
     ArenaFull {
@@ -109,12 +122,18 @@ pub enum Error {
     },
     /// A peer of another agent, or one whose name a new one has.
     #[error(
-        "{peer} is another agent now, or was never added here: send to what Agent::add_peer has returned last"
+        "{peer} was added anew and is another agent now, or was never added here: use what Agent::add_peer has returned last"
     )]
     UnknownPeer {
         /// The name of the peer.
         peer: String,
     },
+    /// The process was forked from the one that made the agent.
+    #[error(
+        "this process was forked from the one that made the agent: NIXL, its connections and its threads are the parent's; make agents in processes that are \
+         started anew (spawn, exec), or behind the fork"
+    )]
+    Forked,
     /// A name or a parameter has a zero byte in it, or is empty.
     #[error("{what} {text:?} is empty or has a zero in it; NIXL takes no such text")]
     UnsuitedText {
@@ -136,6 +155,10 @@ pub enum Error {
     Lost,
 }
 
+fn names(devices: &[DeviceId]) -> String {
+    devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// A transfer into held memory that failed.
 #[derive(thiserror::Error)]
 #[error("{error}")]
@@ -143,8 +166,8 @@ pub struct Failed<S> {
     /// Why.
     #[source]
     pub error: Box<Error>,
-    /// The structure. What its tensors hold is unspecified, unless nothing was moved. `None` where they are lost: the library holds the thread up that has them, or the
-    /// system has none.
+    /// The structure. What its tensors hold is unspecified, unless nothing was moved; those that a late device still fills are [`CopyFailed`](transship::Error::CopyFailed)
+    /// until another copy has filled them. `None` where they are lost: the library holds the thread up that has them, or the system has none.
     pub value: Option<S>,
 }
 

@@ -40,8 +40,9 @@ pub(crate) struct Progress {
 }
 
 impl Inbox {
+    /// Whether a tree of it is being received. Who waits for one is in nobody's way.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.turns.is_empty() || !self.receiving.is_empty()
+        !self.receiving.is_empty()
     }
 
     /// Takes an offer, and says what to answer.
@@ -86,18 +87,27 @@ impl Inbox {
         self.turns.push_back(turn);
     }
 
-    /// The next tree, once it is the turn of this one.
+    /// Whether this one waits here: a peer that was added anew has another inbox.
+    pub(crate) fn has_turn(&self, turn: u64) -> bool {
+        self.turns.contains(&turn)
+    }
+
+    /// Whether there is a tree for this one.
+    pub(crate) fn may_take(&self, turn: u64) -> bool {
+        self.turns.front() == Some(&turn) && !self.waiting.is_empty()
+    }
+
+    /// The next tree, once it is the turn of this one, which it keeps until it [leaves](Self::leave): those behind it get no room before it.
     pub(crate) fn next(&mut self, turn: u64) -> Option<Offered> {
-        if self.turns.front() != Some(&turn) {
+        if !self.may_take(turn) {
             return None;
         }
         let offered = self.waiting.pop_front()?;
-        self.turns.pop_front();
         self.receiving.insert(offered.id, Progress::default());
         Some(offered)
     }
 
-    /// Whoever has this turn waits no more.
+    /// Whoever has this turn has room, or waits no more.
     pub(crate) fn leave(&mut self, turn: u64) {
         self.turns.retain(|other| *other != turn);
     }
@@ -147,10 +157,11 @@ mod tests {
         assert!(inbox.offer(offered(id)).is_none());
         inbox.queue(0);
         assert_eq!(inbox.next(0).unwrap().id, id);
+        inbox.leave(0);
         inbox
     }
 
-    /// Deliberate bug: a receive that was begun later takes the first tree.
+    /// Deliberate bugs: a receive that was begun later takes the first tree, or the room that an earlier one waits for.
     #[test]
     fn trees_go_to_who_waits_in_order() {
         let mut inbox = Inbox::default();
@@ -158,6 +169,8 @@ mod tests {
         [7, 8].into_iter().for_each(|id| assert!(inbox.offer(offered(id)).is_none()));
         assert!(inbox.next(2).is_none());
         assert_eq!(inbox.next(1).unwrap().id, 7);
+        assert!(inbox.next(2).is_none());
+        inbox.leave(1);
         assert_eq!(inbox.next(2).unwrap().id, 8);
         [7, 8].into_iter().for_each(|id| assert_eq!(inbox.end(id, None).written, 0));
         assert!(!inbox.is_busy());

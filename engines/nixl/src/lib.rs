@@ -2,6 +2,7 @@
 
 mod agent;
 mod arena;
+mod copies;
 mod deadline;
 mod error;
 mod inbox;

@@ -1,14 +1,14 @@
 //! An agent of the library, which lets one thread in at a time, with all that is waited for through it.
 
-use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::hash::BuildHasher as _;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transship::Device;
+use transship::{Device, ForkCount};
 
 use crate::arena::{Arena, Range};
 use crate::error::{Error, Result};
@@ -20,6 +20,7 @@ use crate::wire::Message;
 /// It goes when the last transfer has ended that uses it.
 pub(crate) struct Link {
     state: Mutex<State>,
+    forks: ForkCount,
     /// Goes behind the agent that has registered it.
     pub(crate) arena: Arc<Arena>,
     /// Where that is.
@@ -32,6 +33,8 @@ pub(crate) struct State {
     pub(crate) agent: RawAgent,
     pub(crate) mail: Mail,
     requests: Requests,
+    /// What the library was told of each peer, which it is told again if it refuses what comes after that.
+    loaded: HashMap<CString, Vec<u8>>,
     /// A peer that has begun anew had room that it may have written to until then. What cannot be known is whether it has gone: the memory is never unmapped.
     stays_mapped: bool,
 }
@@ -44,7 +47,7 @@ impl State {
 }
 
 /// How the registered memory of an agent is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Usage {
     /// Bytes that are registered.
@@ -66,9 +69,9 @@ impl Link {
     /// `arena`, on `device`, is what `agent` has registered, all of it.
     pub(crate) unsafe fn new(agent: RawAgent, arena: Arc<Arena>, device: Device) -> Arc<Self> {
         let (mail, requests) = (Mail::default(), Requests::default());
-        let state = State { agent, mail, requests, stays_mapped: false };
+        let state = State { agent, mail, requests, loaded: HashMap::new(), stays_mapped: false };
         let next_id = AtomicU64::new(RandomState::new().hash_one(0_u8));
-        Arc::new(Self { state: Mutex::new(state), arena, device, next_id })
+        Arc::new(Self { state: Mutex::new(state), forks: ForkCount::now(), arena, device, next_id })
     }
 
     /// A number that no other tree and no other turn has.
@@ -94,20 +97,30 @@ impl Link {
         Ok(state)
     }
 
+    /// Fails in a child that was forked: the lock and the library are the parent's.
+    pub(crate) fn check_here(&self) -> Result<()> {
+        if self.forks.is_now() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A range of the arena for a tree.
     pub(crate) fn range(&self, bytes: usize) -> Result<Arc<Range>> {
-        if let Some(range) = self.arena.range(bytes) {
-            return Ok(Arc::new(range));
-        }
+        self.arena.range(bytes).map(Arc::new).ok_or_else(|| self.full(bytes))
+    }
+
+    /// There is no such range.
+    pub(crate) fn full(&self, bytes: usize) -> Error {
         let Usage { registered, set_aside_bytes, .. } = self.usage();
-        Err(Error::ArenaFull { asked: bytes, bytes: registered, set_aside: set_aside_bytes })
+        Error::ArenaFull { asked: bytes, bytes: registered, set_aside: set_aside_bytes }
     }
 
     pub(crate) fn usage(&self) -> Usage {
+        if self.check_here().is_err() {
+            return Usage::default();
+        }
         // What cannot be heard is no reason to say nothing.
         let state = self.hear().unwrap_or_else(|_| self.lock());
         let set_aside = state.mail.set_aside().chain(state.requests.set_aside());
@@ -135,7 +148,7 @@ impl Link {
     /// Takes a peer, or one of the same name anew. The number that tells it from those before.
     pub(crate) fn add(&self, name: CString, of_library: &[u8]) -> Result<u64> {
         let mut state = self.hear()?;
-        let State { agent, mail, requests, stays_mapped } = &mut *state;
+        let State { agent, mail, requests, loaded, stays_mapped } = &mut *state;
         let refused = |reason| Error::NotAdded { peer: name.to_string_lossy().into_owned(), reason };
         if mail.knows(&name) {
             if mail.is_busy(&name) {
@@ -149,16 +162,30 @@ impl Link {
             }
             requests.forget(agent, &name);
             agent.forget(&name)?;
-            *stays_mapped |= mail.inbox(&name).is_some_and(|inbox| inbox.set_aside().next().is_some());
         }
-        let loaded = agent.load(of_library)?;
-        if loaded != name {
-            if !mail.knows(&loaded) {
-                agent.forget(&loaded)?;
+        let has_room_of_ours = mail.inbox(&name).is_some_and(|inbox| inbox.set_aside().next().is_some());
+        let is_loaded = agent.load(of_library).and_then(|other| {
+            if other == name {
+                return Ok(());
             }
-            return Err(refused("its metadata is that of another agent"));
+            if !mail.knows(&other) {
+                agent.forget(&other)?;
+            }
+            Err(refused("its metadata is that of another agent"))
+        });
+        if let Err(error) = is_loaded {
+            // The one before stays what it was, or is known no more if the library does not take it again.
+            let before = loaded.get(&name).map(|before| agent.load(before));
+            if before.is_some_and(|again| again.is_err()) {
+                mail.remove(&name);
+                loaded.remove(&name);
+                *stays_mapped |= has_room_of_ours;
+            }
+            return Err(error);
         }
+        *stays_mapped |= has_room_of_ours;
         let added = self.next_id();
+        loaded.insert(name.clone(), of_library.to_vec());
         mail.add(name, added);
         Ok(added)
     }
@@ -201,8 +228,12 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        if !self.forks.is_now() {
+            mem::forget(Arc::clone(&self.arena));
+            return;
+        }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let State { agent, mail, requests, stays_mapped } = state;
+        let State { agent, mail, requests, stays_mapped, .. } = state;
         requests.sweep(agent);
         if *stays_mapped || requests.set_aside().chain(mail.set_aside()).next().is_some() {
             // Within a machine a peer writes by the address alone, and may do so when this agent has gone; of its own requests, which are told to end

@@ -49,6 +49,12 @@ impl Mail {
         self.inboxes.insert(peer, Inbox::default());
     }
 
+    /// Knows it no more.
+    pub(crate) fn remove(&mut self, peer: &CStr) {
+        self.added.remove(peer);
+        self.inboxes.remove(peer);
+    }
+
     pub(crate) fn knows(&self, peer: &CStr) -> bool {
         self.inboxes.contains_key(peer)
     }

@@ -10,12 +10,15 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::inbox::{Inbox, Offered};
 use crate::link::Link;
+use crate::receive::Receive;
 use crate::wire::Message;
 
 /// A tree that a peer has offered. Dropped, it is refused.
 pub(crate) struct Offer<'a> {
     link: &'a Arc<Link>,
     peer: &'a Peer,
+    /// That of its receive.
+    turn: u64,
     offered: Offered,
     /// Where the peer writes it.
     room: Option<Arc<Range>>,
@@ -25,11 +28,25 @@ pub(crate) struct Offer<'a> {
 
 impl<'a> Offer<'a> {
     /// The next one, once it is the turn of this receive.
-    pub(crate) fn next(link: &'a Arc<Link>, peer: &'a Peer, turn: u64, deadline: Deadline) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPeer`], if another one has the name of the peer meanwhile.
+    pub(crate) fn next(receive: &'a Receive) -> Result<Self> {
+        let Receive { link, peer, turn, deadline, claim } = receive;
         let offered = deadline.until("a tree of the peer", || {
-            Ok(link.hear()?.mail.inbox(peer.name()).and_then(|inbox| inbox.next(turn)))
+            let mut state = link.hear()?;
+            let Some(inbox) = state.mail.inbox(peer.name()).filter(|inbox| inbox.has_turn(*turn)) else {
+                return Err(Error::UnknownPeer { peer: peer.to_string() });
+            };
+            if claim.is_taken() || (inbox.may_take(*turn) && !claim.take()) {
+                // The transfer was dropped: nobody hears it.
+                return Err(Error::Lost);
+            }
+            Ok(inbox.next(*turn))
         })?;
-        Ok(Self { link, peer, offered, room: None, refusal: Some("the receiver has stopped".to_owned()) })
+        let refusal = Some("the receiver has stopped".to_owned());
+        Ok(Self { link, peer, turn: *turn, offered, room: None, refusal })
     }
 
     /// Its manifest.
@@ -56,13 +73,38 @@ impl<'a> Offer<'a> {
         mut arrived: impl FnMut(&Arc<Range>, usize) -> Result<()>,
     ) -> Result<Arc<Range>> {
         let Offered { id, bytes, .. } = self.offered;
-        let range = self.link.range(bytes)?;
+        let range = self.wait_for_room(deadline)?;
         self.room = Some(Arc::clone(&range));
         self.link.notify(self.peer.name(), &Message::Accepted { id, offset: range.offset })?;
         let mut there = 0;
         while there < bytes {
             there = deadline.until("the next bytes of the peer", || self.more_than(there))?;
             arrived(&range, there)?;
+        }
+        Ok(range)
+    }
+
+    /// Those that come behind it wait as well: a small tree does not take again and again what a large one waits for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ArenaFull`]: at once, if there never is so much, else by the deadline.
+    fn wait_for_room(&self, deadline: Deadline) -> Result<Arc<Range>> {
+        let bytes = self.offered.bytes;
+        if !self.link.arena.may_have(bytes) {
+            return Err(self.link.full(bytes));
+        }
+        let found = deadline.until("room", || {
+            // Hears what sets room free, too.
+            self.more_than(0)?;
+            Ok(self.link.arena.range(bytes).map(Arc::new))
+        });
+        let range = match found {
+            Err(Error::TimedOut { .. }) => return Err(self.link.full(bytes)),
+            found => found?,
+        };
+        if let Some(inbox) = self.link.lock().mail.inbox(self.peer.name()) {
+            inbox.leave(self.turn);
         }
         Ok(range)
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use transship::{Alignment, CopyOptions, Device, Layout, SharedOwner, Tensor, start_copy_into};
 
 use crate::arena::Range;
+use crate::copies::{Copying, devices_of};
+use crate::deadline::Deadline;
 use crate::error::Result;
 
 /// What each tensor begins at a multiple of: a cache line.
@@ -38,20 +40,21 @@ pub(crate) fn pack(
     parts: &[Part],
     range: &Arc<Range>,
     device: &Device,
+    deadline: Deadline,
     mut packed: impl FnMut(usize) -> Result<()>,
 ) -> Result<()> {
     let mut left = parts;
     while let Some(first) = left.first() {
         let count = left.iter().take_while(|part| part.end() - first.offset <= PIECE).count().max(1);
         let (some, behind) = left.split_at(count);
-        copy(some, range, device)?;
+        copy(some, range, device, deadline)?;
         left = behind;
         packed(left.first().map_or(range.bytes, |next| next.offset))?;
     }
     Ok(())
 }
 
-fn copy(parts: &[Part], range: &Arc<Range>, device: &Device) -> Result<()> {
+fn copy(parts: &[Part], range: &Arc<Range>, device: &Device, deadline: Deadline) -> Result<()> {
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(()) };
     let start = first.offset;
     let owner = SharedOwner::new(Arc::clone(range), device);
@@ -61,10 +64,11 @@ fn copy(parts: &[Part], range: &Arc<Range>, device: &Device) -> Result<()> {
     // SAFETY: the memory is mapped as long as the owner has the range (`Arena`), and zero at first. Nobody is told where it lies, and the library reads what is
     // packed once the tensors here have gone; a peer that writes there all the same is another process, and copies write through raw pointers.
     let places = unsafe { owner.parts_mut(memory, layouts) }?;
-    let sources = parts.iter().map(|part| part.source.clone()).collect();
-    let copied = start_copy_into(sources, places, CopyOptions::default());
-    copied.and_then(|copy| copy.wait()).map_err(transship::Error::from)?;
-    Ok(())
+    let sources: Vec<Tensor> = parts.iter().map(|part| part.source.clone()).collect();
+    let others = devices_of(&sources);
+    let copy = start_copy_into(sources, places, CopyOptions::default()).map_err(transship::Error::from)?;
+    let copied = Copying::new("packing", device, others, copy).wait(deadline);
+    copied.map(drop).map_err(|(error, _)| error)
 }
 
 impl Part {

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::link::Link;
 use crate::offer::Offer;
 use crate::received::Received;
+use crate::transfer::Claim;
 use crate::tree::Filled;
 use crate::unpack::Unpack;
 
@@ -19,12 +20,14 @@ pub(crate) struct Receive {
     pub(crate) peer: Peer,
     pub(crate) turn: u64,
     pub(crate) deadline: Deadline,
+    /// On its tree.
+    pub(crate) claim: Claim,
 }
 
 impl Receive {
     /// Receives the tree, whatever it has.
     pub(crate) fn fresh(self) -> Result<Received> {
-        let mut offer = Offer::next(&self.link, &self.peer, self.turn, self.deadline)?;
+        let mut offer = Offer::next(&self)?;
         let received = offer.check().and_then(|manifest| {
             let range = offer.receive(self.deadline, |_, _| Ok(()))?;
             Received::new(manifest, &range, &self.link.device)
@@ -38,7 +41,7 @@ impl Receive {
             tensors: tensors.into_iter().map(Some).collect(),
             error: Some(error),
         };
-        let mut offer = match Offer::next(&self.link, &self.peer, self.turn, self.deadline) {
+        let mut offer = match Offer::next(&self) {
             Ok(offer) => offer,
             Err(error) => return unchanged(tensors, error),
         };
@@ -56,7 +59,7 @@ impl Receive {
         let mut unpack = Unpack::new(tensors, &manifest, self.link.device.clone());
         let received = offer.receive(self.deadline, |range, bytes| unpack.arrived(&manifest, range, bytes));
         // The peer hears that all is unpacked, or why not.
-        let filled = unpack.finish(received.map(drop));
+        let filled = unpack.finish(received.map(drop), self.deadline);
         let _: Result<()> = offer.end(filled.error.clone().map_or(Ok(()), Err));
         filled
     }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use transship::{Device, Manifest, ManifestLeaf, SharedMemory, SharedOwner, Tensor, TensorTree};
+use transship::{Device, ForkCount, Manifest, ManifestLeaf, SharedMemory, SharedOwner, Tensor, TensorTree};
 
 use crate::arena::Range;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A tree that has arrived, in the registered memory of the agent.
 ///
@@ -15,12 +15,14 @@ use crate::error::Result;
 pub struct Received {
     manifest: Manifest,
     memory: SharedMemory,
+    /// What is registered may not be mapped in a child that was forked.
+    forks: ForkCount,
 }
 
 impl Received {
     /// The tree of `manifest`, whose chunk is `range` on `device`.
     pub(crate) fn new(manifest: Manifest, range: &Arc<Range>, device: &Device) -> Result<Self> {
-        Ok(Self { manifest, memory: shared(range, device)? })
+        Ok(Self { manifest, memory: shared(range, device)?, forks: ForkCount::now() })
     }
 
     /// Which tensors it has.
@@ -32,8 +34,9 @@ impl Received {
     ///
     /// # Errors
     ///
-    /// As [`Manifest::put_tensors`]; [`Misaligned`](transship::Error::Misaligned) if the peer has put a tensor where its type cannot lie.
+    /// As [`Manifest::put_tensors`]; [`Error::Forked`]; [`Misaligned`](transship::Error::Misaligned) if the peer has put a tensor where its type cannot lie.
     pub fn put_into<S: TensorTree + ?Sized>(&self, tree: &mut S) -> Result<()> {
+        self.check_here()?;
         Ok(self.manifest.put_tensors(tree, |leaf| lend(&self.memory, leaf))?)
     }
 
@@ -43,12 +46,17 @@ impl Received {
     ///
     /// As [`put_into`](Self::put_into).
     pub fn tensors(&self) -> Result<Vec<(String, Tensor)>> {
+        self.check_here()?;
         let mut tensors = Vec::with_capacity(self.manifest.len());
         self.manifest.for_each_leaf(|leaf| {
             tensors.push((leaf.path().to_owned(), lend(&self.memory, leaf)?));
             Ok(())
         })?;
         Ok(tensors)
+    }
+
+    fn check_here(&self) -> Result<()> {
+        if self.forks.is_now() { Ok(()) } else { Err(Error::Forked) }
     }
 }
 

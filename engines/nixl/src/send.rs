@@ -58,7 +58,7 @@ impl Sending {
         self.offer(deadline)?;
         let range = Arc::clone(&self.range);
         let device = self.link.device.clone();
-        pack(parts, &range, &device, |packed| self.go_on(packed).map(drop))?;
+        pack(parts, &range, &device, deadline, |packed| self.go_on(packed).map(drop))?;
         deadline.until("room in the memory of the peer", || self.go_on(range.bytes))?;
         let is_told = |told: Option<usize>| told.filter(|told| *told == range.bytes);
         deadline.until("writing to the peer", || self.go_on(range.bytes).map(is_told))?;

@@ -2,11 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
+
+use transship::ForkCount;
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -15,7 +19,10 @@ use crate::send::Late;
 /// How long after its deadline a transfer is waited for whose thread the library holds up.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A transfer that was started. It ends by its deadline, with an error at the latest; dropped, it goes on in the background.
+/// A transfer that was started. It ends by its deadline, with an error at the latest.
+///
+/// Dropped, it goes on in the background: a tree that is sent arrives all the same, and one that is being received is received and lost. A receive that has no tree
+/// yet takes none any more, and the next receive gets what comes.
 ///
 /// [`wait`](Self::wait) for it, or await it on any executor. The tensors that were sent are let go of by the thread that does, before it has the result: they
 /// may be the last of theirs, and their destructors are the program's code.
@@ -23,11 +30,31 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Transfer<T> {
     shared: Arc<Shared<T>>,
     deadline: Deadline,
+    claim: Claim,
+    /// Wakes who awaits it when its time is over.
+    alarm: fn(&Arc<Shared<T>>, Deadline),
+}
+
+/// On the tree that is received: of the transfer, which gives it up when it is dropped, and of its thread, which takes no tree without it.
+#[derive(Clone, Default)]
+pub(crate) struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// Whether the caller is the first one.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 struct Shared<T> {
     state: Mutex<State<T>>,
     done: Condvar,
+    /// Its thread has not come along with a child that was forked.
+    forks: ForkCount,
 }
 
 struct State<T> {
@@ -36,6 +63,7 @@ struct State<T> {
     held: Option<Held>,
     waker: Option<Waker>,
     is_done: bool,
+    has_alarm: bool,
 }
 
 /// What the program has given a transfer. Its destructors are the program's code.
@@ -60,10 +88,12 @@ impl<T: Send + 'static> Transfer<T> {
     /// Does `work` on a thread of its own.
     pub(crate) fn start(
         deadline: Deadline,
+        claim: Claim,
         work: impl FnOnce() -> Ended<T> + Send + 'static,
     ) -> Result<Self> {
-        let state = State { result: None, held: None, waker: None, is_done: false };
-        let shared = Arc::new(Shared { state: Mutex::new(state), done: Condvar::new() });
+        let state = State { result: None, held: None, waker: None, is_done: false, has_alarm: false };
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), done: Condvar::new(), forks: ForkCount::now() });
         let promise = Promise(Arc::clone(&shared));
         let spawned = thread::Builder::new().name("transship-nixl".to_owned()).spawn(move || {
             let Ended { result, held, last } = work();
@@ -71,7 +101,7 @@ impl<T: Send + 'static> Transfer<T> {
             drop(last);
         });
         spawned.map_err(|error| Error::System { what: "thread", reason: error.to_string() })?;
-        Ok(Self { shared, deadline })
+        Ok(Self { shared, deadline, claim, alarm: Shared::set_alarm })
     }
 }
 
@@ -80,28 +110,31 @@ impl<T> Transfer<T> {
     ///
     /// # Errors
     ///
-    /// What has failed; [`Error::TimedOut`].
+    /// What has failed; [`Error::TimedOut`]; [`Error::Forked`].
     pub fn wait(self) -> Result<T> {
         self.wait_by_reference()
     }
 
     pub(crate) fn wait_by_reference(&self) -> Result<T> {
+        self.shared.check_here()?;
         let mut state = self.shared.lock();
         loop {
             if state.is_done {
                 return take(state);
             }
-            let left = self.deadline.left().saturating_add(GRACE);
-            let (again, timed_out) = self.shared.wait(state, left);
-            state = again;
-            if timed_out && !state.is_done {
-                return Err(Error::TimedOut { what: "a call of NIXL", limit: self.deadline.limit });
+            if is_over(self.deadline) {
+                return Err(late(self.deadline));
             }
+            state = self.shared.wait(state, self.deadline);
         }
     }
 
-    /// Whether it is done, well or not. Never blocks; once it is done, nothing that was sent is held any more.
+    /// Whether it is done, well or not. Never blocks; once it is done, nothing that was sent is held any more. In a forked child, where it never will be, it is an
+    /// error at once.
     pub fn is_ready(&self) -> bool {
+        if self.shared.check_here().is_err() {
+            return true;
+        }
         let mut state = self.shared.lock();
         let (is_done, held) = (state.is_done, state.held.take());
         drop(state);
@@ -110,27 +143,51 @@ impl<T> Transfer<T> {
     }
 }
 
+impl<T> Drop for Transfer<T> {
+    fn drop(&mut self) {
+        self.claim.take();
+    }
+}
+
 impl<T> Future for Transfer<T> {
     type Output = Result<T>;
 
-    /// Ends as [`wait`](Transfer::wait) does, but for a call of the library that does not return: that is waited for.
+    /// Ends as [`wait`](Transfer::wait) does.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.shared.check_here()?;
         let waker = context.waker().clone();
         let mut state = self.shared.lock();
         if state.is_done {
             return Poll::Ready(take(state));
         }
+        if is_over(self.deadline) {
+            return Poll::Ready(Err(late(self.deadline)));
+        }
         let replaced = state.waker.replace(waker);
+        let has_alarm = mem::replace(&mut state.has_alarm, true);
         drop(state);
         drop(replaced);
+        if !has_alarm {
+            (self.alarm)(&self.shared, self.deadline);
+        }
         Poll::Pending
     }
 }
 
 impl<T> fmt::Debug for Transfer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("is_ready", &self.shared.lock().is_done).finish_non_exhaustive()
+        let is_done = self.shared.check_here().is_err() || self.shared.lock().is_done;
+        f.debug_struct("Transfer").field("is_ready", &is_done).finish_non_exhaustive()
     }
+}
+
+/// Whether its thread must have ended by now, but for what the library or a destructor of the program does.
+fn is_over(deadline: Deadline) -> bool {
+    deadline.left_with(GRACE).is_zero()
+}
+
+fn late(deadline: Deadline) -> Error {
+    Error::TimedOut { what: "a call of NIXL", limit: deadline.limit }
 }
 
 /// The result of what is done. What it has held goes first, and no lock of ours is held then.
@@ -142,18 +199,20 @@ fn take<T>(mut state: MutexGuard<'_, State<T>>) -> Result<T> {
 }
 
 impl<T> Shared<T> {
+    /// Fails in a child that was forked.
+    fn check_here(&self) -> Result<()> {
+        if self.forks.is_now() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for at most so long, and says whether that is over.
-    fn wait<'a>(&self, state: MutexGuard<'a, State<T>>, left: Duration) -> (MutexGuard<'a, State<T>>, bool) {
+    /// Waits until it is done, or its time is over, or for a while.
+    fn wait<'a>(&self, state: MutexGuard<'a, State<T>>, deadline: Deadline) -> MutexGuard<'a, State<T>> {
         // Longer than a day is no time that a condition variable of every system takes.
-        let (state, timeout) = self
-            .done
-            .wait_timeout(state, left.min(Duration::from_secs(86_400)))
-            .unwrap_or_else(PoisonError::into_inner);
-        (state, timeout.timed_out() && left < Duration::from_secs(86_400))
+        let left = deadline.left_with(GRACE).min(Duration::from_secs(86_400));
+        self.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn finish(&self, result: Option<Result<T>>, held: Option<Held>) {
@@ -169,6 +228,26 @@ impl<T> Shared<T> {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+impl<T: Send + 'static> Shared<T> {
+    /// Wakes who awaits it when its time is over.
+    fn set_alarm(shared: &Arc<Self>, deadline: Deadline) {
+        let shared = Arc::clone(shared);
+        let watch = move || {
+            let mut state = shared.lock();
+            while !state.is_done && !is_over(deadline) {
+                state = shared.wait(state, deadline);
+            }
+            let waker = state.waker.take();
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        };
+        // Where there is no thread for it, whoever awaits it is woken by its end.
+        let _ = thread::Builder::new().name("transship-nixl-alarm".to_owned()).spawn(watch);
     }
 }
 
@@ -191,7 +270,7 @@ impl<T> Drop for Promise<T> {
 #[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::sync::Weak;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::thread::{self, ThreadId};
 
     use super::*;
@@ -219,7 +298,7 @@ mod tests {
     fn transfer(seen: &Arc<Seen>) -> Transfer<u8> {
         let sent = Sent(Arc::clone(seen));
         let work = move || Ended { result: Ok(7), held: Some(Box::new(sent)), last: None };
-        Transfer::start(Deadline::after(Duration::from_secs(60)), work).unwrap()
+        Transfer::start(Deadline::after(Duration::from_secs(60)), Claim::default(), work).unwrap()
     }
 
     /// Deliberate bugs: what was sent is dropped by the thread of the transfer, when others have the result already; it is dropped under the lock.
@@ -241,5 +320,20 @@ mod tests {
         assert_eq!(*seen.dropped.lock().unwrap(), Some(thread::current().id()));
         assert_eq!(seen.asked.load(Ordering::Relaxed), 1);
         assert_eq!(Arc::into_inner(transfer).unwrap().wait().unwrap(), 7);
+    }
+
+    /// Deliberate bug: whoever awaits what the library holds up is never woken.
+    #[test]
+    fn who_awaits_what_does_not_end_hears_that_its_time_is_over() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let work = move || {
+            let _ = ended.recv_timeout(Duration::from_secs(20));
+            Ok(7).into()
+        };
+        let deadline = Deadline::after(Duration::from_millis(50));
+        let transfer: Transfer<u8> = Transfer::start(deadline, Claim::default(), work).unwrap();
+        let error = futures::executor::block_on(transfer).unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }) && deadline.left_with(GRACE).is_zero(), "{error}");
+        end.send(()).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! The tensors of a structure that is filled, taken out of it and put back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -47,6 +47,8 @@ pub(crate) fn take<S: TensorTree>(mut tree: S) -> Result<Taken<S>, Failed<S>> {
 }
 
 fn try_take<S: TensorTree>(tree: &mut S, taken: &mut Vec<Option<Tensor>>) -> transship::Result<Manifest> {
+    // What the tree shares with others becomes its own, in a place of its own.
+    for_each_tensor(tree, |_| Ok(()))?;
     let manifest = Manifest::packed(tree, ALIGNMENT)?;
     // A tensor is known by where it is in memory: it is in the same place when it is visited.
     let mut places = Vec::new();
@@ -57,12 +59,21 @@ fn try_take<S: TensorTree>(tree: &mut S, taken: &mut Vec<Option<Tensor>>) -> tra
     places.sort_by(|one, other| one.0.cmp(&other.0));
     let numbers: HashMap<usize, usize> =
         places.iter().enumerate().map(|(number, (_, place))| (*place, number)).collect();
+    let number_of = |tensor: &Tensor| numbers.get(&std::ptr::from_ref(tensor).addr()).copied();
+    // All of them are known before the first one goes.
+    let mut seen = HashSet::new();
+    for_each_tensor(tree, |place| {
+        let is_new = number_of(place).is_some_and(|number| seen.insert(number));
+        if is_new { Ok(()) } else { Err(changed(places.len(), seen.len() + 1)) }
+    })?;
+    if seen.len() != places.len() {
+        return Err(changed(places.len(), seen.len()));
+    }
     taken.resize(places.len(), None);
     let mut second = 0;
     for_each_tensor(tree, |place| {
         second += 1;
-        let number = numbers.get(&std::ptr::from_ref(place).addr()).copied();
-        let slot = number.and_then(|number| Some((number, taken.get_mut(number)?)));
+        let slot = number_of(place).and_then(|number| Some((number, taken.get_mut(number)?)));
         let (number, slot) =
             slot.filter(|(_, slot)| slot.is_none()).ok_or_else(|| changed(places.len(), second))?;
         *slot = Some(std::mem::replace(place, Tensor::scalar(number as u64)));

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use transship::{CopyHandle, CopyOptions, Device, Manifest, Tensor, start_copy_into};
+use transship::{CopyOptions, Device, Manifest, Tensor, start_copy_into};
 
 use crate::arena::Range;
+use crate::copies::{Copying, devices_of};
+use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::pack::PIECE;
 use crate::received::{lend, shared};
@@ -16,7 +18,7 @@ pub(crate) struct Unpack {
     tensors: Vec<Option<Tensor>>,
     /// Which come next, by the ends of their bytes: the last one first.
     left: Vec<(usize, usize)>,
-    copies: Vec<(Vec<usize>, CopyHandle<Vec<Tensor>>)>,
+    copies: Vec<(Vec<usize>, Copying)>,
     /// Where it arrives.
     device: Device,
 }
@@ -60,9 +62,11 @@ impl Unpack {
             number += 1;
             Ok(())
         })?;
-        let into = numbers.iter().filter_map(|number| self.tensors.get_mut(*number)?.take()).collect();
+        let into: Vec<Tensor> =
+            numbers.iter().filter_map(|number| self.tensors.get_mut(*number)?.take()).collect();
+        let others = devices_of(&into);
         match start_copy_into(sources, into, CopyOptions::default()) {
-            Ok(copy) => self.copies.push((numbers, copy)),
+            Ok(copy) => self.copies.push((numbers, Copying::new("unpacking", &self.device, others, copy))),
             Err(failed) => {
                 let error = failed.error().clone();
                 self.put_back(&numbers, failed.into_both().1);
@@ -73,14 +77,14 @@ impl Unpack {
     }
 
     /// Waits for all copies, and gives the tensors back.
-    pub(crate) fn finish(mut self, result: Result<()>) -> Filled {
+    pub(crate) fn finish(mut self, result: Result<()>, deadline: Deadline) -> Filled {
         let mut error = result.err();
         for (numbers, copy) in std::mem::take(&mut self.copies) {
-            match copy.wait() {
+            match copy.wait(deadline) {
                 Ok(tensors) => self.put_back(&numbers, Some(tensors)),
-                Err(failed) => {
-                    error = error.or_else(|| Some(failed.error().clone().into()));
-                    self.put_back(&numbers, failed.into_both().1);
+                Err((failed, tensors)) => {
+                    error = error.or(Some(failed));
+                    self.put_back(&numbers, tensors);
                 }
             }
         }

@@ -15,6 +15,7 @@ const BACKEND: c_int = -2;
 static WITHOUT_CUDA: AtomicBool = AtomicBool::new(false);
 static HOLDS: AtomicBool = AtomicBool::new(false);
 static POSTED: AtomicUsize = AtomicUsize::new(0);
+static DESTROYED: AtomicUsize = AtomicUsize::new(0);
 static MOVED_ON_GPUS: AtomicUsize = AtomicUsize::new(0);
 
 /// An agent's name, and what it knows of others.
@@ -42,6 +43,12 @@ pub extern "C" fn fake_nixl_holds(holds: bool) {
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_nixl_posted() -> usize {
     POSTED.load(Ordering::SeqCst)
+}
+
+/// How many agents were destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_nixl_destroyed() -> usize {
+    DESTROYED.load(Ordering::SeqCst)
 }
 
 /// How many bytes were written between memory of devices.
@@ -86,6 +93,7 @@ pub unsafe extern "C" fn nixl_capi_create_agent(name: *const c_char, agent: *mut
 /// As above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nixl_capi_destroy_agent(agent: *mut c_void) -> c_int {
+    DESTROYED.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the caller's promise.
     agents().remove(&unsafe { own(agent) }.name);
     // SAFETY: as above.

@@ -5,6 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Deref;
 use std::ptr::{null, null_mut};
 
+use transship::ForkCount;
+
 use crate::error::{Error, Result};
 use crate::nixl::functions::{Functions, IN_PROGRESS, Raw, SUCCESS, WRITE};
 use crate::nixl::library::{Nixl, check};
@@ -13,6 +15,8 @@ use crate::nixl::place::{Current, Home, Place};
 /// An agent with one backend. What its progress thread does touches registered memory and nothing else of ours.
 pub(crate) struct RawAgent {
     functions: &'static Functions,
+    /// A child that was forked has nothing of the library's.
+    forks: ForkCount,
     home: Home,
     /// Where its memory lies.
     place: Place,
@@ -64,7 +68,7 @@ impl RawAgent {
         plugin: &CStr,
         parameters: &[(CString, CString)],
     ) -> Result<Self> {
-        let functions = nixl.functions();
+        let (functions, forks) = (nixl.functions(), ForkCount::now());
         let (mut raw, mut notifications) = (null_mut(), null_mut());
         // SAFETY: the name ends with a zero, the handle goes to a local.
         check("nixl_capi_create_agent", unsafe { (functions.create_agent)(name.as_ptr(), &mut raw) })?;
@@ -72,7 +76,7 @@ impl RawAgent {
         let code = unsafe { (functions.create_notif_map)(&mut notifications) };
         let (requests, peers) = (HashSet::new(), HashSet::new());
         let place = Place::Host;
-        let mut agent = Self { functions, home, place, raw, notifications, requests, peers };
+        let mut agent = Self { functions, forks, home, place, raw, notifications, requests, peers };
         check("nixl_capi_create_notif_map", code)?;
         agent.create_backend(plugin, parameters)?;
         Ok(agent)
@@ -300,7 +304,10 @@ impl RawAgent {
 
 impl Drop for RawAgent {
     fn drop(&mut self) {
-        let Self { functions, home, raw, notifications, .. } = self;
+        let Self { functions, forks, home, raw, notifications, .. } = self;
+        if !forks.is_now() {
+            return;
+        }
         let _current = home.enter();
         for request in self.requests.drain() {
             // SAFETY: it is a request of this agent that was not released (`requests`). One that is under way ends with the agent.

@@ -18,7 +18,7 @@ pub(crate) const REFUSED: u8 = 5;
 pub(crate) const WITHDRAWN: u8 = 6;
 
 /// What metadata and messages begin with, up to the number of a tree.
-const METADATA: &[u8] = b"TSNA\x03";
+const METADATA: &[u8] = b"TSNA\x04";
 const MESSAGE: &[u8] = b"TSNX\x02";
 
 pub(crate) struct ByHand {
@@ -66,14 +66,19 @@ impl ByHand {
             .into_iter()
             .for_each(|number| metadata.extend_from_slice(&(number as u64).to_le_bytes()));
         metadata.extend_from_slice(self.name.as_bytes());
-        metadata.extend_from_slice(&self.agent.metadata().unwrap());
+        let of_library = self.agent.metadata().unwrap();
+        metadata.extend_from_slice(&(of_library.len() as u64).to_le_bytes());
+        metadata.extend_from_slice(&of_library);
+        let sum = checksum(&metadata);
+        metadata.extend_from_slice(&sum.to_le_bytes());
         metadata
     }
 
     /// Takes the metadata of the other side. Where its arena begins.
     pub(crate) fn meet(&mut self, metadata: &[u8]) -> usize {
-        // What the library wants lies behind the name.
-        self.parent = self.agent.load(&metadata[45 + number(metadata, 37)..]).unwrap();
+        // What the library wants lies behind the name and its own length, before the sum.
+        let of_library = 45 + number(metadata, 37) + 8..metadata.len() - 8;
+        self.parent = self.agent.load(&metadata[of_library]).unwrap();
         arena_of(metadata)
     }
 
@@ -143,6 +148,13 @@ impl ByHand {
 /// Where the arena of an agent begins.
 pub(crate) fn arena_of(metadata: &[u8]) -> usize {
     number(metadata, 21)
+}
+
+/// FNV-1a.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn number(metadata: &[u8], at: usize) -> usize {

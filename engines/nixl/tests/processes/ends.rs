@@ -167,7 +167,7 @@ pub(crate) fn send_too_much(pair: &mut Pair) {
     // Peers that cannot be.
     let own = pair.agent.add_peer(&pair.agent.metadata().unwrap()).unwrap_err();
     assert!(matches!(own, Error::NotAdded { .. }), "{own}");
-    for metadata in [&b""[..], b"TSNA\x03", b"TSNA\x02aaaaaaaabbbbbbbbcccccccc"] {
+    for metadata in [&b""[..], b"TSNA\x04", b"TSNA\x03aaaaaaaabbbbbbbbcccccccc"] {
         let error = pair.agent.add_peer(metadata).unwrap_err();
         assert!(matches!(error, Error::Protocol { .. }), "{error}");
     }
@@ -177,7 +177,7 @@ pub(crate) fn receive_too_much(pair: &mut Pair) {
     // Half of it is in use.
     let nobody_receives = vec![Tensor::from(vec![1_u8; 30 << 20])];
     let _held = pair.agent.start_send(&nobody_receives, &pair.peer, AMPLE).unwrap();
-    let error = pair.agent.start_receive(&pair.peer, AMPLE).unwrap().wait().unwrap_err();
+    let error = pair.agent.start_receive(&pair.peer, LATE).unwrap().wait().unwrap_err();
     assert!(matches!(error, Error::ArenaFull { .. }), "{error}");
     pair.agent.start_receive(&pair.peer, AMPLE).unwrap().wait().unwrap();
 }

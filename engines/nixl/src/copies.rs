@@ -1,0 +1,61 @@
+//! Copies that are waited for no longer than the transfer that they are of.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use transship::{CopyHandle, Device, DeviceId, Tensor, TimedWait};
+
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+
+/// How long after the deadline a copy may take that nothing holds up.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// A copy between the arena and tensors.
+pub(crate) struct Copying {
+    /// What it is to do.
+    what: &'static str,
+    devices: Vec<DeviceId>,
+    handle: CopyHandle<Vec<Tensor>>,
+}
+
+impl Copying {
+    /// Between the arena, which lies on `device`, and tensors on others.
+    pub(crate) fn new(
+        what: &'static str,
+        device: &Device,
+        others: BTreeSet<DeviceId>,
+        handle: CopyHandle<Vec<Tensor>>,
+    ) -> Self {
+        let mut devices: BTreeSet<_> = others.into_iter().chain([device.id()]).collect();
+        if devices.len() > 1 {
+            // It is not the one that is late.
+            devices.remove(&Device::host().id());
+        }
+        let devices = devices.into_iter().collect();
+        Self { what, devices, handle }
+    }
+
+    /// The tensors that it has filled; where it has not, those that come back.
+    pub(crate) fn wait(self, deadline: Deadline) -> Result<Vec<Tensor>, (Error, Option<Vec<Tensor>>)> {
+        let Self { what, devices, handle } = self;
+        if devices.iter().all(|device| device.is_host()) {
+            // Nothing there is late, and who waits without a limit copies as well.
+            return handle.wait().map_err(|failed| (failed.error().clone().into(), failed.into_both().1));
+        }
+        match handle.wait_timeout(deadline.left_with(GRACE)) {
+            Ok(TimedWait::Done(tensors)) => Ok(tensors),
+            Ok(TimedWait::Pending(handle)) => {
+                // The device keeps what it still uses.
+                let into = handle.cancel().into;
+                Err((Error::DeviceLate { what, devices, limit: deadline.limit }, into))
+            }
+            Err(failed) => Err((failed.error().clone().into(), failed.into_both().1)),
+        }
+    }
+}
+
+/// Where tensors are.
+pub(crate) fn devices_of<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> BTreeSet<DeviceId> {
+    tensors.into_iter().filter_map(|tensor| Some(tensor.device().ok()?.id())).collect()
+}

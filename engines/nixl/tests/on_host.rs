@@ -1,0 +1,346 @@
+//! Arenas on the host, with a library whose agents are of this process (`fake`).
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
+
+use std::env;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use late_backend::{LateConfig, LateHandle};
+use transship::{
+    CopyOptions, DType, Device, Paths, Step, Stop, Tensor, TensorTree, Visitor, start_copy, start_copy_into,
+};
+use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Of what ends by its deadline alone.
+const SHORT: Duration = Duration::from_millis(500);
+
+fn nixl() -> Nixl {
+    let library = env::current_exe().unwrap().with_file_name("libfake_nixl.so");
+    // SAFETY: it behaves as NIXL.
+    unsafe { Nixl::open(library) }.unwrap()
+}
+
+fn agent(name: &str, arena_bytes: usize) -> Agent {
+    Agent::new(&nixl(), name, AgentOptions::default().arena_bytes(arena_bytes)).unwrap()
+}
+
+fn tensors(byte: u8, bytes: usize) -> Vec<Tensor> {
+    vec![Tensor::from(vec![byte; bytes])]
+}
+
+/// Two agents that know each other, with arenas of so many bytes.
+struct Pair {
+    sender: Agent,
+    receiver: Agent,
+    to: Peer,
+    from: Peer,
+}
+
+impl Pair {
+    fn new(name: &str, arenas: [usize; 2]) -> Self {
+        let sender = agent(&format!("sender of {name}"), arenas[0]);
+        let receiver = agent(&format!("receiver of {name}"), arenas[1]);
+        let to = sender.add_peer(&receiver.metadata().unwrap()).unwrap();
+        let from = receiver.add_peer(&sender.metadata().unwrap()).unwrap();
+        Self { sender, receiver, to, from }
+    }
+
+    /// A tree arrives.
+    fn assert_works(&self) {
+        let sent = self.sender.start_send(&tensors(5, 100), &self.to, LIMIT).unwrap();
+        let received = self.receiver.start_receive_into(tensors(0, 100), &self.from, LIMIT).unwrap();
+        assert_eq!(received.wait().unwrap()[0].as_slice::<u8>().unwrap(), [5; 100]);
+        sent.wait().unwrap();
+    }
+}
+
+/// Deliberate bugs: a receive asks for room once; a later one takes the room that an earlier one waits for.
+#[test]
+fn receives_wait_for_room_in_their_order() {
+    const BYTES: usize = 3 << 20;
+    let pair = Pair::new("room", [64 << 20, 8 << 20]);
+    // The third one waits for room that only the program sets free.
+    let receives: Vec<_> = (0..6).map(|_| pair.receiver.start_receive(&pair.from, LIMIT).unwrap()).collect();
+    // A tree that had room at once is behind those that have none.
+    let bytes = |number: u8| if number == 5 { 100 } else { BYTES };
+    let send = |number| pair.sender.start_send(&tensors(number, bytes(number)), &pair.to, LIMIT).unwrap();
+    let sends: Vec<_> = (0..6).map(send).collect();
+    let mut held = Vec::new();
+    for (number, receive) in (0..).zip(receives) {
+        let received = receive.wait().unwrap();
+        let mut shown = tensors(0, bytes(number));
+        received.put_into(&mut shown).unwrap();
+        held.push((shown, received));
+        if number == 1 {
+            thread::sleep(SHORT);
+            assert!(
+                sends[0].is_ready() && sends[1].is_ready() && !sends[2].is_ready() && !sends[5].is_ready()
+            );
+        }
+        if number > 0 {
+            held.clear();
+        }
+    }
+    sends.into_iter().for_each(|send| send.wait().unwrap());
+    let usage = pair.receiver.usage();
+    assert_eq!((usage.free, usage.set_aside), (usage.registered, 0));
+}
+
+/// Deliberate bug: trees that are unpacked one after the other do not fit one after the other.
+#[test]
+fn more_trees_than_fit_at_once_go_into_held_memory() {
+    const BYTES: usize = 3 << 20;
+    let pair = Pair::new("many", [64 << 20, 4 << 20]);
+    let sends: Vec<_> =
+        (1..7).map(|byte| pair.sender.start_send(&tensors(byte, BYTES), &pair.to, LIMIT).unwrap()).collect();
+    let into = |_| pair.receiver.start_receive_into(tensors(0, BYTES), &pair.from, LIMIT).unwrap();
+    let receives: Vec<_> = (1..7).map(into).collect();
+    for (byte, receive) in (1..).zip(receives) {
+        assert_eq!(receive.wait().unwrap()[0].as_slice::<u8>().unwrap(), vec![byte; BYTES]);
+    }
+    sends.into_iter().for_each(|send| send.wait().unwrap());
+}
+
+/// Deliberate bugs: two agents whose own trees take each other's room wait for ever; a tree that never has room is waited for.
+#[test]
+fn who_waits_for_room_that_does_not_come_ends_by_the_deadline() {
+    let pair = Pair::new("both", [4 << 20; 2]);
+    let (begun, large) = (Instant::now(), tensors(1, 5 << 19));
+    let fro = pair.receiver.start_send(&large, &pair.from, LIMIT).unwrap();
+    // The one that sends is the first to end.
+    let to = pair.sender.start_send(&large, &pair.to, SHORT).unwrap();
+    let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
+    let late = to.wait().unwrap_err();
+    assert!(matches!(late, Error::TimedOut { what: "room in the memory of the peer", .. }), "{late}");
+    let withdrawn = received.wait().unwrap_err();
+    assert!(matches!(withdrawn, Error::Refused { .. }), "{withdrawn}");
+    // The one that receives is; what its end sets free is room for the other tree.
+    let to = pair.sender.start_send(&large, &pair.to, LIMIT).unwrap();
+    let other = pair.sender.start_receive(&pair.to, LIMIT).unwrap();
+    let full = pair.receiver.start_receive(&pair.from, SHORT).unwrap().wait().unwrap_err();
+    assert!(matches!(full, Error::ArenaFull { asked, bytes: 0x40_0000, .. } if asked == 5 << 19), "{full}");
+    let refused = to.wait().unwrap_err();
+    assert!(refused.to_string().contains("are free of 4194304"), "{refused}");
+    other.wait().unwrap();
+    fro.wait().unwrap();
+    assert!(begun.elapsed() >= 2 * SHORT && begun.elapsed() < LIMIT / 2);
+    let never = Pair::new("never", [8 << 20, 4 << 20]);
+    let sent = never.sender.start_send(&tensors(1, 5 << 20), &never.to, LIMIT).unwrap();
+    let error = never.receiver.start_receive(&never.from, LIMIT).unwrap().wait().unwrap_err();
+    assert!(matches!(error, Error::ArenaFull { .. }), "{error}");
+    assert!(matches!(sent.wait().unwrap_err(), Error::Refused { .. }) && begun.elapsed() < LIMIT / 2);
+    never.assert_works();
+}
+
+/// Deliberate bug: a tree that shares a part of itself with others is lost.
+#[test]
+fn a_tree_that_shares_a_part_comes_back() {
+    let pair = Pair::new("shared", [1 << 20; 2]);
+    let shared = Arc::new(tensors(3, 100));
+    let into = (tensors(0, 1000), Arc::clone(&shared));
+    let sent = pair.sender.start_send(&(tensors(1, 1000), tensors(2, 100)), &pair.to, LIMIT).unwrap();
+    let failed = pair.receiver.start_receive_into(into, &pair.from, LIMIT).unwrap().wait().unwrap_err();
+    // Others read what would be filled.
+    assert!(matches!(*failed.error, Error::Transship(_)), "{failed}");
+    assert!(matches!(sent.wait(), Err(Error::Refused { .. })));
+    assert_eq!(shared[0].as_slice::<u8>().unwrap(), [3; 100]);
+    drop(shared);
+    let sent = pair.sender.start_send(&(tensors(1, 1000), tensors(2, 100)), &pair.to, LIMIT).unwrap();
+    let into = pair.receiver.start_receive_into(failed.value.unwrap(), &pair.from, LIMIT).unwrap();
+    let (first, second) = into.wait().unwrap();
+    assert_eq!(first[0].as_slice::<u8>().unwrap(), [1; 1000]);
+    assert_eq!(second[0].as_slice::<u8>().unwrap(), [2; 100]);
+    sent.wait().unwrap();
+}
+
+/// Shows other tensors than a visit finds.
+struct Changing {
+    shown: Vec<Tensor>,
+    visited: Vec<Tensor>,
+}
+
+impl TensorTree for Changing {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.shown[0].visit(visitor)?;
+        self.visited[0].visit(visitor)
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        paths.nested(|paths| paths.part(Step::Field("shown"), &self.shown))
+    }
+}
+
+/// Deliberate bug: tensors are taken out of a tree before it is known where all of them are.
+#[test]
+fn a_tree_that_changes_comes_back_as_it_was() {
+    let pair = Pair::new("changing", [1 << 20; 2]);
+    let tree = Changing {
+        shown: vec![Tensor::from(vec![1_u8; 4]), Tensor::from(vec![2_u8; 4])],
+        visited: tensors(3, 4),
+    };
+    let failed = pair.receiver.start_receive_into(tree, &pair.from, LIMIT).unwrap_err();
+    assert!(matches!(*failed.error, Error::Transship(transship::Error::TreeChanged { .. })), "{failed}");
+    let tree = failed.value.unwrap();
+    let all = [&tree.shown[0], &tree.shown[1], &tree.visited[0]].map(|tensor| tensor.to_vec::<u8>().unwrap());
+    assert_eq!(all, [[1; 4], [2; 4], [3; 4]]);
+    pair.assert_works();
+}
+
+/// Deliberate bug: a receive that nobody waits for any more takes the tree of the next one.
+#[test]
+fn a_dropped_receive_takes_no_tree() {
+    let pair = Pair::new("dropped", [1 << 20; 2]);
+    drop(pair.receiver.start_receive(&pair.from, LIMIT).unwrap());
+    drop(pair.receiver.start_receive_into(tensors(0, 100), &pair.from, LIMIT));
+    pair.assert_works();
+    let behind = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
+    drop(pair.receiver.start_receive(&pair.from, LIMIT).unwrap());
+    let sent = pair.sender.start_send(&tensors(1, 100), &pair.to, LIMIT).unwrap();
+    behind.wait().unwrap();
+    sent.wait().unwrap();
+    pair.assert_works();
+}
+
+/// Deliberate bug: whoever waits for a tree of a peer that has gone keeps its name from the next one.
+#[test]
+fn a_peer_begins_anew_while_its_tree_is_waited_for() {
+    let mut pair = Pair::new("anew", [1 << 20; 2]);
+    let waiting = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
+    let into = pair.receiver.start_receive_into(tensors(7, 100), &pair.from, LIMIT).unwrap();
+    pair.sender = agent("another", 4096);
+    pair.sender = agent("sender of anew", 1 << 20);
+    pair.from = pair.receiver.add_peer(&pair.sender.metadata().unwrap()).unwrap();
+    pair.to = pair.sender.add_peer(&pair.receiver.metadata().unwrap()).unwrap();
+    let error = waiting.wait().unwrap_err();
+    assert!(
+        matches!(error, Error::UnknownPeer { .. }) && error.to_string().contains("added anew"),
+        "{error}"
+    );
+    let failed = into.wait().unwrap_err();
+    assert!(matches!(*failed.error, Error::UnknownPeer { .. }), "{failed}");
+    assert_eq!(failed.value.unwrap()[0].as_slice::<u8>().unwrap(), [7; 100]);
+    pair.assert_works();
+}
+
+/// What an agent of this name would give out, had the library given it this to know.
+fn metadata(name: &str, of_library: &[u8]) -> Vec<u8> {
+    let mut bytes = b"TSNA\x04".to_vec();
+    for number in [0, 0, 4096, 4096, name.len() as u64] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.extend_from_slice(&(of_library.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(of_library);
+    // FNV-1a.
+    let add = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325, add);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// Deliberate bugs: a peer is forgotten for one that the library does not take, or whose name is another one; one that cannot come back is still known.
+#[test]
+fn a_peer_stays_when_another_one_of_its_name_is_refused() {
+    let pair = Pair::new("refused", [1 << 20; 2]);
+    let good = pair.receiver.metadata().unwrap();
+    let cut = pair.sender.add_peer(&good[..good.len() - 9]).unwrap_err();
+    assert!(matches!(cut, Error::Protocol { .. }), "{cut}");
+    pair.assert_works();
+    let stranger = agent("stranger of refused", 4096);
+    let name = "receiver of refused";
+    let other = pair.sender.add_peer(&metadata(name, b"stranger of refused")).unwrap_err();
+    assert!(matches!(other, Error::NotAdded { .. }), "{other}");
+    pair.assert_works();
+    let unknown = pair.sender.add_peer(&metadata(name, b"nobody")).unwrap_err();
+    assert!(matches!(unknown, Error::Nixl { .. }), "{unknown}");
+    pair.assert_works();
+    // The stranger was not kept, nor is it in the way.
+    pair.sender.add_peer(&stranger.metadata().unwrap()).unwrap();
+    let Pair { sender, receiver, to, .. } = pair;
+    drop(receiver);
+    sender.add_peer(&metadata(name, b"nobody")).unwrap_err();
+    let gone = sender.start_send(&tensors(1, 100), &to, LIMIT).unwrap_err();
+    assert!(matches!(gone, Error::UnknownPeer { .. }), "{gone}");
+}
+
+/// A device, simulated, that does nothing while it is stalled.
+fn late(name: &'static str) -> (LateHandle, Device) {
+    let late = late_backend::install(LateConfig::new(name)).unwrap();
+    (late, Device::open(format!("{name}:0").parse().unwrap()).unwrap())
+}
+
+/// Until it is released, at the latest when a transfer that waits for it without end would be one.
+fn stall(late: &LateHandle) {
+    late.stall();
+    let late = late.clone();
+    thread::spawn(move || {
+        thread::sleep(LIMIT / 2);
+        late.release();
+    });
+}
+
+fn assert_names(error: &Error, words: [&str; 2]) {
+    assert!(matches!(error, Error::DeviceLate { .. }), "{error}");
+    assert!(words.into_iter().all(|word| error.to_string().contains(word)), "{error}");
+}
+
+/// Deliberate bug: a transfer waits for a device without end.
+#[test]
+fn a_send_from_a_late_device_ends_by_its_deadline() {
+    let pair = Pair::new("late source", [1 << 20; 2]);
+    let (late, device) = late("source");
+    let tree = start_copy(tensors(1, 1000), &device, CopyOptions::default()).unwrap().wait().unwrap();
+    stall(&late);
+    let begun = Instant::now();
+    let waited = pair.sender.start_send(&tree, &pair.to, SHORT).unwrap().wait().unwrap_err();
+    assert_names(&waited, ["packing", "source:0"]);
+    let awaited = pair.sender.start_send(&tree, &pair.to, SHORT).unwrap();
+    assert_names(&futures::executor::block_on(awaited).unwrap_err(), ["packing", "source:0"]);
+    assert!(begun.elapsed() < LIMIT / 2);
+    late.release();
+    let sent = pair.sender.start_send(&tree, &pair.to, LIMIT).unwrap();
+    let received = pair.receiver.start_receive_into(tensors(0, 1000), &pair.from, LIMIT).unwrap();
+    assert_eq!(received.wait().unwrap()[0].as_slice::<u8>().unwrap(), [1; 1000]);
+    sent.wait().unwrap();
+    assert!(late.violations().is_empty());
+}
+
+/// Deliberate bugs: a transfer waits for a device without end; held memory is lost with it; room that the device still reads is used again.
+#[test]
+fn a_receive_onto_a_late_device_ends_by_its_deadline() {
+    let pair = Pair::new("late target", [1 << 20; 2]);
+    let (late, device) = late("target");
+    let held = vec![Tensor::zeros(&[1000], DType::U8, &device).unwrap()];
+    let address = held[0].address().unwrap();
+    stall(&late);
+    let begun = Instant::now();
+    let sent = pair.sender.start_send(&tensors(1, 1000), &pair.to, LIMIT).unwrap();
+    let received = pair.receiver.start_receive_into(held, &pair.from, SHORT).unwrap();
+    let failed = received.wait().unwrap_err();
+    assert_names(&failed.error, ["unpacking", "target:0"]);
+    let refused = sent.wait().unwrap_err();
+    assert!(refused.to_string().contains("target:0"), "{refused}");
+    assert!(begun.elapsed() < LIMIT / 2);
+    let mut freed = failed.value.unwrap();
+    late.release();
+    // Until the device has come by the copy that was given up, its memory is in use.
+    let begun = Instant::now();
+    let held = loop {
+        match start_copy_into(tensors(0, 1000), freed, CopyOptions::default()) {
+            Ok(copy) => break copy.wait().unwrap(),
+            Err(failed) => freed = failed.into_both().1.unwrap(),
+        }
+        assert!(begun.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(1));
+    };
+    let sent = pair.sender.start_send(&tensors(2, 1000), &pair.to, LIMIT).unwrap();
+    let received = pair.receiver.start_receive_into(held, &pair.from, LIMIT).unwrap().wait().unwrap();
+    sent.wait().unwrap();
+    assert_eq!(received[0].address().unwrap(), address);
+    let down = start_copy(received, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+    assert_eq!(down[0].to_vec::<u8>().unwrap(), [2; 1000]);
+    assert!(late.violations().is_empty());
+}
