@@ -10,6 +10,7 @@
 //! | `row_by_row` | most leaves, looked at without being described first |
 //! | `leaf_slots` | the leaves of a structure, and what they come to |
 //! | `modules` | what the program has imported |
+//! | `fetch` | hints for the processor, of what comes soon |
 //! | `by_place` | the leaves of one place, in parts |
 //! | `misaligned` | leaves that are copied before anything else looks at them |
 //! | `plan` | which leaves share a chunk |
