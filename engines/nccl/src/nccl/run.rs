@@ -70,13 +70,12 @@ pub(crate) fn run(members: &[Member], tensors: &[&[Tensor]], operation: Operatio
         member.comm.settle(started)?;
         member.results(tensors, &blocks, exchanges, operation)
     };
-    let submitted = submit(first, members, &blocks, &prepared, operation);
-    let finished = submitted.and_then(|()| members.iter().zip(tensors).zip(prepared).map(finish).collect());
-    if finished.is_err() {
-        // Some ranks may have been called, and wait for others.
-        members.iter().for_each(|member| member.comm.abort());
-    }
-    finished
+    // Some ranks may have been called, and wait for others.
+    let abort = || members.iter().for_each(|member| member.comm.abort());
+    // While the memory is there: what was called may still be on its way to the stream.
+    submit(first, members, &blocks, &prepared, operation).inspect_err(|_| abort())?;
+    let finished = members.iter().zip(tensors).zip(prepared).map(finish).collect::<Result<_>>();
+    finished.inspect_err(|_| abort())
 }
 
 /// Makes the calls of all members as one.
