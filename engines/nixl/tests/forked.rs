@@ -2,25 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
-use std::env;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libloading::Library;
 use transship::Tensor;
-use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer, Received, Transfer};
+use transship_nixl::{Agent, AgentOptions, Error, Peer, Received, Transfer};
 
-const LIMIT: Duration = Duration::from_secs(60);
+mod support;
 
-fn library() -> PathBuf {
-    env::current_exe().unwrap().with_file_name("libfake_nixl.so")
-}
+use support::{LIMIT, library, nixl};
 
 fn agent(name: &str) -> Agent {
-    // SAFETY: it behaves as NIXL.
-    let nixl = unsafe { Nixl::open(library()) }.unwrap();
-    Agent::new(&nixl, name, AgentOptions::default().arena_bytes(1 << 20)).unwrap()
+    Agent::new(&nixl(), name, AgentOptions::default().arena_bytes(1 << 20)).unwrap()
 }
 
 fn tree() -> Vec<Tensor> {

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
-use std::env;
 use std::ffi::c_void;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,9 +14,12 @@ use transship::{
     CopyOptions, DType, Device, Layout, MemoryKind, RawMemory, SharedOwner, Stream, StreamPriority, Tensor,
     TensorTree, start_copy, start_copy_into,
 };
-use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer};
+use transship_nixl::{Agent, AgentOptions, Error};
 
-const LIMIT: Duration = Duration::from_secs(60);
+mod support;
+
+use support::{LIMIT, Pair, library, nixl};
+
 /// Of the tree below, with what lies between its tensors, in whole pages.
 const TREE_BYTES: usize = 20 << 20;
 type Tree = Vec<(String, Tensor)>;
@@ -28,15 +29,6 @@ static TOLD: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     TOLD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn library() -> PathBuf {
-    env::current_exe().unwrap().with_file_name("libfake_nixl.so")
-}
-
-fn nixl() -> Nixl {
-    // SAFETY: it behaves as NIXL.
-    unsafe { Nixl::open(library()) }.unwrap()
 }
 
 /// It stays loaded: it remembers what it was told.
@@ -129,32 +121,9 @@ fn on<S: TensorTree>(device: &Device, tree: S) -> S {
     start_copy(tree, device, CopyOptions::default()).unwrap().wait().unwrap()
 }
 
-/// Two agents that know each other, with an arena each, on these devices.
-struct Pair {
-    sender: Agent,
-    receiver: Agent,
-    to: Peer,
-    from: Peer,
-}
-
-impl Pair {
-    fn new(name: &str, arenas: [&Device; 2], bytes: usize) -> Self {
-        let agent = |role: &str, device: &Device| {
-            let options = AgentOptions::default().arena_bytes(bytes).arena_on(device);
-            Agent::new(&nixl(), &format!("{role} of {name}"), options).unwrap()
-        };
-        let (sender, receiver) = (agent("sender", arenas[0]), agent("receiver", arenas[1]));
-        let to = sender.add_peer(&receiver.metadata().unwrap()).unwrap();
-        let from = receiver.add_peer(&sender.metadata().unwrap()).unwrap();
-        Self { sender, receiver, to, from }
-    }
-
-    fn pass<S: TensorTree, T: TensorTree>(&self, tree: &S, into: T) -> T {
-        let sent = self.sender.start_send(tree, &self.to, LIMIT).unwrap();
-        let received = self.receiver.start_receive_into(into, &self.from, LIMIT).unwrap().wait().unwrap();
-        sent.wait().unwrap();
-        received
-    }
+/// With an arena each, of so many bytes, on these devices.
+fn pair_of(name: &str, arenas: [&Device; 2], bytes: usize) -> Pair {
+    Pair::new(name, arenas.map(|device| AgentOptions::default().arena_bytes(bytes).arena_on(device)))
 }
 
 /// Many small tensors, one that is cut, one twice, a turned one, one without elements. All bytes depend on the seed.
@@ -204,7 +173,7 @@ fn assert_same(tree: &Tree, expected: &Tree) {
 fn trees_go_from_gpu_to_gpu_again_and_again() {
     let _alone = alone();
     let (one, other) = (gpu(0), gpu(1));
-    let pair = Pair::new("again", [&one, &other], TREE_BYTES);
+    let pair = pair_of("again", [&one, &other], TREE_BYTES);
     let mut held = places(&other);
     let addresses =
         |tree: &Tree| tree.iter().map(|(_, tensor)| tensor.address().unwrap()).collect::<Vec<_>>();
@@ -226,7 +195,7 @@ fn nothing_is_written_before_the_device_has_packed_it() {
     let _alone = alone();
     let one = gpu(0);
     // On the host nothing but the sender waits for a device.
-    let pair = Pair::new("packed", [&one, &Device::host()], TREE_BYTES);
+    let pair = pair_of("packed", [&one, &Device::host()], TREE_BYTES);
     let bytes: Vec<u8> = (0..8 << 20).map(|at: usize| (at % 253) as u8).collect();
     let stream = one.create_stream(StreamPriority::Normal).unwrap();
     let stall = Stall::on(&stream);
@@ -252,7 +221,7 @@ fn peers_have_their_arenas_where_they_like() {
     let _alone = alone();
     let (host, one, other) = (Device::host(), gpu(0), gpu(1));
     for (name, arenas) in [("down", [&one, &host]), ("up", [&host, &other]), ("here", [&one, &one])] {
-        let pair = Pair::new(name, arenas, TREE_BYTES);
+        let pair = pair_of(name, arenas, TREE_BYTES);
         for (seed, from, to) in [(1, &one, &other), (2, &host, &one), (3, &other, &host)] {
             let expected = tree(seed);
             assert_same(&pair.pass(&on(from, expected.clone()), places(to)), &expected);
@@ -265,7 +234,7 @@ fn peers_have_their_arenas_where_they_like() {
 fn what_is_received_is_copied_out_of_the_arena() {
     let _alone = alone();
     let (one, other) = (gpu(0), gpu(1));
-    let pair = Pair::new("received", [&one, &other], TREE_BYTES);
+    let pair = pair_of("received", [&one, &other], TREE_BYTES);
     for seed in 1..4 {
         let expected = tree(seed);
         let sent = pair.sender.start_send(&on(&one, expected.clone()), &pair.to, LIMIT).unwrap();
@@ -290,7 +259,7 @@ fn what_is_received_is_copied_out_of_the_arena() {
 fn what_does_not_end_in_time_keeps_its_memory() {
     let _alone = alone();
     let (one, other) = (gpu(0), gpu(1));
-    let pair = Pair::new("late", [&one, &other], 4 << 20);
+    let pair = pair_of("late", [&one, &other], 4 << 20);
     let tensors = on(&one, vec![Tensor::from(vec![9_u8; 3 << 20])]);
     // Time enough to begin on a machine that has much else to do.
     let limits = [6, 9].map(Duration::from_secs);
@@ -362,7 +331,7 @@ fn a_library_without_cuda_is_an_error_that_says_what_to_do() {
 fn room_is_kept_until_the_device_has_unpacked_it() {
     let _alone = alone();
     let (one, other) = (gpu(0), gpu(1));
-    let pair = Pair::new("unpacked", [&one, &other], 4 << 20);
+    let pair = pair_of("unpacked", [&one, &other], 4 << 20);
     let tensors = on(&one, vec![Tensor::from(vec![5_u8; 4 << 20])]);
     let stream = other.create_stream(StreamPriority::Normal).unwrap();
     // What is received goes into tensors that a stalled stream still fills.

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
-use std::env;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,17 +10,14 @@ use late_backend::{LateConfig, LateHandle};
 use transship::{
     CopyOptions, DType, Device, Paths, Step, Stop, Tensor, TensorTree, Visitor, start_copy, start_copy_into,
 };
-use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer};
+use transship_nixl::{Agent, AgentOptions, Error};
 
-const LIMIT: Duration = Duration::from_secs(60);
+mod support;
+
+use support::{LIMIT, Pair, nixl};
+
 /// Of what ends by its deadline alone.
 const SHORT: Duration = Duration::from_millis(500);
-
-fn nixl() -> Nixl {
-    let library = env::current_exe().unwrap().with_file_name("libfake_nixl.so");
-    // SAFETY: it behaves as NIXL.
-    unsafe { Nixl::open(library) }.unwrap()
-}
 
 fn agent(name: &str, arena_bytes: usize) -> Agent {
     Agent::new(&nixl(), name, AgentOptions::default().arena_bytes(arena_bytes)).unwrap()
@@ -31,37 +27,21 @@ fn tensors(byte: u8, bytes: usize) -> Vec<Tensor> {
     vec![Tensor::from(vec![byte; bytes])]
 }
 
-/// Two agents that know each other, with arenas of so many bytes.
-struct Pair {
-    sender: Agent,
-    receiver: Agent,
-    to: Peer,
-    from: Peer,
+/// With arenas of so many bytes.
+fn pair_of(name: &str, arenas: [usize; 2]) -> Pair {
+    Pair::new(name, arenas.map(|bytes| AgentOptions::default().arena_bytes(bytes)))
 }
 
-impl Pair {
-    fn new(name: &str, arenas: [usize; 2]) -> Self {
-        let sender = agent(&format!("sender of {name}"), arenas[0]);
-        let receiver = agent(&format!("receiver of {name}"), arenas[1]);
-        let to = sender.add_peer(&receiver.metadata().unwrap()).unwrap();
-        let from = receiver.add_peer(&sender.metadata().unwrap()).unwrap();
-        Self { sender, receiver, to, from }
-    }
-
-    /// A tree arrives.
-    fn assert_works(&self) {
-        let sent = self.sender.start_send(&tensors(5, 100), &self.to, LIMIT).unwrap();
-        let received = self.receiver.start_receive_into(tensors(0, 100), &self.from, LIMIT).unwrap();
-        assert_eq!(received.wait().unwrap()[0].as_slice::<u8>().unwrap(), [5; 100]);
-        sent.wait().unwrap();
-    }
+/// A tree arrives.
+fn assert_works(pair: &Pair) {
+    assert_eq!(pair.pass(&tensors(5, 100), tensors(0, 100))[0].as_slice::<u8>().unwrap(), [5; 100]);
 }
 
 /// Deliberate bugs: a receive asks for room once; a later one takes the room that an earlier one waits for.
 #[test]
 fn receives_wait_for_room_in_their_order() {
     const BYTES: usize = 3 << 20;
-    let pair = Pair::new("room", [64 << 20, 8 << 20]);
+    let pair = pair_of("room", [64 << 20, 8 << 20]);
     // The third one waits for room that only the program sets free.
     let receives: Vec<_> = (0..6).map(|_| pair.receiver.start_receive(&pair.from, LIMIT).unwrap()).collect();
     // A tree that had room at once is behind those that have none.
@@ -93,7 +73,7 @@ fn receives_wait_for_room_in_their_order() {
 #[test]
 fn more_trees_than_fit_at_once_go_into_held_memory() {
     const BYTES: usize = 3 << 20;
-    let pair = Pair::new("many", [64 << 20, 4 << 20]);
+    let pair = pair_of("many", [64 << 20, 4 << 20]);
     let sends: Vec<_> =
         (1..7).map(|byte| pair.sender.start_send(&tensors(byte, BYTES), &pair.to, LIMIT).unwrap()).collect();
     let into = |_| pair.receiver.start_receive_into(tensors(0, BYTES), &pair.from, LIMIT).unwrap();
@@ -107,7 +87,7 @@ fn more_trees_than_fit_at_once_go_into_held_memory() {
 /// Deliberate bugs: two agents whose own trees take each other's room wait for ever; a tree that never has room is waited for.
 #[test]
 fn who_waits_for_room_that_does_not_come_ends_by_the_deadline() {
-    let pair = Pair::new("both", [4 << 20; 2]);
+    let pair = pair_of("both", [4 << 20; 2]);
     let (begun, large) = (Instant::now(), tensors(1, 5 << 19));
     let fro = pair.receiver.start_send(&large, &pair.from, LIMIT).unwrap();
     // The one that sends is the first to end.
@@ -127,18 +107,18 @@ fn who_waits_for_room_that_does_not_come_ends_by_the_deadline() {
     other.wait().unwrap();
     fro.wait().unwrap();
     assert!(begun.elapsed() >= 2 * SHORT && begun.elapsed() < LIMIT / 2);
-    let never = Pair::new("never", [8 << 20, 4 << 20]);
+    let never = pair_of("never", [8 << 20, 4 << 20]);
     let sent = never.sender.start_send(&tensors(1, 5 << 20), &never.to, LIMIT).unwrap();
     let error = never.receiver.start_receive(&never.from, LIMIT).unwrap().wait().unwrap_err();
     assert!(matches!(error, Error::ArenaFull { .. }), "{error}");
     assert!(matches!(sent.wait().unwrap_err(), Error::Refused { .. }) && begun.elapsed() < LIMIT / 2);
-    never.assert_works();
+    assert_works(&never);
 }
 
 /// Deliberate bug: a tree that shares a part of itself with others is lost.
 #[test]
 fn a_tree_that_shares_a_part_comes_back() {
-    let pair = Pair::new("shared", [1 << 20; 2]);
+    let pair = pair_of("shared", [1 << 20; 2]);
     let shared = Arc::new(tensors(3, 100));
     let into = (tensors(0, 1000), Arc::clone(&shared));
     let sent = pair.sender.start_send(&(tensors(1, 1000), tensors(2, 100)), &pair.to, LIMIT).unwrap();
@@ -176,7 +156,7 @@ impl TensorTree for Changing {
 /// Deliberate bug: tensors are taken out of a tree before it is known where all of them are.
 #[test]
 fn a_tree_that_changes_comes_back_as_it_was() {
-    let pair = Pair::new("changing", [1 << 20; 2]);
+    let pair = pair_of("changing", [1 << 20; 2]);
     let tree = Changing {
         shown: vec![Tensor::from(vec![1_u8; 4]), Tensor::from(vec![2_u8; 4])],
         visited: tensors(3, 4),
@@ -186,28 +166,28 @@ fn a_tree_that_changes_comes_back_as_it_was() {
     let tree = failed.value.unwrap();
     let all = [&tree.shown[0], &tree.shown[1], &tree.visited[0]].map(|tensor| tensor.to_vec::<u8>().unwrap());
     assert_eq!(all, [[1; 4], [2; 4], [3; 4]]);
-    pair.assert_works();
+    assert_works(&pair);
 }
 
 /// Deliberate bug: a receive that nobody waits for any more takes the tree of the next one.
 #[test]
 fn a_dropped_receive_takes_no_tree() {
-    let pair = Pair::new("dropped", [1 << 20; 2]);
+    let pair = pair_of("dropped", [1 << 20; 2]);
     drop(pair.receiver.start_receive(&pair.from, LIMIT).unwrap());
     drop(pair.receiver.start_receive_into(tensors(0, 100), &pair.from, LIMIT));
-    pair.assert_works();
+    assert_works(&pair);
     let behind = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
     drop(pair.receiver.start_receive(&pair.from, LIMIT).unwrap());
     let sent = pair.sender.start_send(&tensors(1, 100), &pair.to, LIMIT).unwrap();
     behind.wait().unwrap();
     sent.wait().unwrap();
-    pair.assert_works();
+    assert_works(&pair);
 }
 
 /// Deliberate bug: whoever waits for a tree of a peer that has gone keeps its name from the next one.
 #[test]
 fn a_peer_begins_anew_while_its_tree_is_waited_for() {
-    let mut pair = Pair::new("anew", [1 << 20; 2]);
+    let mut pair = pair_of("anew", [1 << 20; 2]);
     let waiting = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
     let into = pair.receiver.start_receive_into(tensors(7, 100), &pair.from, LIMIT).unwrap();
     pair.sender = agent("another", 4096);
@@ -222,7 +202,7 @@ fn a_peer_begins_anew_while_its_tree_is_waited_for() {
     let failed = into.wait().unwrap_err();
     assert!(matches!(*failed.error, Error::UnknownPeer { .. }), "{failed}");
     assert_eq!(failed.value.unwrap()[0].as_slice::<u8>().unwrap(), [7; 100]);
-    pair.assert_works();
+    assert_works(&pair);
 }
 
 /// What an agent of this name would give out, had the library given it this to know.
@@ -244,19 +224,19 @@ fn metadata(name: &str, of_library: &[u8]) -> Vec<u8> {
 /// Deliberate bugs: a peer is forgotten for one that the library does not take, or whose name is another one; one that cannot come back is still known.
 #[test]
 fn a_peer_stays_when_another_one_of_its_name_is_refused() {
-    let pair = Pair::new("refused", [1 << 20; 2]);
+    let pair = pair_of("refused", [1 << 20; 2]);
     let good = pair.receiver.metadata().unwrap();
     let cut = pair.sender.add_peer(&good[..good.len() - 9]).unwrap_err();
     assert!(matches!(cut, Error::Protocol { .. }), "{cut}");
-    pair.assert_works();
+    assert_works(&pair);
     let stranger = agent("stranger of refused", 4096);
     let name = "receiver of refused";
     let other = pair.sender.add_peer(&metadata(name, b"stranger of refused")).unwrap_err();
     assert!(matches!(other, Error::NotAdded { .. }), "{other}");
-    pair.assert_works();
+    assert_works(&pair);
     let unknown = pair.sender.add_peer(&metadata(name, b"nobody")).unwrap_err();
     assert!(matches!(unknown, Error::Nixl { .. }), "{unknown}");
-    pair.assert_works();
+    assert_works(&pair);
     // The stranger was not kept, nor is it in the way.
     pair.sender.add_peer(&stranger.metadata().unwrap()).unwrap();
     let Pair { sender, receiver, to, .. } = pair;
@@ -290,7 +270,7 @@ fn assert_names(error: &Error, words: [&str; 2]) {
 /// Deliberate bug: a transfer waits for a device without end.
 #[test]
 fn a_send_from_a_late_device_ends_by_its_deadline() {
-    let pair = Pair::new("late source", [1 << 20; 2]);
+    let pair = pair_of("late source", [1 << 20; 2]);
     let (late, device) = late("source");
     let tree = start_copy(tensors(1, 1000), &device, CopyOptions::default()).unwrap().wait().unwrap();
     stall(&late);
@@ -311,7 +291,7 @@ fn a_send_from_a_late_device_ends_by_its_deadline() {
 /// Deliberate bugs: a transfer waits for a device without end; held memory is lost with it; room that the device still reads is used again.
 #[test]
 fn a_receive_onto_a_late_device_ends_by_its_deadline() {
-    let pair = Pair::new("late target", [1 << 20; 2]);
+    let pair = pair_of("late target", [1 << 20; 2]);
     let (late, device) = late("target");
     let held = vec![Tensor::zeros(&[1000], DType::U8, &device).unwrap()];
     let address = held[0].address().unwrap();
