@@ -12,6 +12,9 @@ stage_python() {
     ensure_component clippy cargo clippy --version
     step cargo fmt --manifest-path "$manifest" --check
     step python3 -m venv "$fresh"
+    # The library of a module cannot be tested by itself; this file of it needs no other one.
+    step rustc --edition 2024 -O --test python/src/kept_blocks.rs -o "$scratch/python/kept_blocks"
+    step "$scratch/python/kept_blocks" --quiet
     local tools driver has_pytorch=yes
     tools=$(python_tools "${pytorch[@]}") || { has_pytorch=; tools=$(python_tools) || fail "neither PyTorch nor numpy can be installed"; }
     (

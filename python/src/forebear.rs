@@ -31,7 +31,7 @@ impl<'py> Forebear<'py> {
     pub fn new(torch: &'py Torch, device: Bound<'py, PyAny>, target: Option<Place>, always: bool) -> Self {
         let numpy = modules::imported(intern!(device.py(), "numpy"));
         let array = numpy.and_then(|numpy| numpy.getattr("ndarray").ok());
-        Self { torch, device, target, always, array, slots: leaf_slots::room() }
+        Self { torch, device, target, always, array, slots: leaf_slots::ROOM.list() }
     }
 
     fn add(&mut self, tensor: &Bound<'py, PyAny>) -> PyResult<()> {

@@ -1,12 +1,11 @@
 //! The leaves of a structure, and what they come to.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::leaf::Leaf;
 use crate::place::Place;
+use crate::room::Room;
 
 /// A leaf of the structure, and what it comes to.
 pub enum Slot {
@@ -26,20 +25,8 @@ pub enum At {
     Own { copy: usize, tensor: usize, offset: usize },
 }
 
-/// How many leaves the last structure had. Mostly the next one has as many.
-static LEAVES: AtomicUsize = AtomicUsize::new(0);
-/// Room is made for so many at most before they are there.
-const MOST_EXPECTED: usize = 1 << 16;
-
-/// Room for the leaves of a structure.
-pub fn room() -> Vec<Slot> {
-    Vec::with_capacity(LEAVES.load(Ordering::Relaxed).min(MOST_EXPECTED))
-}
-
-/// A structure had so many leaves.
-pub fn note(leaves: usize) {
-    LEAVES.store(leaves, Ordering::Relaxed);
-}
+/// For the leaves of a structure.
+pub static ROOM: Room = Room::new();
 
 impl Slot {
     pub fn clone_ref(&self, py: Python<'_>) -> Self {

@@ -23,6 +23,7 @@
 //! | `slots`, `slot_batch`, `description` | memory that worker processes of loaders fill: who has it, and batches in it |
 //! | `released` | objects that were let go of without the GIL |
 //! | `forked` | locks in children of `fork` |
+//! | `room`, `kept_blocks` | how long lists will be, and their memory, kept for the next call |
 
 mod by_place;
 mod calls;
@@ -40,6 +41,7 @@ mod gather;
 mod give_up;
 mod handle;
 mod into;
+mod kept_blocks;
 mod kinds;
 mod leaf;
 mod leaf_slots;
@@ -55,6 +57,7 @@ mod place;
 mod plan;
 mod progress;
 mod released;
+mod room;
 mod row_by_row;
 mod shipment;
 #[cfg(target_os = "linux")]
@@ -72,6 +75,11 @@ mod tree;
 mod typed;
 
 use pyo3::prelude::*;
+
+use crate::kept_blocks::KeptBlocks;
+
+#[global_allocator]
+static ALLOCATOR: KeptBlocks = KeptBlocks::new();
 
 #[pymodule(gil_used = false)]
 mod _transship {

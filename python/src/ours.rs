@@ -103,7 +103,7 @@ impl<'py> Ours<'py> {
         let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
         static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let find = FIND.import(py, "transship._containers", "find")?.clone();
-        let (kinds, slots) = (Kinds::default(), leaf_slots::room());
+        let (kinds, slots) = (Kinds::default(), leaf_slots::ROOM.list());
         Ok(Self {
             torch,
             device,

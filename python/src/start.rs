@@ -79,7 +79,7 @@ pub fn start(
     request: Request,
     slots: &mut [Slot],
 ) -> PyResult<Started> {
-    leaf_slots::note(slots.len());
+    leaf_slots::ROOM.note(slots.len());
     let mut started = Started::default();
     let torch_fills = torch.filter(|_| !request.own_memory);
     let kinds = Kinds::now(torch);
