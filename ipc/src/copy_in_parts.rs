@@ -48,8 +48,9 @@ pub(crate) fn copy_in_parts(
     manifest: &Manifest,
 ) -> std::result::Result<Vec<Tensor>, Failed> {
     let sizes: Vec<_> = places.chunk_by(Tensor::shares_memory_with).map(<[_]>::len).collect();
-    let (offsets, sources): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
-    let parts = in_parts(sources, &sizes).zip(in_parts(places, &sizes));
+    let offsets: Vec<_> = tensors.iter().map(|(offset, _)| *offset).collect();
+    let sources = in_parts(tensors, &sizes).map(|part| part.into_iter().map(|(_, tensor)| tensor).collect());
+    let parts = sources.zip(in_parts(places, &sizes));
     let begin = |(sources, places)| start_copy_into(sources, places, CopyOptions::default());
     // All of them, before any is waited for.
     let begun: Vec<_> = parts.map(begin).collect();

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::manifest::known_tree::KnownTree;
+use crate::manifest::seen_at::SeenAt;
 use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
 use crate::tree::paths::for_each_printed_path;
@@ -14,6 +15,7 @@ pub(crate) struct Entries<T> {
     /// Where each ends; as `kept` in the order in which they are shown.
     ends: Vec<usize>,
     kept: Vec<T>,
+    seen: Vec<SeenAt>,
     /// By path.
     order: Vec<Key>,
 }
@@ -29,14 +31,16 @@ pub(crate) fn entries<S: TensorTree + ?Sized, T>(
     tree: &S,
     mut keep: impl FnMut(&Tensor) -> Result<T>,
 ) -> Result<Entries<T>> {
-    let (mut paths, mut ends, mut kept) = (String::new(), Vec::new(), Vec::new());
+    let (mut paths, mut ends) = (String::new(), Vec::new());
+    let (mut kept, mut seen) = (Vec::new(), Vec::new());
     for_each_printed_path(tree, |path, tensor| {
         paths.push_str(path);
         ends.push(paths.len());
         kept.push(keep(tensor)?);
+        seen.push(SeenAt::of(tensor));
         Ok(())
     })?;
-    let mut entries = Entries { paths, ends, kept, order: Vec::new() };
+    let mut entries = Entries { paths, ends, kept, seen, order: Vec::new() };
     entries.order = entries.sorted();
     Ok(entries)
 }
@@ -56,8 +60,8 @@ impl<T> Entries<T> {
 
     /// What the structure is known by, and what was kept, in the order in which they are shown.
     pub(crate) fn into_known_and_shown(self, layout: impl FnMut(&T) -> Layout) -> (KnownTree, Vec<T>) {
-        let Self { paths, ends, kept, .. } = self;
-        (KnownTree::new(paths, ends, kept.iter().map(layout)), kept)
+        let Self { paths, ends, kept, seen, .. } = self;
+        (KnownTree::new(paths, ends, kept.iter().map(layout), seen), kept)
     }
 
     /// What was kept, in the order in which they are shown.

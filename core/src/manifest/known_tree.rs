@@ -1,6 +1,7 @@
 //! What a structure has shown, by which the next one like it is known: that need not be sorted and compared once more.
 
 use crate::error::Result;
+use crate::manifest::seen_at::{SeenAt, expect};
 use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
 use crate::tree::paths::for_each_printed_path;
@@ -12,33 +13,42 @@ pub(crate) struct KnownTree {
     paths: String,
     /// Where each ends, and what it has.
     tensors: Vec<(usize, Layout)>,
+    /// Where each was when it was shown first.
+    seen: Vec<SeenAt>,
 }
 
 impl KnownTree {
-    /// Of paths that end at `ends`, and as many layouts.
-    pub(crate) fn new(paths: String, ends: Vec<usize>, layouts: impl IntoIterator<Item = Layout>) -> Self {
-        Self { paths, tensors: ends.into_iter().zip(layouts).collect() }
+    /// Of paths that end at `ends`, and as many layouts and places where tensors were seen.
+    pub(crate) fn new(
+        paths: String,
+        ends: Vec<usize>,
+        layouts: impl IntoIterator<Item = Layout>,
+        seen: Vec<SeenAt>,
+    ) -> Self {
+        Self { paths, tensors: ends.into_iter().zip(layouts).collect(), seen }
     }
 
-    /// What `keep` makes of each tensor of `tree`, in the order in which that shows them. `None` if it shows another path, type or shape than these, fewer or more.
-    pub(crate) fn same<S: TensorTree + ?Sized, T>(
+    /// Whether `tree` shows these paths, types and shapes in this order, and no others. Each tensor that it shows until it differs is one to `look` at.
+    pub(crate) fn same<S: TensorTree + ?Sized>(
         &self,
         tree: &S,
-        mut keep: impl FnMut(&Tensor) -> Result<T>,
-    ) -> Result<Option<Vec<T>>> {
+        mut look: impl FnMut(&Tensor) -> Result<()>,
+    ) -> Result<bool> {
         let (mut known, mut start) = (self.tensors.iter(), 0);
-        let (mut kept, mut is_same) = (Vec::with_capacity(self.tensors.len()), true);
+        let mut is_same = true;
         for_each_printed_path(tree, |path, tensor| {
             if is_same {
+                let next = self.tensors.len().saturating_sub(known.len());
+                expect(next, |number| self.seen.get(number).copied());
                 is_same = known.next().is_some_and(|(end, layout)| {
                     let from = std::mem::replace(&mut start, *end);
                     self.paths.get(from..*end) == Some(path) && looks_like(layout, tensor.layout())
                 });
-                kept.push(keep(tensor)?);
+                look(tensor)?;
             }
             Ok(())
         })?;
-        Ok((is_same && known.next().is_none()).then_some(kept))
+        Ok(is_same && known.next().is_none())
     }
 
     /// The path of each.

@@ -17,4 +17,5 @@ pub(crate) mod reader;
 pub(crate) mod repeated_packing;
 pub(crate) mod repeated_put;
 pub(crate) mod resident;
+pub(crate) mod seen_at;
 pub(crate) mod writer;

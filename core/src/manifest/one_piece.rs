@@ -72,8 +72,8 @@ impl OnePiece {
             }
             Ok(())
         })?;
-        match (same, start) {
-            (Some(_), Some(start)) if lies_so => start.tensor(self.bytes).map(Some),
+        match start {
+            Some(start) if same && lies_so => start.tensor(self.bytes).map(Some),
             _ => Ok(None),
         }
     }

@@ -51,7 +51,8 @@ impl Manifest {
         alignment: Alignment,
     ) -> Result<(Self, Vec<(usize, Tensor)>)> {
         let (manifest, places, entries) = pack(tree, alignment)?;
-        Ok((manifest, tensors_at(&places, entries.into_shown())))
+        let mut shown: Vec<_> = entries.into_shown().into_iter().map(Some).collect();
+        Ok((manifest, tensors_at(&places, &mut shown)))
     }
 }
 
@@ -87,10 +88,12 @@ pub(crate) struct PackedPlace {
 }
 
 /// The tensor of each place, with its offset, out of all that were shown.
-pub(crate) fn tensors_at(places: &[PackedPlace], shown: Vec<Shared>) -> Vec<(usize, Tensor)> {
-    let mut shown: Vec<Option<Shared>> = shown.into_iter().map(Some).collect();
+pub(crate) fn tensors_at(places: &[PackedPlace], shown: &mut [Option<Shared>]) -> Vec<(usize, Tensor)> {
     let tensor = |place: &PackedPlace| Some((place.offset, shown.get_mut(place.shown)?.take()?.tensor));
-    places.iter().filter_map(tensor).collect()
+    // The iterator promises none.
+    let mut tensors = Vec::with_capacity(places.len());
+    tensors.extend(places.iter().filter_map(tensor));
+    tensors
 }
 
 /// A tensor, which shares its memory now, and whether it did before.

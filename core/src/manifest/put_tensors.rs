@@ -8,6 +8,7 @@ use crate::manifest::entry::{Entries, entries};
 use crate::manifest::known_tree::looks_like;
 use crate::manifest::leaf::ManifestLeaf;
 use crate::manifest::manifest::Manifest;
+use crate::manifest::seen_at::{SeenAt, expect};
 use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::{TensorTree, for_each_tensor};
@@ -37,7 +38,7 @@ impl Manifest {
         mut make: impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
     ) -> Result<()> {
         // A tensor is known by where it is in memory: it is in the same place when it is visited.
-        let entries = entries(tree, |tensor| Ok((address(tensor), tensor.layout().clone())))?;
+        let entries = entries(tree, |tensor| Ok((SeenAt::of(tensor), tensor.layout().clone())))?;
         let made = make_all(self, &entries, |_, leaf| make(leaf))?;
         put(tree, made)
     }
@@ -46,10 +47,10 @@ impl Manifest {
 /// In the order in which the structure shows them. `make` is told which of them each is.
 pub(crate) fn make_all(
     manifest: &Manifest,
-    entries: &Entries<(usize, Layout)>,
+    entries: &Entries<(SeenAt, Layout)>,
     mut make: impl FnMut(usize, &ManifestLeaf<'_>) -> Result<Tensor>,
-) -> Result<Vec<(usize, Option<Tensor>)>> {
-    let mut made: Vec<_> = entries.shown().map(|(address, _)| (*address, None)).collect();
+) -> Result<Vec<(SeenAt, Option<Tensor>)>> {
+    let mut made: Vec<_> = entries.shown().map(|(seen, _)| (*seen, None)).collect();
     let (mut leaves, mut entries) = (manifest.leaves(), entries.by_path());
     loop {
         let (entry, leaf) = (entries.next(), leaves.next()?);
@@ -66,17 +67,18 @@ pub(crate) fn make_all(
 
 pub(crate) fn put<S: TensorTree + ?Sized>(
     tree: &mut S,
-    mut made: Vec<(usize, Option<Tensor>)>,
+    mut made: Vec<(SeenAt, Option<Tensor>)>,
 ) -> Result<()> {
     let (first, mut second) = (made.len(), 0_usize);
     let mut numbers: Option<FxHashMap<usize, usize>> = None;
     for_each_tensor(tree, |place| {
-        let own = address(place);
+        expect(second, |number| made.get(number).map(|(seen, _)| *seen));
+        let own = SeenAt::of(place).tensor;
         // Most structures visit their tensors in the order in which they show them.
         let number = match made.get(second) {
-            Some((address, _)) if *address == own => Some(second),
+            Some((seen, _)) if seen.tensor == own => Some(second),
             _ => {
-                let known = made.iter().enumerate().map(|(number, (address, _))| (*address, number));
+                let known = made.iter().enumerate().map(|(number, (seen, _))| (seen.tensor, number));
                 numbers.get_or_insert_with(|| known.collect()).get(&own).copied()
             }
         };
@@ -88,8 +90,4 @@ pub(crate) fn put<S: TensorTree + ?Sized>(
         Ok(())
     })?;
     if second == first { Ok(()) } else { Err(Error::TreeChanged { first, second }) }
-}
-
-pub(crate) fn address(tensor: &Tensor) -> usize {
-    std::ptr::from_ref(tensor).addr()
 }

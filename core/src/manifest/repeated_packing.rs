@@ -12,6 +12,7 @@ use crate::manifest::known_tree::KnownTree;
 use crate::manifest::manifest::Manifest;
 use crate::manifest::one_piece::OnePiece;
 use crate::manifest::packed::{PackedPlace, Shared, pack, shared, tensors_at};
+use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::runtime::sync::Mutex;
 use crate::tensor::tensor::Tensor;
 use crate::tree::tensor_tree::TensorTree;
@@ -38,6 +39,10 @@ pub struct RepeatedPacking {
     /// Of a structure that was packed as it lay.
     as_it_lies: Option<OnePiece>,
     last: Mutex<Option<Arc<Known>>>,
+}
+
+thread_local! {
+    static SHOWN: Scratch<Option<Shared>> = const { Scratch::new() };
 }
 
 /// A structure that has the manifest.
@@ -129,11 +134,15 @@ impl RepeatedPacking {
         }
         // Where another thread has it, it is not waited for: in a forked child that would be for ever.
         let last = self.last.try_lock().and_then(|last| last.clone());
+        let mut shown = ScratchVec::new(&SHOWN);
         if let Some(known) = last
-            && let Some(shown) = known.tree.same(tree, shared)?
+            && known.tree.same(tree, |tensor| {
+                shown.push(Some(shared(tensor)?));
+                Ok(())
+            })?
             && first_of(&shown)? == known.first_of
         {
-            return Ok(Some(tensors_at(&known.places, shown)));
+            return Ok(Some(tensors_at(&known.places, &mut shown)));
         }
         Ok(None)
     }
@@ -143,20 +152,21 @@ impl Known {
     /// What is remembered of a structure, and its tensors.
     fn of(places: Vec<PackedPlace>, entries: Entries<Shared>) -> Result<(Self, Vec<(usize, Tensor)>)> {
         let (tree, shown) = entries.into_known_and_shown(|shared| shared.tensor.layout().clone());
+        let mut shown: Vec<_> = shown.into_iter().map(Some).collect();
         let known = Self { tree, first_of: first_of(&shown)?, places };
-        let tensors = tensors_at(&known.places, shown);
+        let tensors = tensors_at(&known.places, &mut shown);
         Ok((known, tensors))
     }
 }
 
 /// For each tensor the first one over the same memory, which may be itself: all that a plan knows of tensors beside their layouts.
-fn first_of(shown: &[Shared]) -> Result<Vec<usize>> {
+fn first_of(shown: &[Option<Shared>]) -> Result<Vec<usize>> {
     if each_behind_the_last(shown)? {
         return Ok((0..shown.len()).collect());
     }
     let mut known = FxHashMap::with_capacity_and_hasher(shown.len(), FxBuildHasher);
     let mut all = Vec::with_capacity(shown.len());
-    for (number, Shared { tensor, is_shared }) in shown.iter().enumerate() {
+    for (number, Shared { tensor, is_shared }) in shown.iter().flatten().enumerate() {
         let layout = tensor.layout();
         all.push(match is_shared {
             false => number,
@@ -170,9 +180,9 @@ fn first_of(shown: &[Shared]) -> Result<Vec<usize>> {
 }
 
 /// Whether those that share memory lie in one piece of it, one behind the other, as results of a copy do: no two are over the same, then.
-fn each_behind_the_last(shown: &[Shared]) -> Result<bool> {
+fn each_behind_the_last(shown: &[Option<Shared>]) -> Result<bool> {
     let mut last: Option<(usize, usize)> = None;
-    for Shared { tensor, .. } in shown.iter().filter(|shown| shown.is_shared) {
+    for Shared { tensor, .. } in shown.iter().flatten().filter(|shown| shown.is_shared) {
         let (memory, offset) = (tensor.storage()?.identity(), tensor.offset());
         if last.is_some_and(|(of, before)| of != memory || offset <= before) {
             return Ok(false);

@@ -10,7 +10,8 @@ use crate::manifest::entry::entries;
 use crate::manifest::known_tree::KnownTree;
 use crate::manifest::leaf::{LeafPlace, ManifestLeaf};
 use crate::manifest::manifest::Manifest;
-use crate::manifest::put_tensors::{address, make_all, put};
+use crate::manifest::put_tensors::{make_all, put};
+use crate::manifest::seen_at::SeenAt;
 use crate::runtime::sync::Mutex;
 use crate::tensor::layout::Layout;
 use crate::tensor::tensor::Tensor;
@@ -86,13 +87,17 @@ impl RepeatedPut {
     ) -> Result<PreparedPut<'t, S>> {
         // Where another thread has it, it is not waited for: in a forked child that would be for ever.
         let last = self.last.try_lock().and_then(|last| last.clone());
+        let mut seen = Vec::new();
         if let Some(known) = last
-            && let Some(addresses) = known.tree.same(tree, |tensor| Ok(address(tensor)))?
+            && known.tree.same(tree, |tensor| {
+                seen.push(SeenAt::of(tensor));
+                Ok(())
+            })?
         {
-            let made = known.make_all(addresses, &mut make)?;
+            let made = known.make_all(seen, &mut make)?;
             return Ok(PreparedPut { tree, made });
         }
-        let entries = entries(tree, |tensor| Ok((address(tensor), tensor.layout().clone())))?;
+        let entries = entries(tree, |tensor| Ok((SeenAt::of(tensor), tensor.layout().clone())))?;
         let mut leaves: Vec<_> = entries.shown().map(|_| None).collect();
         let made = make_all(&self.manifest, &entries, |shown, leaf| {
             if let Some(known) = leaves.get_mut(shown) {
@@ -112,8 +117,8 @@ impl RepeatedPut {
 /// Tensors for a structure, which has its own until they are put there: see [`RepeatedPut::prepare`].
 pub struct PreparedPut<'t, S: ?Sized> {
     tree: &'t mut S,
-    /// With the addresses of those that they take the place of.
-    made: Vec<(usize, Option<Tensor>)>,
+    /// With where those are that they take the place of.
+    made: Vec<(SeenAt, Option<Tensor>)>,
 }
 
 impl<S: TensorTree + ?Sized> PreparedPut<'_, S> {
@@ -131,16 +136,16 @@ impl Known {
     /// In the order in which the structure shows them.
     fn make_all(
         &self,
-        addresses: Vec<usize>,
+        seen: Vec<SeenAt>,
         make: &mut impl FnMut(&ManifestLeaf<'_>) -> Result<Tensor>,
-    ) -> Result<Vec<(usize, Option<Tensor>)>> {
-        let mut made = Vec::with_capacity(addresses.len());
+    ) -> Result<Vec<(SeenAt, Option<Tensor>)>> {
+        let mut made = Vec::with_capacity(seen.len());
         let known = self.tree.paths().zip(&self.leaves);
-        for (address, (path, KnownLeaf { number, layout, place })) in addresses.into_iter().zip(known) {
+        for (seen, (path, KnownLeaf { number, layout, place })) in seen.into_iter().zip(known) {
             let leaf = ManifestLeaf { path, layout: Cow::Borrowed(layout), number: *number, place: *place };
             let tensor = make(&leaf)?;
             check(Some((path, tensor.layout())), Some((path, layout)))?;
-            made.push((address, Some(tensor)));
+            made.push((seen, Some(tensor)));
         }
         Ok(made)
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod at_exit;
 pub(crate) mod backoff;
+pub(crate) mod fetch;
 pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod host_memory;
