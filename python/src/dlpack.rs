@@ -117,15 +117,27 @@ fn ask<'py>(object: &Bound<'py, PyAny>, torch: Option<&Torch>) -> PyResult<Bound
             object.call_method("__dlpack__", (), Some(&named))
         }
         // What cannot go out at all, such as objects in an array of numpy.
-        Err(error) if error.is_instance_of::<PyBufferError>(py) => {
-            let said = error.value(py);
-            let text = format!("{said}; take it out of the structure, or give it other elements (astype)");
-            let refused = PyTypeError::new_err(text);
-            refused.set_cause(py, Some(error));
-            Err(refused)
-        }
+        Err(error) if error.is_instance_of::<PyBufferError>(py) => Err(refused(object, error)),
         answer => answer,
     }
+}
+
+/// Says what to do instead. A list of what an array holds goes through, unless that is tensors.
+#[cold]
+fn refused(object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let (py, class) = (object.py(), object.get_type());
+    let elements = object.getattr("dtype").map(|dtype| format!(" of {dtype}")).unwrap_or_default();
+    let said = error.value(py).to_string();
+    let said = said.trim_end_matches('.');
+    let instead = match object.hasattr("tolist") {
+        Ok(true) => {
+            "give it other elements (astype), make a list of it (tolist), which goes through, or take it out of the structure"
+        }
+        _ => "take it out of the structure",
+    };
+    let refused = PyTypeError::new_err(format!("a {class}{elements}: {said}; {instead}"));
+    refused.set_cause(py, Some(error));
+    refused
 }
 
 /// What DLPack calls a stream: the default one of CUDA is 1 there.

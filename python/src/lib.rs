@@ -232,8 +232,10 @@ mod _transship {
         for (name, tensor) in loaded.map_err(|error| errors::of_files(py, &error))? {
             let tensor = Tensor::of_library(tensor).map_err(|error| errors::of(py, &error))?;
             let tensor = Bound::new(py, tensor)?.into_any();
-            tensors
-                .set_item(name, convert.map_or(Ok(tensor.clone()), |convert| convert.call1((tensor,)))?)?;
+            let given = convert.map_or(Ok(tensor.clone()), |convert| convert.call1((tensor,)));
+            let named = |error: &PyErr| errors::note(py, error, &format!("the tensor {name:?} of the files"));
+            let given = given.inspect_err(named)?;
+            tensors.set_item(name, given)?;
         }
         Ok(tensors.unbind())
     }

@@ -158,6 +158,14 @@ impl Skeleton {
         error
     }
 
+    /// Says where in the result what could not be put together was to be.
+    #[cold]
+    fn note_where(&self, py: Python<'_>, error: &PyErr, step: usize) {
+        if let Some(path) = self.written_way(py, step).filter(|path| !path.is_empty()) {
+            errors::note(py, error, &format!("in the result, at {path}"));
+        }
+    }
+
     fn add_at<'py>(
         &mut self,
         item: &Bound<'py, PyAny>,
@@ -340,10 +348,11 @@ impl Builder<'_> {
             Step::Other(len) => {
                 self.rebuild += 1;
                 let rebuild = &skeleton.rebuild[self.rebuild - 1];
+                let number = self.step - 1;
                 let held = self.list(py, *len)?;
                 // It may find the last dict, and change it.
                 self.last = None;
-                rebuild.call1(py, (held,))
+                rebuild.call1(py, (held,)).inspect_err(|error| skeleton.note_where(py, error, number))
             }
         }
     }

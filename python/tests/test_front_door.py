@@ -121,6 +121,30 @@ def test_containers_of_the_program():
         transship.register_container("Box", None, None)
 
 
+# Deliberate bugs: `other` in `tree.rs` gives `note_where` the number of the step behind, or of the last one that it has taken.
+def test_what_cannot_be_put_together_is_named():
+    class Picky:
+        def __init__(self, held):
+            self.held = held
+
+    def made(name, held):
+        if name == "bad":
+            raise ValueError("none of these")
+        return Picky(held)
+
+    transship.register_container(Picky, lambda picky: (picky.held, picky.held[0]), made)
+    fine = Picky(["fine", torch.ones(1), [torch.ones(1)]])
+    handle = transship.start_copy({"a": [fine, (1, Picky(["bad", fine, {"x": fine}])), fine]}, "cpu", copy=True)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="none of these") as raised:
+            handle.get()
+        said = str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
+        assert said.endswith("in the result, at ['a'][1][1]")
+    with pytest.raises(ValueError) as raised:
+        transship.start_copy(Picky(["bad"]), "cpu", copy=True).get()
+    assert not getattr(raised.value, "__notes__", [])
+
+
 # Deliberate bugs: `_mutable_mapping` and `_dataclass` in `_containers.py` keep what the templates held.
 def test_a_handle_does_not_keep_what_containers_held():
     Mutable = dataclasses.make_dataclass("Mutable", ["tensor"])
@@ -439,8 +463,11 @@ def test_objects_without_a_device_go_through():
 
 
 def test_arrays_of_what_is_no_number_say_what_to_do():
-    with pytest.raises(TypeError, match="take it out of the structure, or give it other elements"):
-        copied([np.array(["a"])])
+    for array, name in [(np.array(["a"]), "<U1"), (np.array([None]), "object"), (np.array(["2026-01-01"], "datetime64[D]"), "datetime64")]:
+        with pytest.raises(TypeError, match=f"a <class 'numpy.ndarray'> of {re.escape(name)}.*; give it other elements .*tolist.*take it out") as raised:
+            copied({"ids": [array]})
+        assert "['ids'][0]" in str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
+        assert copied({"ids": [array.tolist()]})["ids"][0] == array.tolist()
 
 
 def test_devices_that_hold_no_tensors_of_python_say_which_do():

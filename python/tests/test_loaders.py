@@ -3,6 +3,7 @@
 import gc
 import json
 import struct
+import sys
 import weakref
 
 import numpy as np
@@ -195,6 +196,18 @@ def test_some_tensors_of_several_files_as_arrays(weights):
     loaded = transship.load_safetensors([str(path)], torch.device("cpu"), like="numpy", names=["steps", "layer.weight"])
     assert set(loaded) == {"steps", "layer.weight"}
     np.testing.assert_array_equal(loaded["layer.weight"], tensors["layer.weight"].numpy())
+
+
+# Deliberate bug: `load_safetensors` in `lib.rs` passes the error of `convert` on as it is.
+def test_a_tensor_that_cannot_be_what_is_asked_for_is_named(weights, monkeypatch):
+    path, tensors = weights
+    # Where it is, numpy has these types.
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    half = next(name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16)
+    with pytest.raises(TypeError, match="bfloat16") as raised:
+        transship.load_safetensors(path, "cpu", like="numpy", names=[half])
+    said = str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
+    assert said.endswith(f'the tensor "{half}" of the files')
 
 
 # Deliberate bug: `load_safetensors` in `_files.py` returns what there is of the names; it takes a `str` for a list of them.

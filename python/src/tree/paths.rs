@@ -16,7 +16,10 @@ impl Skeleton {
     /// The path of each leaf: the indices, keys and names of attributes on the way to it.
     pub fn paths<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let mut paths = Vec::new();
-        self.walk(py, &mut |way| {
+        self.walk(py, &mut |step, way| {
+            if self.steps.get(step) != Some(&Step::Leaf) {
+                return Ok(());
+            }
             let steps = way.iter().map(|step| step.object(py)).collect::<PyResult<Vec<_>>>()?;
             paths.push(PyTuple::new(py, steps)?);
             Ok(())
@@ -27,7 +30,10 @@ impl Skeleton {
     /// The path of a leaf as it is written, such as `['a'][0].weight`.
     pub fn written_path(&self, py: Python<'_>, leaf: usize) -> Option<String> {
         let (mut number, mut found) = (0, None);
-        let walked = self.walk(py, &mut |way| {
+        let walked = self.walk(py, &mut |step, way| {
+            if self.steps.get(step) != Some(&Step::Leaf) {
+                return Ok(());
+            }
             if number == leaf {
                 found = Some(written(py, way));
             }
@@ -37,12 +43,26 @@ impl Skeleton {
         walked.ok().and(found)
     }
 
-    /// Shows the way to each leaf, in their order.
-    fn walk(&self, py: Python<'_>, visit: &mut dyn FnMut(&[Way]) -> PyResult<()>) -> PyResult<()> {
+    /// The same of what this step is; `None` where there are more steps on the way than are shown.
+    pub(super) fn written_way(&self, py: Python<'_>, step: usize) -> Option<String> {
+        let mut found = None;
+        let walked = self.walk(py, &mut |number, way| {
+            if number == step && way.len() <= super::DEEPEST_SHOWN {
+                found = Some(written(py, way));
+            }
+            Ok(())
+        });
+        walked.ok().and(found)
+    }
+
+    /// Shows the number of each step, and the way to what it is, in their order.
+    fn walk(&self, py: Python<'_>, visit: &mut Visit<'_>) -> PyResult<()> {
         let mut walk = Walk { skeleton: self, step: 0, key: 0, other: 0, way: Vec::new() };
         walk.next(py, visit)
     }
 }
+
+type Visit<'a> = dyn FnMut(usize, &[Way]) -> PyResult<()> + 'a;
 
 /// How the way to an item of a container that a function has opened is written.
 pub(super) fn step_of(names: &Bound<'_, PyAny>, index: usize) -> String {
@@ -86,12 +106,12 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn next(&mut self, py: Python<'_>, visit: &mut dyn FnMut(&[Way]) -> PyResult<()>) -> PyResult<()> {
+    fn next(&mut self, py: Python<'_>, visit: &mut Visit<'_>) -> PyResult<()> {
         let Some(step) = self.skeleton.steps.get(self.step).copied() else { return Ok(()) };
+        visit(self.step, &self.way)?;
         self.step += 1;
         match step {
-            Step::Leaf => visit(&self.way),
-            Step::Same => Ok(()),
+            Step::Leaf | Step::Same => Ok(()),
             Step::List(len) | Step::Tuple(len) => {
                 (0..len).try_for_each(|index| self.enter(py, Way::Index(index), visit))
             }
@@ -108,12 +128,7 @@ impl Walk<'_> {
         }
     }
 
-    fn enter(
-        &mut self,
-        py: Python<'_>,
-        step: Way,
-        visit: &mut dyn FnMut(&[Way]) -> PyResult<()>,
-    ) -> PyResult<()> {
+    fn enter(&mut self, py: Python<'_>, step: Way, visit: &mut Visit<'_>) -> PyResult<()> {
         super::check_stack()?;
         self.way.push(step);
         let walked = self.next(py, visit);
