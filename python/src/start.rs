@@ -77,9 +77,9 @@ pub fn start(
     py: Python<'_>,
     torch: Option<&Torch>,
     request: Request,
-    slots: &mut [Slot],
+    slots: &mut Vec<Slot>,
 ) -> PyResult<Started> {
-    leaf_slots::ROOM.note(slots.len());
+    leaf_slots::ROOM.note(slots);
     let mut started = Started::default();
     let torch_fills = torch.filter(|_| !request.own_memory);
     let kinds = Kinds::now(torch);

@@ -112,8 +112,8 @@ impl Skeleton {
         let mut skeleton = Self { steps: STEPS.list(), keys: KEYS.list(), ..Self::default() };
         match skeleton.add(root, rules) {
             Ok(()) => {
-                STEPS.note(skeleton.steps.len());
-                KEYS.note(skeleton.keys.len());
+                STEPS.note(&mut skeleton.steps);
+                KEYS.note(&mut skeleton.keys);
                 Ok(skeleton)
             }
             Err(error) => Err(skeleton.with_path(root.py(), error, R::IS)),

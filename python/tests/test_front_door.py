@@ -821,3 +821,28 @@ def test_ways_do_not_depend_on_the_first_call():
     done = run(program), run(program.replace("sys.argv", "['fake']"))
     assert [one.returncode for one in done] == [0, 0], done[1].stderr
     assert done[0].stdout == done[1].stdout != ""
+
+
+# Deliberate bug: `note` in `room.rs` gives no room back.
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_handles_of_small_structures_keep_no_room_for_large_ones():
+    done = run(
+        """
+        import os, pathlib
+        import torch, transship
+
+        def resident():
+            return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+        large, small, kept = [{"key": tensor} for tensor in [torch.zeros(1)] * 20_000], [torch.ones(2)], []
+        for round_ in range(60):
+            transship.start_copy(large, "cpu", copy=True).get()
+            kept.append(transship.start_copy(small, "cpu", copy=True))
+            if round_ == 9:
+                before = resident()
+        print(resident() - before, all(handle.get()[0].tolist() == [1, 1] for handle in kept))
+        """
+    )
+    assert not done.stderr, done.stderr
+    grown, are_right = done.stdout.split()
+    assert int(grown) < 50 and are_right == "True"
