@@ -94,6 +94,7 @@ mod _transship {
 
     use crate::errors;
     use crate::forebear::Forebear;
+    use crate::leaf_slots;
     use crate::named_device;
     use crate::ours::Ours;
     use crate::place;
@@ -153,6 +154,7 @@ mod _transship {
         let skeleton = Skeleton::of(data, &mut rules)?;
         let read = begin.elapsed();
         let mut slots = rules.slots;
+        leaf_slots::ROOM.note(&mut slots);
         let at_least_one = |number: i64| usize::try_from(number.max(1)).unwrap_or(usize::MAX);
         let packing = Packing {
             on: pack_cpu_tensors,
@@ -200,6 +202,7 @@ mod _transship {
         let skeleton = Skeleton::of(tree, &mut rules)?;
         let read = begin.elapsed();
         let mut slots = rules.slots;
+        leaf_slots::ROOM.note(&mut slots);
         let packing = Packing { on: packing, alignment: alignment.max(1), max_chunk: max_chunk_bytes.max(1) };
         let request =
             Request { target, packing, how: How { pinned_staging: pinned, background }, own_memory, behind };

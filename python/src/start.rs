@@ -12,7 +12,7 @@ use crate::errors;
 use crate::gather::Gather;
 use crate::give_up;
 use crate::kinds::Kinds;
-use crate::leaf_slots::{self, At, Slot};
+use crate::leaf_slots::{At, Slot};
 use crate::on_source;
 use crate::pieces::{Joins, Piece};
 use crate::place::Place;
@@ -77,9 +77,8 @@ pub fn start(
     py: Python<'_>,
     torch: Option<&Torch>,
     request: Request,
-    slots: &mut Vec<Slot>,
+    slots: &mut [Slot],
 ) -> PyResult<Started> {
-    leaf_slots::ROOM.note(slots);
     let mut started = Started::default();
     let torch_fills = torch.filter(|_| !request.own_memory);
     let kinds = Kinds::now(torch);

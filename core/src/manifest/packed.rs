@@ -90,7 +90,7 @@ pub(crate) struct PackedPlace {
 /// The tensor of each place, with its offset, out of all that were shown.
 pub(crate) fn tensors_at(places: &[PackedPlace], shown: &mut [Option<Shared>]) -> Vec<(usize, Tensor)> {
     let tensor = |place: &PackedPlace| Some((place.offset, shown.get_mut(place.shown)?.take()?.tensor));
-    // The iterator promises none.
+    // Room at once: the iterator does not say how many it has.
     let mut tensors = Vec::with_capacity(places.len());
     tensors.extend(places.iter().filter_map(tensor));
     tensors

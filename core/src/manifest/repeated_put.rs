@@ -87,7 +87,7 @@ impl RepeatedPut {
     ) -> Result<PreparedPut<'t, S>> {
         // Where another thread has it, it is not waited for: in a forked child that would be for ever.
         let last = self.last.try_lock().and_then(|last| last.clone());
-        let mut seen = Vec::new();
+        let mut seen = Vec::with_capacity(last.as_ref().map_or(0, |known| known.leaves.len()));
         if let Some(known) = last
             && known.tree.same(tree, |tensor| {
                 seen.push(SeenAt::of(tensor));
