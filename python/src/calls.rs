@@ -185,7 +185,7 @@ fn choose(skeleton: &Skeleton, ours: &Ours<'_>, casts: &Casts<'_>) -> PyResult<V
 /// The type and shape of each leaf; `None` for what PyTorch copies itself.
 fn as_read(slots: &[Slot]) -> Vec<Option<(usize, SmallVec<[i64; 4]>)>> {
     let read = |slot: &Slot| match slot {
-        Slot::Leaf(At::Source(_), leaf) => Some((leaf.element, SmallVec::from_slice(leaf.shape()))),
+        Slot::Leaf(At::Source(_), leaf) => Some((leaf.element(), SmallVec::from_slice(leaf.shape()))),
         _ => None,
     };
     slots.iter().map(read).collect()
@@ -194,7 +194,7 @@ fn as_read(slots: &[Slot]) -> Vec<Option<(usize, SmallVec<[i64; 4]>)>> {
 /// The type of a leaf's elements; that of what PyTorch copies itself is known by its name.
 fn element_of(slot: &Slot, object: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     match slot {
-        Slot::Leaf(At::Source(_), leaf) => Ok(Some(leaf.element)),
+        Slot::Leaf(At::Source(_), leaf) => Ok(Some(leaf.element())),
         _ => {
             let name = object.getattr("dtype")?.str()?.to_string();
             Ok(dtype::number_of_name(name.trim_start_matches("torch.")))
@@ -219,7 +219,7 @@ fn check_types(
 ) -> PyResult<()> {
     for (number, (slot, cast)) in slots.iter().zip(chosen).enumerate() {
         let Slot::Leaf(At::Source(_), leaf) = slot else { continue };
-        let element = cast.map_or(leaf.element, |(_, element)| element);
+        let element = cast.map_or(leaf.element(), |(_, element)| element);
         let name = dtype::ALL[element].name;
         if refused.iter().any(|refused| refused == name) {
             return Err(at(py, skeleton, number, not_given(name)));

@@ -30,7 +30,7 @@ impl Description {
         let has_strides = leaf.order != Order::Contiguous;
         let flags = (u8::from(*is_array) * ARRAY) | (u8::from(has_strides) * STRIDES);
         self.bytes.push(flags);
-        self.push(leaf.element as u64);
+        self.push(leaf.element() as u64);
         self.push(leaf.rank() as u64);
         let numbers = if has_strides { &leaf.numbers[..] } else { leaf.shape() };
         // Of a leaf none is negative.

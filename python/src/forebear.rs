@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::leaf::{Leaf, Order, is_aligned};
 use crate::leaf_slots::{self, At, Slot};
@@ -61,6 +61,9 @@ impl<'py> Rules<'py> for Forebear<'py> {
     }
 
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
+        if is_value(object) {
+            return Ok(Found::Same);
+        }
         if self.torch.is_tensor(object) {
             self.add(object)?;
             return Ok(Found::Leaf);
@@ -78,6 +81,15 @@ impl<'py> Rules<'py> for Forebear<'py> {
             Found::Same
         })
     }
+}
+
+/// Whether it is a value of Python's own, as most of what goes through is: no more has to be asked.
+#[inline]
+fn is_value(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<PyString>()
+        || object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyFloat>()
+        || object.is_none()
 }
 
 /// Takes an object that is a tensor of PyTorch's which lies row by row, and is copied as it is or is on the target already: most of what large structures

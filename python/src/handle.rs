@@ -221,7 +221,7 @@ impl Handle {
             made.push(match slot {
                 Slot::There(object) | Slot::Leaf(At::Source(object), _) => object.clone_ref(py),
                 Slot::Leaf(At::Own { copy, tensor, offset }, leaf) => {
-                    self.own(py, content, (*copy, *tensor), *offset, leaf)?
+                    self.own(py, content, (*copy as usize, *tensor as usize), *offset, leaf)?
                 }
                 Slot::Leaf(At::Part { chunk, offset }, leaf) => {
                     let (parts, whole) = (chunks.get_mut(*chunk), content.chunks.get(*chunk));

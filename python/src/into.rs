@@ -89,10 +89,10 @@ pub fn start(
 /// Fails unless a copy of the leaf has the shape and type of its destination. That is said in words.
 fn check(leaf: &Typed, into: &Destination) -> std::result::Result<(), String> {
     let said = |leaf: &Leaf| format!("shape {:?} of {}", leaf.shape(), leaf.type_of_elements().name);
-    if leaf.to.shape() == into.leaf.shape() && leaf.to.element == into.leaf.element {
+    if leaf.to.shape() == into.leaf.shape() && leaf.to.element() == into.leaf.element() {
         return Ok(());
     }
-    let cast = if leaf.to.element == leaf.leaf.element { "; a type is changed by cast=" } else { "" };
+    let cast = if leaf.to.element() == leaf.leaf.element() { "; a type is changed by cast=" } else { "" };
     Err(format!("{} to copy, but {} to copy into{cast}", said(&leaf.to), said(&into.leaf)))
 }
 
@@ -171,7 +171,7 @@ fn check_apart(
 
 /// Whether these are the same elements. Both begin at one address.
 fn is_same_place(one: &Leaf, other: &Leaf) -> bool {
-    (one.element, &one.numbers) == (other.element, &other.numbers)
+    (one.element(), &one.numbers) == (other.element(), &other.numbers)
 }
 
 /// Leaves of one place that one copy of the library carries.

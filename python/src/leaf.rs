@@ -12,8 +12,8 @@ pub struct Leaf {
     /// Where the first element is.
     pub address: u64,
     pub place: Place,
-    /// Of [`dtype::ALL`].
-    pub element: usize,
+    /// Of [`dtype::ALL`]. As small as it can be: leaves are many.
+    element: u8,
     /// The sizes, and then as many strides, in elements. None is negative.
     pub numbers: SmallVec<[i64; 8]>,
     /// Of all elements, without gaps.
@@ -87,12 +87,30 @@ impl Leaf {
             return None;
         }
         let order = if is_row_major || count == 0 { Order::Contiguous } else { order(shape, strides) };
-        Some(Self { address, place, element, numbers, bytes, order })
+        Some(Self { address, place, element: element as u8, numbers, bytes, order })
+    }
+
+    /// One without gaps, whose numbers, so many, and bytes are not known yet.
+    #[inline(always)]
+    pub fn to_be_filled(address: u64, place: Place, element: usize, numbers: usize) -> Self {
+        let numbers = SmallVec::from_buf_and_len([0; 8], numbers);
+        Self { address, place, element: element as u8, numbers, bytes: 0, order: Order::Contiguous }
+    }
+
+    /// Of [`dtype::ALL`].
+    #[inline]
+    pub fn element(&self) -> usize {
+        self.element.into()
+    }
+
+    /// The same bytes as elements of another type, of [`dtype::ALL`], which are as large.
+    pub fn as_elements(&self, element: usize) -> Self {
+        Self { element: element as u8, ..self.clone() }
     }
 
     /// Whether the first element lies where the processor wants such elements.
     pub fn is_aligned(&self) -> bool {
-        self.bytes == 0 || is_aligned(self.address, self.element)
+        self.bytes == 0 || is_aligned(self.address, self.element())
     }
 
     pub fn shape(&self) -> &[i64] {
@@ -108,7 +126,7 @@ impl Leaf {
     }
 
     pub fn type_of_elements(&self) -> dtype::ElementType {
-        dtype::ALL[self.element]
+        dtype::ALL[self.element()]
     }
 
     /// The leaf as its copy is: without gaps.
@@ -166,7 +184,7 @@ impl Leaf {
     pub fn copied_as(&self, element: usize) -> Self {
         let mut copied = self.copied();
         let count = self.bytes / self.type_of_elements().bytes();
-        copied.element = element;
+        copied.element = element as u8;
         copied.bytes = count.saturating_mul(copied.type_of_elements().bytes());
         copied
     }

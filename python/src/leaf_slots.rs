@@ -21,8 +21,16 @@ pub enum At {
     Source(Py<PyAny>),
     /// A part of a chunk that is being filled: its number, and the offset in bytes.
     Part { chunk: usize, offset: usize },
-    /// In memory of the library: the number of the copy and of the tensor in it, and the offset there in bytes.
-    Own { copy: usize, tensor: usize, offset: usize },
+    /// In memory of the library: the number of the copy and of the tensor in it, and the offset there in bytes. Made by [`own`](Self::own).
+    Own { copy: u32, tensor: u32, offset: usize },
+}
+
+impl At {
+    /// In memory of the library. Numbers that are larger than any structure are of no tensor.
+    pub fn own(copy: usize, tensor: usize, offset: usize) -> Self {
+        let small = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        Self::Own { copy: small(copy), tensor: small(tensor), offset }
+    }
 }
 
 /// For the leaves of a structure.
@@ -63,3 +71,6 @@ impl Slot {
         }
     }
 }
+
+// There are many: what is larger is moved by a call.
+const _: () = assert!(size_of::<Slot>() <= 128);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ptr;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi::PyTypeObject;
@@ -40,6 +41,8 @@ pub struct Ours<'py> {
     /// Whether nothing is done with tensors but to copy them.
     takes_plainly: bool,
     kinds: Kinds<'py>,
+    /// The class of the last object that went through as it is, if there was one. All of this class do.
+    passing: *const PyTypeObject,
     pub slots: Vec<Slot>,
     /// Types that results must not have: numbers of [`dtype::ALL`].
     refused: Vec<usize>,
@@ -113,6 +116,7 @@ impl<'py> Ours<'py> {
             takes_plainly: present.is_none(),
             present,
             kinds,
+            passing: ptr::null(),
             slots,
             refused: Vec::new(),
             originals: None,
@@ -211,7 +215,7 @@ impl<'py> Ours<'py> {
     }
 
     fn check_type(&self, leaf: &Leaf) -> PyResult<()> {
-        match self.refused.contains(&leaf.element) {
+        match self.refused.contains(&leaf.element()) {
             true => Err(not_given(leaf.type_of_elements().name)),
             false => Ok(()),
         }
@@ -286,6 +290,9 @@ impl<'py> Rules<'py> for Ours<'py> {
     }
 
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
+        if self.passing == object.get_type_ptr() {
+            return Ok(Found::Same);
+        }
         #[cfg(target_os = "linux")]
         if self.takes_plainly
             && let Some(leaf) = slot_batch::leaf_of(object)
@@ -297,7 +304,13 @@ impl<'py> Rules<'py> for Ours<'py> {
         if let Some(opened) = kind.open(object)? {
             return Ok(Found::Container(opened));
         }
-        let Some(slot) = self.settled(object, &kind)? else { return Ok(Found::Same) };
+        let Some(slot) = self.settled(object, &kind)? else {
+            if matches!(kind, Kind::Same) {
+                // Its class is kept by `kinds`.
+                self.passing = object.get_type_ptr();
+            }
+            return Ok(Found::Same);
+        };
         if let Some(originals) = &mut self.originals {
             originals.push(object.clone());
         }

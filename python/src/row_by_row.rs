@@ -2,11 +2,10 @@
 //! fifth of what it takes to read one.
 
 use pyo3::prelude::*;
-use smallvec::SmallVec;
 use transship::dlpack::DLTensor;
 
 use crate::dtype;
-use crate::leaf::{Leaf, Order};
+use crate::leaf::Leaf;
 use crate::leaf_slots::{At, Slot};
 use crate::place::Place;
 
@@ -21,14 +20,12 @@ pub struct RowByRow<'a> {
     pub place: Place,
     /// Of [`dtype::ALL`].
     pub element: usize,
-    /// Of all elements.
-    pub bytes: usize,
     shape: &'a [i64],
     strides: &'a [i64],
 }
 
 impl<'a> RowByRow<'a> {
-    /// `None` for a tensor of more than four dimensions, without elements, or that lies otherwise.
+    /// `None` for a tensor of more than four dimensions, or without memory. Whether it lies row by row is seen when it is [pushed](Self::push).
     #[inline(always)]
     pub fn of(
         address: u64,
@@ -37,23 +34,8 @@ impl<'a> RowByRow<'a> {
         shape: &'a [i64],
         strides: &'a [i64],
     ) -> Option<Self> {
-        if shape.len() > DIMENSIONS || strides.len() != shape.len() || address == 0 {
-            return None;
-        }
-        let mut count = 1_i64;
-        for (size, stride) in shape.iter().zip(strides).rev() {
-            if *size == 1 && *stride > 0 {
-                continue;
-            }
-            // A size that is none is looked at elsewhere as well.
-            if *size <= 1 || *stride != count {
-                return None;
-            }
-            count = count.checked_mul(*size)?;
-        }
-        let bytes = usize::try_from(count).ok()?.checked_mul(dtype::ALL.get(element)?.bytes())?;
-        let is_possible = bytes <= isize::MAX as usize;
-        is_possible.then_some(Self { address, place, element, bytes, shape, strides })
+        let may_be = shape.len() <= DIMENSIONS && strides.len() == shape.len() && address != 0;
+        may_be.then_some(Self { address, place, element, shape, strides })
     }
 
     /// Reads a struct of DLPack.
@@ -77,31 +59,48 @@ impl<'a> RowByRow<'a> {
         Self::of(address, place, element, slice(tensor.shape), slice(tensor.strides))
     }
 
-    /// Appends it to the leaves of a structure. It is read from `object`. `false`, and nothing is appended, if its numbers are not what they were: PyTorch lets go of the GIL
-    /// where it changes them, and a result of other sizes than those that were looked at would reach beyond its memory.
+    /// Appends it to the leaves of a structure. It is read from `object`. `false`, and nothing is appended, for a tensor without elements, or that lies
+    /// otherwise. Its numbers are looked at once they are copied: PyTorch lets go of the GIL where it changes them, and a result of other sizes than those that
+    /// were looked at would reach beyond its memory.
     #[inline(always)]
     #[must_use]
     pub fn push(self, object: Py<PyAny>, slots: &mut Vec<Slot>) -> bool {
-        let Self { address, place, element, bytes, shape, strides } = self;
-        let numbers = SmallVec::from_buf_and_len([0; 2 * DIMENSIONS], 2 * shape.len());
-        let leaf = Leaf { address, place, element, numbers, bytes, order: Order::Contiguous };
+        let Self { address, place, element, shape, strides } = self;
+        let leaf = Leaf::to_be_filled(address, place, element, 2 * shape.len());
         slots.push(Slot::Leaf(At::Source(object), leaf));
-        let Some(Slot::Leaf(_, Leaf { numbers, .. })) = slots.last_mut() else { return false };
-        let rank = shape.len();
-        match rank {
+        let Some(Slot::Leaf(_, leaf)) = slots.last_mut() else { return false };
+        match shape.len() {
             0 => {}
-            1 => write::<1>(numbers, shape, strides),
-            2 => write::<2>(numbers, shape, strides),
-            3 => write::<3>(numbers, shape, strides),
-            _ => write::<DIMENSIONS>(numbers, shape, strides),
+            1 => write::<1>(&mut leaf.numbers, shape, strides),
+            2 => write::<2>(&mut leaf.numbers, shape, strides),
+            3 => write::<3>(&mut leaf.numbers, shape, strides),
+            _ => write::<DIMENSIONS>(&mut leaf.numbers, shape, strides),
         }
-        let written = RowByRow::of(address, place, element, &numbers[..rank], &numbers[rank..]);
-        let is_same = written.is_some_and(|written| written.bytes == bytes);
-        if !is_same {
-            slots.pop();
+        let bytes = bytes_row_by_row(leaf);
+        match bytes {
+            Some(bytes) => leaf.bytes = bytes,
+            None => drop(slots.pop()),
         }
-        is_same
+        bytes.is_some()
     }
+}
+
+/// The bytes of all elements; `None` if there are none, or they lie otherwise.
+#[inline(always)]
+fn bytes_row_by_row(leaf: &Leaf) -> Option<usize> {
+    let mut count = 1_i64;
+    for (size, stride) in leaf.shape().iter().zip(leaf.strides()).rev() {
+        if *size == 1 && *stride > 0 {
+            continue;
+        }
+        // A size that is none is looked at elsewhere as well.
+        if *size <= 1 || *stride != count {
+            return None;
+        }
+        count = count.checked_mul(*size)?;
+    }
+    let bytes = usize::try_from(count).ok()?.checked_mul(leaf.type_of_elements().bytes())?;
+    (bytes <= isize::MAX as usize).then_some(bytes)
 }
 
 /// So many of them, known when it is compiled: without a call.

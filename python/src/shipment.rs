@@ -81,7 +81,7 @@ fn settle_empty(
         if let Slot::Leaf(At::Source(_), leaf) = slot
             && leaf.bytes == 0
         {
-            let to = leaf.copied_as(cast.map_or(leaf.element, |(_, element)| element));
+            let to = leaf.copied_as(cast.map_or(leaf.element(), |(_, element)| element));
             *slot = Slot::There(torch.allocate_like(py, &to, target.request.target, false)?.unbind());
         }
     }
@@ -241,7 +241,7 @@ fn settle(
             to.order = Order::Dense;
         }
         target.slots[leaf.number] = if is_own {
-            Slot::Leaf(At::Own { copy: target.started.running.len(), tensor: index, offset: 0 }, to)
+            Slot::Leaf(At::own(target.started.running.len(), index, 0), to)
         } else {
             let placement = placement.ok_or_else(no_place)?;
             let (_, shift) = taken.get(placement.chunk).ok_or_else(no_place)?;

@@ -322,11 +322,11 @@ impl<'a, 'py> Arrays<'a, 'py> {
         if self.class.is_none() {
             self.class = Some(py.import("numpy")?.getattr("ndarray")?);
         }
-        if self.dtypes[leaf.element].is_none() {
+        if self.dtypes[leaf.element()].is_none() {
             let name = leaf.type_of_elements().name;
-            self.dtypes[leaf.element] = Some(py.import("numpy")?.call_method1("dtype", (name,))?);
+            self.dtypes[leaf.element()] = Some(py.import("numpy")?.call_method1("dtype", (name,))?);
         }
-        let (Some(class), Some(dtype)) = (&self.class, &self.dtypes[leaf.element]) else {
+        let (Some(class), Some(dtype)) = (&self.class, &self.dtypes[leaf.element()]) else {
             return Err(PyTypeError::new_err("there is no numpy"));
         };
         let shape = PyTuple::new(py, leaf.shape())?;

@@ -229,8 +229,8 @@ impl Planned {
         let Launched { running, before, results } = launched.map_err(|error| errors::of(py, &error))?;
         if request.own_memory {
             for (number, (piece, within)) in leaves.iter().zip(in_pieces) {
-                if let Slot::Leaf(At::Own { tensor, offset, .. }, _) = &mut slots[*number] {
-                    (*tensor, *offset) = (results[piece].0, results[piece].1 + within);
+                if let Slot::Leaf(at @ At::Own { .. }, _) = &mut slots[*number] {
+                    *at = At::own(started.running.len(), results[piece].0, results[piece].1 + within);
                 }
             }
         }
@@ -259,7 +259,7 @@ impl Planned {
             let (slot, to) = (&mut slots[leaves[position]], self.places[position]);
             let Slot::Leaf(at, leaf) = slot else { continue };
             let goes_to = match &self.memory[to.memory].object {
-                None => At::Own { copy: started.running.len(), tensor: 0, offset: 0 },
+                None => At::own(started.running.len(), 0, 0),
                 Some(_) => At::Part { chunk: started.chunks.len() + to.memory, offset: to.offset },
             };
             let object = match mem::replace(at, goes_to) {

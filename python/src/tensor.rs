@@ -100,9 +100,8 @@ impl Tensor {
             8 => "uint64",
             _ => return Err(PyValueError::new_err("there are no integers of that size")),
         };
-        let mut leaf = self.leaf.clone();
-        leaf.element = dtype::number_of_name(name).unwrap_or(leaf.element);
-        Ok(Self { leaf, memory: self.memory.clone() })
+        let element = dtype::number_of_name(name).unwrap_or(self.leaf.element());
+        Ok(Self { leaf: self.leaf.as_elements(element), memory: self.memory.clone() })
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

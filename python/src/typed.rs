@@ -61,7 +61,7 @@ pub fn casts_of(leaves: &[Typed]) -> Vec<Cast> {
 impl Typed {
     /// `cast` says what becomes of its elements, and of which type they are then.
     pub fn new(number: usize, object: Py<PyAny>, leaf: Leaf, cast: Option<(Cast, usize)>) -> Self {
-        let to = leaf.copied_as(cast.map_or(leaf.element, |(_, element)| element));
+        let to = leaf.copied_as(cast.map_or(leaf.element(), |(_, element)| element));
         Self { number, object, leaf, cast: cast.map(|(cast, _)| cast), to }
     }
 

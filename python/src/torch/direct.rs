@@ -184,7 +184,7 @@ impl Direct {
     /// Whether a tensor is what `read` says of it.
     fn reads_as(&self, tensor: &Bound<'_, PyAny>, read: &dyn Fn(&Bound<'_, PyAny>) -> Option<Leaf>) -> bool {
         let what = |leaf: &Leaf| {
-            (leaf.address, leaf.place, leaf.element, leaf.numbers.clone(), leaf.bytes, leaf.order)
+            (leaf.address, leaf.place, leaf.element(), leaf.numbers.clone(), leaf.bytes, leaf.order)
         };
         let mut slots = Vec::new();
         // SAFETY: PyTorch has just made it, and `is_inside` has found its handle.

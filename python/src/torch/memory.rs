@@ -63,7 +63,7 @@ impl Torch {
         place: Place,
         pinned: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let named = self.named(py, leaf.element, place, pinned)?;
+        let named = self.named(py, leaf.element(), place, pinned)?;
         let (shape, strides) = (PyTuple::new(py, leaf.shape())?, PyTuple::new(py, leaf.strides())?);
         self.empty_strided.bind(py).call((shape, strides), Some(&named))
     }
@@ -149,7 +149,7 @@ struct Like<'a> {
 
 impl<'a> Like<'a> {
     fn of(leaf: &'a Leaf) -> Self {
-        Self { shape: leaf.shape(), strides: leaf.strides(), element: leaf.element }
+        Self { shape: leaf.shape(), strides: leaf.strides(), element: leaf.element() }
     }
 }
 

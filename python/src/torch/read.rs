@@ -51,12 +51,12 @@ impl Torch {
             None => self.by_attributes(tensor)?,
         };
         let Some(leaf) = leaf else { return Ok(None) };
-        if leaf.type_of_elements().may_be_narrower() && !self.has_elements(tensor, leaf.element)? {
+        if leaf.type_of_elements().may_be_narrower() && !self.has_elements(tensor, leaf.element())? {
             return Ok(None);
         }
         let is_nowhere = leaf.bytes > 0
             && may_be_nowhere(leaf.address)
-            && is_nowhere(leaf.address, leaf.element, self.storage_offset(tensor)?);
+            && is_nowhere(leaf.address, leaf.element(), self.storage_offset(tensor)?);
         Ok(if is_nowhere || self.is_lazy(tensor)? { None } else { Some(leaf) })
     }
 

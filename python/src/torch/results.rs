@@ -61,13 +61,13 @@ fn by_strides(
 ) -> PyResult<Py<PyAny>> {
     let py = chunk.py();
     let size = leaf.type_of_elements().bytes();
-    if typed[leaf.element].is_none() {
+    if typed[leaf.element()].is_none() {
         let bytes: usize = chunk.call_method0("numel")?.extract()?;
         let whole = chunk.call_method1("narrow", (0, 0, bytes - bytes % size))?;
-        typed[leaf.element] = Some(whole.call_method1("view", (torch.dtype(leaf.element)?,))?.unbind());
+        typed[leaf.element()] = Some(whole.call_method1("view", (torch.dtype(leaf.element())?,))?.unbind());
     }
     let (shape, strides) = (PyTuple::new(py, leaf.shape())?, PyTuple::new(py, leaf.strides())?);
-    let whole = typed[leaf.element].as_ref().map_or(py.None(), |whole| whole.clone_ref(py));
+    let whole = typed[leaf.element()].as_ref().map_or(py.None(), |whole| whole.clone_ref(py));
     Ok(whole.bind(py).call_method1("as_strided", (shape, strides, offset / size))?.unbind())
 }
 
