@@ -17,6 +17,7 @@ use crate::runtime::trace::span;
 use crate::staging::block::Block;
 use crate::transfer::cut_segments::Segment;
 use crate::transfer::submission_resources::SubmissionResources;
+use crate::transfer::take_blocks::TableBlock;
 
 /// What became of a segment.
 pub(crate) enum Carried {
@@ -43,10 +44,15 @@ impl<'a> SegmentCopy<'a> {
         }
     }
 
-    /// A block for the table of a kernel; `None` if none is available at once. Without it, each range is a copy of its own.
-    pub(crate) fn grow_table(&self, bytes: usize) -> Option<Block> {
-        let pool = self.path.read_by(&self.job.target).staging();
-        pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
+    /// The block for the table of a kernel, which needs so many bytes; `None` if none is available at once.
+    pub(crate) fn table(&self, table: TableBlock, bytes: usize) -> Option<Block> {
+        match table {
+            TableBlock::Taken(block) => block,
+            TableBlock::AsNeeded => {
+                let pool = self.path.read_by(&self.job.target).staging();
+                pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
+            }
+        }
     }
 
     /// What copies that are not staged read.

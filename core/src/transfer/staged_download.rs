@@ -17,7 +17,7 @@ use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
 use crate::transfer::download_ahead::{Ahead, DownloadBegun};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
-use crate::transfer::take_blocks::{BlockSource, Now, SegmentBlocks};
+use crate::transfer::take_blocks::{BlockSource, Now, SegmentBlocks, TableBlock};
 
 impl SegmentCopy<'_> {
     /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
@@ -27,7 +27,7 @@ impl SegmentCopy<'_> {
         match blocks {
             BlockSource::SegmentBlocks(SegmentBlocks { block, table }) => {
                 let block = Arc::new(block.ok_or(Error::NotReady)?);
-                self.read_down(queue, &block, |_| table)?;
+                self.read_down(queue, &block, |bytes| self.table(table, bytes))?;
                 job.unstaging().push(self.unstaged(block));
                 let unstaging: Weak<Unstaging> = Arc::downgrade(job.unstaging());
                 source.staging().lend_to(unstaging);
@@ -37,7 +37,8 @@ impl SegmentCopy<'_> {
                 let pool = source.staging();
                 let Some(block) = self.take_ahead(pool, ahead)? else { return Ok(Carried::InHalves) };
                 let block = Arc::new(block);
-                let position = self.read_down(queue, &block, |bytes| self.grow_table(bytes))?;
+                let position =
+                    self.read_down(queue, &block, |bytes| self.table(TableBlock::AsNeeded, bytes))?;
                 let (completion, queue) = (job.completion.clone(), queue.clone());
                 let begun = DownloadBegun { completion, queue, position, unstaged: self.unstaged(block) };
                 // While many copies run, each has few blocks.
@@ -84,7 +85,9 @@ impl SegmentCopy<'_> {
     /// Copies the segment into a block of the source and waits for it.
     pub(crate) fn copy_down(&self, queue: &Arc<SubmissionQueue>, block: Block) -> Result<Arc<Block>> {
         let block = Arc::new(block);
-        if let Some(position) = self.read_down(queue, &block, |bytes| self.grow_table(bytes))? {
+        if let Some(position) =
+            self.read_down(queue, &block, |bytes| self.table(TableBlock::AsNeeded, bytes))?
+        {
             queue.wait(position, None)?;
         }
         Ok(block)

@@ -50,8 +50,20 @@ pub(crate) struct Now<'a> {
 pub(crate) struct SegmentBlocks {
     /// For the bytes.
     pub(crate) block: Option<Block>,
-    /// For the table of a kernel.
-    pub(crate) table: Option<Block>,
+    pub(crate) table: TableBlock,
+}
+
+/// The block for the table of a kernel.
+pub(crate) enum TableBlock {
+    Taken(Option<Block>),
+    /// It is taken when it is known how large it is. Without one each range is a copy of its own.
+    AsNeeded,
+}
+
+impl Default for TableBlock {
+    fn default() -> Self {
+        Self::Taken(None)
+    }
 }
 
 /// How many bytes the table of a kernel for a path without staging needs; `None` if there is none to make.
@@ -65,10 +77,10 @@ pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
         .then(bytes)?
 }
 
-/// The caller's thread puts at most so many entries into the table of a kernel.
+/// Of a copy that a worker may carry out, the caller's thread puts at most so many entries into the table of a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 
-/// The caller's thread uses a kernel for at most so many bytes: then the copies beside it are few. Where gaps are left out, they are
+/// It uses a kernel for at most so many bytes: then the copies beside it are few. Where gaps are left out, they are
 /// counted.
 const MOST_GATHERED_INLINE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_DOWN;
 
@@ -116,19 +128,17 @@ fn staging_block(
 }
 
 /// A block for the table of a kernel, where one pays.
-fn table(job: &Job, path: &TransferPath, effort: Effort) -> Result<Option<Block>, NotInline> {
-    let bytes = match path.kind {
-        PathKind::Direct | PathKind::Download => table_inline(job, path),
+fn table(job: &Job, path: &TransferPath, effort: Effort) -> Result<TableBlock, NotInline> {
+    let bytes = match (&path.kind, effort) {
+        (PathKind::Direct | PathKind::Download, Effort::Quick) => table_inline(job, path),
+        (PathKind::Direct | PathKind::Download, Effort::Thorough) => return Ok(TableBlock::AsNeeded),
         _ => None,
     };
-    let Some(bytes) = bytes else { return Ok(None) };
-    let block = take_block(path.read_by(&job.target), bytes, Direction::Upload, effort)?;
-    // A worker allocates one, which the next copy finds.
-    let hands_over =
-        || effort == Effort::Quick || coalesce::count(job, path, MOST_INLINE_COPIES) > MOST_INLINE_COPIES;
-    match block.is_none() && hands_over() {
-        true => Err(NotInline::NeedsWorker("no block is free for the table of a kernel", WAIT_FOR_BLOCKS)),
-        false => Ok(block),
+    let Some(bytes) = bytes else { return Ok(TableBlock::Taken(None)) };
+    match take_block(path.read_by(&job.target), bytes, Direction::Upload, effort)? {
+        // A worker allocates one, which the next copy finds.
+        None => Err(NotInline::NeedsWorker("no block is free for the table of a kernel", WAIT_FOR_BLOCKS)),
+        block => Ok(TableBlock::Taken(block)),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use libtest_mimic::Failed;
 use transship::{
-    Alignment, CopyPolicy, CopyReport, DType, Device, Error, MemoryKind, RawMemory, SharedOwner, Tensor,
-    start_copy, start_copy_into,
+    Alignment, BackgroundWork, CopyPolicy, CopyReport, DType, Device, Error, MemoryKind, RawMemory,
+    SharedOwner, Tensor, start_copy, start_copy_into,
 };
 
 use crate::backends::Need::{OwnMemory, SecondDevice};
@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(in_parts).needs(OwnMemory),
         case!(few_down).needs(OwnMemory),
         case!(thousands_down).needs(OwnMemory),
+        case!(thousands_by_the_callers_thread).needs(OwnMemory),
         case!(thousands_down_with_little_staging).needs(OwnMemory),
         case!(down_to_ordinary_memory).needs(OwnMemory),
         case!(odd_places_down).needs(OwnMemory),
@@ -120,7 +121,24 @@ fn thousands_down(bed: &Bed) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table of all places is larger than the budget: smaller ones are made, as far as a block is idle.
+/// Where no worker may come, the caller's thread writes a table of any size: as many copies of their own take several times as long.
+///
+/// catches: 722-never-by-single-copies
+fn thousands_by_the_callers_thread(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    let options = bed.options().background(BackgroundWork::Never);
+    let (expected, there) = scattered(bed, small(bed, 5000))?;
+    let (mut back, report) = bed.copy(there.clone(), &bed.host, options.clone())?;
+    assert!(bed.device.limits().gather.is_none() || report.gathered == 5000, "{report}");
+    assert_same(&expected, &Contents::of_all(&mut back));
+    let (again, report) = bed.copy(there, &bed.device, options.policy(CopyPolicy::Always))?;
+    assert!(bed.device.limits().gather.is_none() || report.gathered == 5000, "{report}");
+    assert_same(&expected, &Contents::of_all(&mut bed.down(again)?));
+    Ok(())
+}
+
+/// The table of all places is larger than the budget: smaller ones are made, as far as a block is idle. Without any, each tensor is a copy of its own,
+/// on the caller's thread as well.
 fn thousands_down_with_little_staging(bed: &Bed) -> Result<(), Failed> {
     let bed = &bed.alone()?;
     bed.device.set_staging_budget(64 << 10)?;
@@ -128,6 +146,10 @@ fn thousands_down_with_little_staging(bed: &Bed) -> Result<(), Failed> {
     let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
     assert!(bed.device.limits().gather.is_none() || report.gathered > 0, "{report}");
     assert_same(&expected, &Contents::of_all(&mut back));
+    let (expected, there) = scattered(bed, small(bed, 4000))?;
+    let options = bed.options().background(BackgroundWork::Never).policy(CopyPolicy::Always);
+    let (again, _) = bed.copy(there, &bed.device, options)?;
+    assert_same(&expected, &Contents::of_all(&mut bed.down(again)?));
     Ok(())
 }
 
