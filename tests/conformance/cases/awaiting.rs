@@ -149,7 +149,7 @@ fn polled_until_ready(bed: &Bed) -> Result<(), Failed> {
 
 const MANY: usize = 1000;
 /// Threads that transship may start, however many copies there are: its workers and its reactor.
-const MOST_THREADS: usize = 9;
+const MOST_THREADS: usize = 11;
 
 fn a_thousand_copies_on_one_thread(bed: &Bed) -> Result<(), Failed> {
     let device = bed.private()?;
