@@ -139,7 +139,7 @@ pub fn start_copy_into(
         torch.mark_written(py, &written)?;
     }
     let mut started = into::start(py, torch, &filling, groups, &destinations)?;
-    if let Err(error) = into::fill_by_torch(py, torch, &ours.slots, &destinations) {
+    if let Err(error) = into::fill_by_torch(py, torch, &filling, &ours.slots, &destinations) {
         give_up::give_up(py, started.running)?;
         return Err(error);
     }

@@ -336,7 +336,9 @@ pub fn check_for_torch(
         let into = into.object.bind(py);
         if !torch.is_some_and(|torch| torch.is_tensor(into)) {
             let text = "a tensor that PyTorch has to copy itself is copied into tensors of PyTorch only";
-            return Err(PyTypeError::new_err(text));
+            let error = PyTypeError::new_err(text);
+            note_where(py, filling, number, &error);
+            return Err(error);
         }
         let is_alike = object.getattr("shape")?.eq(into.getattr("shape")?)?
             && object.getattr("dtype")?.eq(into.getattr("dtype")?)?;
@@ -351,16 +353,26 @@ pub fn check_for_torch(
 pub fn fill_by_torch(
     py: Python<'_>,
     torch: Option<&Torch>,
+    filling: &Filling<'_>,
     slots: &[Slot],
     destinations: &[Destination],
 ) -> PyResult<()> {
     let Some(torch) = torch else { return Ok(()) };
-    for (slot, into) in slots.iter().zip(destinations) {
+    for (number, (slot, into)) in slots.iter().zip(destinations).enumerate() {
         if let Slot::There(object) = slot {
-            torch.fill(object.bind(py), into.object.bind(py))?;
+            let filled = torch.fill(object.bind(py), into.object.bind(py));
+            filled.inspect_err(|error| note_where(py, filling, number, error))?;
         }
     }
     Ok(())
+}
+
+/// Says in an error where in the structure its tensor is.
+#[cold]
+fn note_where(py: Python<'_>, filling: &Filling<'_>, number: usize, error: &PyErr) {
+    if let Some(path) = (filling.path_of)(number).filter(|path| !path.is_empty()) {
+        errors::note(py, error, &format!("in the structure to be copied, at {path}"));
+    }
 }
 
 /// The device of the destinations.

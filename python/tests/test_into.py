@@ -236,6 +236,15 @@ def test_nothing_is_written_any_more_once_it_has_raised():
         assert bool((large == 5).all())
 
 
+# Deliberate bug: `fill_by_torch`, or `check_for_torch`, in `into.rs` passes the error on as it is.
+@pytest.mark.parametrize("into", [torch.zeros(3, 3), np.zeros((3, 3), np.float32)])
+def test_what_pytorch_cannot_copy_is_named(into):
+    with pytest.raises((RuntimeError, TypeError)) as raised:
+        transship.start_copy_into({"a": [torch.ones(2), torch.eye(3).to_sparse()]}, {"a": [torch.zeros(2), into]})
+    said = str(raised.value) + "".join(getattr(raised.value, "__notes__", []))
+    assert said.endswith("at ['a'][1]")
+
+
 def test_types_change_on_the_way():
     into = [torch.zeros(4, dtype=torch.bfloat16), np.zeros(3, np.float32), torch.zeros(2)]
     tree = [torch.randn(4), np.array([0, 51, 255], np.uint8), torch.ones(2)]
