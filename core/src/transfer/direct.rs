@@ -14,7 +14,7 @@ use crate::transfer::coalesce;
 use crate::transfer::coalesce::{Begin, CopyRange};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
-use crate::transfer::take_blocks::{BlockSource, TableBlock};
+use crate::transfer::take_blocks::BlockSource;
 
 impl<'a> SegmentCopy<'a> {
     /// Copies without staging.
@@ -27,7 +27,7 @@ impl<'a> SegmentCopy<'a> {
         }
         let table = |bytes| match blocks {
             BlockSource::SegmentBlocks(taken) => self.table(taken.table, bytes),
-            BlockSource::Now(_) => self.table(TableBlock::AsNeeded, bytes),
+            BlockSource::Now(_) => self.grow_table(bytes),
         };
         let (gathered, single) = match self.destinations.pageable {
             true => (None, coalesce::without_kernels(self.job, ranges)?),

@@ -44,15 +44,19 @@ impl<'a> SegmentCopy<'a> {
         }
     }
 
-    /// The block for the table of a kernel, which needs so many bytes; `None` if none is available at once.
+    /// The block for the table of a kernel, which needs so many bytes, if there is one.
     pub(crate) fn table(&self, table: TableBlock, bytes: usize) -> Option<Block> {
         match table {
             TableBlock::Taken(block) => block,
-            TableBlock::AsNeeded => {
-                let pool = self.path.read_by(&self.job.target).staging();
-                pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
-            }
+            TableBlock::AsNeeded => self.grow_table(bytes),
         }
+    }
+
+    /// A block for the table of a kernel; `None` if none is available at once. Without it, each range is a copy of its own. What is wrong with a device shows
+    /// when that is submitted.
+    pub(crate) fn grow_table(&self, bytes: usize) -> Option<Block> {
+        let pool = self.path.read_by(&self.job.target).staging();
+        pool.take_or_grow(bytes, Direction::Upload).unwrap_or(None)
     }
 
     /// What copies that are not staged read.

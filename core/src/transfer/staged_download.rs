@@ -17,7 +17,7 @@ use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
 use crate::transfer::download_ahead::{Ahead, DownloadBegun};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
-use crate::transfer::take_blocks::{BlockSource, Now, SegmentBlocks, TableBlock};
+use crate::transfer::take_blocks::{BlockSource, Now, SegmentBlocks};
 
 impl SegmentCopy<'_> {
     /// Copies down into a staging block, and from there into ordinary memory: at once, or when the copy is done.
@@ -37,8 +37,7 @@ impl SegmentCopy<'_> {
                 let pool = source.staging();
                 let Some(block) = self.take_ahead(pool, ahead)? else { return Ok(Carried::InHalves) };
                 let block = Arc::new(block);
-                let position =
-                    self.read_down(queue, &block, |bytes| self.table(TableBlock::AsNeeded, bytes))?;
+                let position = self.read_down(queue, &block, |bytes| self.grow_table(bytes))?;
                 let (completion, queue) = (job.completion.clone(), queue.clone());
                 let begun = DownloadBegun { completion, queue, position, unstaged: self.unstaged(block) };
                 // While many copies run, each has few blocks.
@@ -85,9 +84,7 @@ impl SegmentCopy<'_> {
     /// Copies the segment into a block of the source and waits for it.
     pub(crate) fn copy_down(&self, queue: &Arc<SubmissionQueue>, block: Block) -> Result<Arc<Block>> {
         let block = Arc::new(block);
-        if let Some(position) =
-            self.read_down(queue, &block, |bytes| self.table(TableBlock::AsNeeded, bytes))?
-        {
+        if let Some(position) = self.read_down(queue, &block, |bytes| self.grow_table(bytes))? {
             queue.wait(position, None)?;
         }
         Ok(block)

@@ -55,6 +55,7 @@ pub(crate) struct SegmentBlocks {
 
 /// The block for the table of a kernel.
 pub(crate) enum TableBlock {
+    /// It was taken, or there is none to take.
     Taken(Option<Block>),
     /// It is taken when it is known how large it is. Without one each range is a copy of its own.
     AsNeeded,
@@ -77,10 +78,10 @@ pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
         .then(bytes)?
 }
 
-/// Of a copy that a worker may carry out, the caller's thread puts at most so many entries into the table of a kernel.
+/// Where a worker may carry the copy out ([`Effort::Quick`]), the caller's thread makes so many copies at most by a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 
-/// It uses a kernel for at most so many bytes: then the copies beside it are few. Where gaps are left out, they are
+/// Where a worker may, the caller's thread copies so many bytes at most by a kernel: then the copies beside it are few. Where gaps are left out, they are
 /// counted.
 const MOST_GATHERED_INLINE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_DOWN;
 
@@ -135,7 +136,7 @@ fn table(job: &Job, path: &TransferPath, effort: Effort) -> Result<TableBlock, N
         _ => None,
     };
     let Some(bytes) = bytes else { return Ok(TableBlock::Taken(None)) };
-    match take_block(path.read_by(&job.target), bytes, Direction::Upload, effort)? {
+    match take_block(path.read_by(&job.target), bytes, Direction::Upload, Effort::Quick)? {
         // A worker allocates one, which the next copy finds.
         None => Err(NotInline::NeedsWorker("no block is free for the table of a kernel", WAIT_FOR_BLOCKS)),
         block => Ok(TableBlock::Taken(block)),

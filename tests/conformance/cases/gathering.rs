@@ -19,7 +19,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(few_down).needs(OwnMemory),
         case!(thousands_down).needs(OwnMemory),
         case!(thousands_by_the_callers_thread).needs(OwnMemory),
+        case!(much_by_the_callers_thread).needs(OwnMemory),
         case!(thousands_down_with_little_staging).needs(OwnMemory),
+        case!(thousands_without_staging).needs(OwnMemory),
         case!(down_to_ordinary_memory).needs(OwnMemory),
         case!(odd_places_down).needs(OwnMemory),
         case!(parts_of_a_few_down).needs(OwnMemory),
@@ -127,18 +129,39 @@ fn thousands_down(bed: &Bed) -> Result<(), Failed> {
 fn thousands_by_the_callers_thread(bed: &Bed) -> Result<(), Failed> {
     let bed = &bed.alone()?;
     let options = bed.options().background(BackgroundWork::Never);
+    let all_by_kernel = |report: &CopyReport| bed.device.limits().gather.is_none() || report.gathered == 5000;
     let (expected, there) = scattered(bed, small(bed, 5000))?;
-    let (mut back, report) = bed.copy(there.clone(), &bed.host, options.clone())?;
-    assert!(bed.device.limits().gather.is_none() || report.gathered == 5000, "{report}");
+    let (again, report) = bed.copy(there.clone(), &bed.device, options.clone().policy(CopyPolicy::Always))?;
+    assert!(all_by_kernel(&report), "{report}");
+    assert_same(&expected, &Contents::of_all(&mut bed.down(again)?));
+    let (mut back, report) = bed.copy(there, &bed.host, options.clone())?;
+    assert!(all_by_kernel(&report), "{report}");
     assert_same(&expected, &Contents::of_all(&mut back));
-    let (again, report) = bed.copy(there, &bed.device, options.policy(CopyPolicy::Always))?;
-    assert!(bed.device.limits().gather.is_none() || report.gathered == 5000, "{report}");
+    // Into ordinary memory, through staging.
+    let device = bed.private()?;
+    device.set_result_budget(64 << 10)?;
+    let (there, _) = bed.copy(back, &device, bed.options().packing(false))?;
+    let (mut back, report) = bed.copy(there, &bed.host, options)?;
+    assert!(report.pageable_result_bytes > 0 && all_by_kernel(&report), "{report}");
+    assert_same(&expected, &Contents::of_all(&mut back));
+    Ok(())
+}
+
+/// The same where the tensors are few and have more bytes than it copies by a kernel when a worker may do so.
+///
+/// catches: 723-never-by-single-copies-where-there-is-much
+fn much_by_the_callers_thread(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    let (expected, there) = scattered(bed, (0..100).map(|_| bed.bytes(400 << 10)).collect())?;
+    let options = bed.options().background(BackgroundWork::Never).policy(CopyPolicy::Always);
+    let (again, report) = bed.copy(there, &bed.device, options)?;
+    let parts = 100 * 400_u64.div_ceil(32);
+    assert!(bed.device.limits().gather.is_none() || report.gathered == parts, "{report}");
     assert_same(&expected, &Contents::of_all(&mut bed.down(again)?));
     Ok(())
 }
 
-/// The table of all places is larger than the budget: smaller ones are made, as far as a block is idle. Without any, each tensor is a copy of its own,
-/// on the caller's thread as well.
+/// The table of all places is larger than the budget: smaller ones are made, as far as a block is idle.
 fn thousands_down_with_little_staging(bed: &Bed) -> Result<(), Failed> {
     let bed = &bed.alone()?;
     bed.device.set_staging_budget(64 << 10)?;
@@ -146,10 +169,26 @@ fn thousands_down_with_little_staging(bed: &Bed) -> Result<(), Failed> {
     let (mut back, report) = bed.copy(there, &bed.host, bed.options())?;
     assert!(bed.device.limits().gather.is_none() || report.gathered > 0, "{report}");
     assert_same(&expected, &Contents::of_all(&mut back));
-    let (expected, there) = scattered(bed, small(bed, 4000))?;
-    let options = bed.options().background(BackgroundWork::Never).policy(CopyPolicy::Always);
-    let (again, _) = bed.copy(there, &bed.device, options)?;
+    Ok(())
+}
+
+/// While another copy has the only block, each tensor is a copy of its own, on the caller's thread as well: nothing has to be waited for.
+///
+/// catches: 724-never-waits-for-a-table
+fn thousands_without_staging(bed: &Bed) -> Result<(), Failed> {
+    let bed = &bed.alone()?;
+    bed.device.set_staging_budget(64 << 10)?;
+    let (expected, there) = scattered(bed, small(bed, 3000))?;
+    let options = bed.options().background(BackgroundWork::Never);
+    let held = bed.hold();
+    let other = start_copy(bed.bytes(100), &bed.device, options.clone())?;
+    let again = start_copy(there, &bed.device, options.policy(CopyPolicy::Always))?;
+    let is_held = held.holds();
+    drop(held);
+    let (again, report) = again.wait_with_report()?;
+    assert!(!is_held || (report.gathered == 0 && report.copies >= 3000), "{report}");
     assert_same(&expected, &Contents::of_all(&mut bed.down(again)?));
+    other.wait()?;
     Ok(())
 }
 
