@@ -1,6 +1,7 @@
 """What lies in the slots of a ``transship.LoaderRing``, and how it is described."""
 
 import collections
+import datetime
 import gc
 import os
 import sys
@@ -168,6 +169,20 @@ def test_a_leaf_for_copies_keeps_its_slot():
     transship.start_copy([], "cpu").get()
     assert slot.slots.free() == 1
     assert copied["tensor"].tolist() == [0, 1, 2]
+
+
+# Deliberate bug: `take` in `python/src/ours.rs` takes every class of what went through for one whose objects all do.
+def test_leaves_behind_a_capsule_of_others():
+    slot = InOneProcess()
+    written = slot.writer.write([torch.arange(3), torch.ones(2)])
+    others = datetime.datetime_CAPI
+    tree = [others, *slot.lease().for_copies(written.leaves), others]
+    first, *copied, last = transship.start_copy(tree, "cpu", copy=True, like="torch").get()
+    assert first is others and last is others
+    assert [leaf.tolist() for leaf in copied] == [[0, 1, 2], [1, 1]]
+    first, *copied, last = transship.start_copy(tree, "cpu", copy=True).get()
+    assert first is others and last is others
+    assert [leaf.tolist() for leaf in copied] == [[0, 1, 2], [1, 1]]
 
 
 Looking = collections.namedtuple("Looking", "image label")
