@@ -101,6 +101,9 @@ PyObject* like(PyObject* object, const at::Tensor& block, const Leaf*& next) {
         Py_INCREF(object);
         return object;
     }
+    if (next == leaves.data() + leaves.size()) {
+        throw std::runtime_error("another structure than the one that was read last");
+    }
     const Leaf& leaf = *next++;
     const auto type = c10::scalarTypeToTypeMeta(leaf.type);
     at::Tensor part = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(block.storage()), block.key_set(), type);

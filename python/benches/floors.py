@@ -2,8 +2,8 @@
 
     python python/benches/floors.py [--rounds N] [--processor N]
 
-Needs a compiler of C++ and Python's headers. All times are medians in microseconds, of the same rounds. `in turns` each part comes behind a `.to()`
-of all tensors, `at once` behind itself. The program in C++ reads tensors without gaps in dicts and lists, keeps nothing alive, allocates nothing and handles no error: what it
+Needs a compiler of C++ and Python's headers. All times are medians in microseconds. In turns each part comes behind a `.to()` of all tensors, at once it
+comes behind itself. Where there is no GPU all of it is done on the host. The program in C++ reads tensors without gaps in dicts and lists, keeps nothing alive, allocates nothing and handles no error: what it
 needs is a floor. Processors of virtual machines may differ by a factor of two: `--processor` says which one the thread runs on.
 """
 

@@ -92,7 +92,7 @@ fn is_value(object: &Bound<'_, PyAny>) -> bool {
         || object.is_none()
 }
 
-/// Takes an object that is a tensor of PyTorch's which lies row by row, and is copied as it is or is on the target already: most of what large structures
+/// Takes an object that is a tensor of PyTorch's which is on the target already, or lies row by row and is copied as it is: most of what large structures
 /// hold. What it does not take is looked at by [`slot`].
 #[inline]
 pub fn take_plain(

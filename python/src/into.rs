@@ -336,6 +336,7 @@ pub fn check_for_torch(
         let into = into.object.bind(py);
         if !torch.is_some_and(|torch| torch.is_tensor(into)) {
             let text = "a tensor that PyTorch has to copy itself is copied into tensors of PyTorch only";
+            // A `TypeError`, as where PyTorch refuses it.
             let error = PyTypeError::new_err(text);
             note_where(py, filling, number, &error);
             return Err(error);

@@ -90,7 +90,7 @@ impl Leaf {
         Some(Self { address, place, element: element as u8, numbers, bytes, order })
     }
 
-    /// One without gaps, whose numbers, so many, and bytes are not known yet.
+    /// One without gaps. Its sizes and strides, so many numbers in all, and its bytes are to be written by the caller.
     #[inline(always)]
     pub fn to_be_filled(address: u64, place: Place, element: usize, numbers: usize) -> Self {
         let numbers = SmallVec::from_buf_and_len([0; 8], numbers);
@@ -103,7 +103,7 @@ impl Leaf {
         self.element.into()
     }
 
-    /// The same bytes as elements of another type, of [`dtype::ALL`], which are as large.
+    /// The same bytes as elements of another type of [`dtype::ALL`], each as large as before.
     pub fn as_elements(&self, element: usize) -> Self {
         Self { element: element as u8, ..self.clone() }
     }

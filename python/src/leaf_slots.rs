@@ -26,7 +26,7 @@ pub enum At {
 }
 
 impl At {
-    /// In memory of the library. Numbers that are larger than any structure are of no tensor.
+    /// In memory of the library. A number that does not fit is that of no tensor: who asks for the result gets an error.
     pub fn own(copy: usize, tensor: usize, offset: usize) -> Self {
         let small = |number| u32::try_from(number).unwrap_or(u32::MAX);
         Self::Own { copy: small(copy), tensor: small(tensor), offset }
@@ -72,5 +72,5 @@ impl Slot {
     }
 }
 
-// There are many: what is larger is moved by a call.
+// There are many, and the compiler moves what is larger by a call of `memcpy`.
 const _: () = assert!(size_of::<Slot>() <= 128);

@@ -12,7 +12,7 @@ use crate::place::Place;
 /// More dimensions are looked at elsewhere.
 const DIMENSIONS: usize = 4;
 
-/// A tensor of somebody else, whose sizes and strides are read before anything else runs.
+/// A tensor of somebody else that may lie so, whose sizes and strides are read before anything else runs.
 #[derive(Clone, Copy)]
 pub struct RowByRow<'a> {
     /// Where the first element is.
@@ -59,8 +59,8 @@ impl<'a> RowByRow<'a> {
         Self::of(address, place, element, slice(tensor.shape), slice(tensor.strides))
     }
 
-    /// Appends it to the leaves of a structure. It is read from `object`. `false`, and nothing is appended, for a tensor without elements, or that lies
-    /// otherwise. Its numbers are looked at once they are copied: PyTorch lets go of the GIL where it changes them, and a result of other sizes than those that
+    /// Appends it to the leaves of a structure. It is read from `object`. `false`, and nothing is appended, for a tensor without elements, or that does
+    /// not lie row by row. Its numbers are looked at only after they are copied: PyTorch lets go of the GIL where it changes them, and a result of other sizes than those that
     /// were looked at would reach beyond its memory.
     #[inline(always)]
     #[must_use]

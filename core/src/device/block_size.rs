@@ -19,7 +19,7 @@ const SEGMENTS_OF_MAPPED: usize = 16;
 /// at 48 and 4 MiB at 53 (H200).
 const SMALLEST_SEGMENT: usize = 512 << 10;
 
-/// So many blocks fill the link, with 8 workers at it.
+/// So many blocks fill the link (measured with 8 workers at it).
 pub(crate) const FULL_RING: usize = 16;
 
 /// The largest staging block for `span` bytes that come up to `target` from the host.

@@ -69,7 +69,7 @@ impl Direct {
         self.lazy.as_ref().map(|bits| unsafe { bits.are_set(implementation(tensor)) })
     }
 
-    /// Looks at a tensor that lies row by row. `None` says nothing: it is to be read otherwise.
+    /// Looks at a tensor that may lie row by row. `None` says nothing: it is to be read otherwise.
     ///
     /// # Safety
     ///
@@ -261,7 +261,7 @@ struct Failed;
 
 /// # Safety
 ///
-/// As [`Direct::leaf`].
+/// As [`Direct::look`].
 #[inline]
 unsafe fn ask<T>(question: Ask<T>, handle: Handle) -> Result<T, Failed> {
     let mut answer = MaybeUninit::uninit();

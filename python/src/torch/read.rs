@@ -76,7 +76,7 @@ impl Torch {
         }
     }
 
-    /// Reads a tensor whose class is `torch.Tensor`, if it lies row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
+    /// Reads a tensor whose class is `torch.Tensor`, if it may lie row by row and is read the fast way. `None` says nothing: [`read`](Self::read) looks
     /// at all others.
     ///
     /// # Safety
