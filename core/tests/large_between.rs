@@ -88,7 +88,7 @@ fn large_ones_go_first() {
     let late = LateHandle::new(gathering()).unwrap();
     let hooked = Hooked::new(late.backend(0));
     let device = Device::from_backend(hooked.clone()).unwrap();
-    // The large ones are the second segment.
+    // The large ones are the last of three segments, and a part of the one before it.
     let there = tensors(&device, [4, LONG]);
     let [before, large] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
     let note = |position: &Arc<AtomicU64>| {
@@ -101,8 +101,25 @@ fn large_ones_go_first() {
     copied(vec![there[0].clone()], &device, CopyOptions::default());
     hooked.after_next_submit(note(&large));
     let report = copied(there, &device, CopyOptions::default().max_bytes_in_flight(1 << 30));
-    assert_eq!(report.submissions, 2, "{report}");
+    assert_eq!(report.submissions, 4, "{report}");
     let [before, large] = [before, large].map(|position| position.load(Ordering::Relaxed));
     assert_eq!(large, before + 1);
+    no_violations(&late);
+}
+
+/// A worker has allocated the block of the table when the second copy begins, which needs none to write it. That of thousands is left to workers.
+///
+/// catches: 728-much-is-left-to-workers, 729-thousands-by-the-callers-thread
+#[test]
+fn a_few_hundred_large_copies_are_made_by_the_callers_thread() {
+    let (late, first, second) = two(gathering());
+    for to in [&second, &first] {
+        for (small, is_few) in [(400, true), (2000, false)] {
+            let there = || tensors(&first, [6, small]);
+            copied(there(), to, CopyOptions::default());
+            let report = copied(there(), to, CopyOptions::default());
+            assert_eq!(report.background, !is_few, "{small}: {report}");
+        }
+    }
     no_violations(&late);
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 #[cfg(unix)]
 use crate::backend::shared_pool::{ImportedPool, SHARES_NO_MEMORY, SharedPool};
 use crate::backend::{
-    BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, HostAccess, Limits,
-    RawMemory, Registration, Staging, StreamPriority, Submission,
+    BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, HostAccess,
+    KernelTable, Limits, RawMemory, Registration, Staging, StreamPriority, Submission,
 };
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -203,13 +203,13 @@ pub unsafe trait Backend: Any + Send + Sync {
     unsafe fn submit(&self, ops: &[CopyOp<'_>], stream: &dyn BackendStream) -> Result<Submission>;
 
     /// As [`submit`](Backend::submit), by one kernel for all of `ops`, each of which reads device memory and writes to
-    /// staging of this device, to its own memory, or to memory that it [reaches](Backend::kernels_reach). `table` is a block for uploads, with room for
-    /// [`Limits::gather`] bytes for each, or [`Limits::gather_strided`] for a [`CopyOp::Gather`]; the backend may write what the
+    /// staging of this device, to its own memory, or to memory that it [reaches](Backend::kernels_reach). `table` has room for
+    /// [`Limits::gather`] bytes for each [part](KernelTable::parts) of a range, or [`Limits::gather_strided`] for a [`CopyOp::Gather`]; the backend may write what the
     /// kernel must know there. Called only with copies for which these say so, those that gather behind all others.
     ///
     /// # Safety
     ///
-    /// As [`submit`](Backend::submit); nobody else uses `table` until the returned position is reached.
+    /// As [`submit`](Backend::submit); nobody else uses the block of `table` until the returned position is reached.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ pub unsafe trait Backend: Any + Send + Sync {
     unsafe fn submit_gathered(
         &self,
         ops: &[CopyOp<'_>],
-        table: &dyn Staging,
+        table: KernelTable<'_>,
         stream: &dyn BackendStream,
     ) -> Result<Submission> {
         let _ = table;

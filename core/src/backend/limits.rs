@@ -34,7 +34,7 @@ pub struct Limits {
     pub mapped_staging: bool,
     /// The device can make many small copies by one kernel
     /// ([`Backend::submit_gathered`](crate::backend::Backend::submit_gathered)), which needs so many bytes of
-    /// staging for each; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
+    /// staging for each, or for each part of one; `None` if it cannot, or if its staging is mapped: copies beside the kernel would be a second
     /// submission that uses a block. At most 8192.
     pub gather: Option<usize>,
     /// The device can leave out the gaps of strided tensors and cast elements ([`CopyOp::Gather`](crate::backend::CopyOp::Gather),

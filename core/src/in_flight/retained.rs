@@ -1,11 +1,11 @@
 //! What a submission keeps alive.
 
-use crate::backend::Staging;
+use crate::backend::KernelTable;
 
 /// Memory that a device may touch. A queue holds it until the device is done with it.
 pub(crate) trait Retained: Send + Sync + 'static {
-    /// A block for the table of a kernel that makes all of the copies.
-    fn table(&self) -> Option<&dyn Staging> {
+    /// What a kernel needs that makes all of the copies.
+    fn table(&self) -> Option<KernelTable<'_>> {
         None
     }
 

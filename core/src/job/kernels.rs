@@ -1,6 +1,9 @@
 //! What kernels copy out of the memory of a device, and what they need for it.
 
+use std::num::NonZero;
+
 use crate::backend::Limits;
+use crate::backend::kernel_table::parts;
 use crate::device::block_size::power_within;
 use crate::device::device::Device;
 use crate::job::source::reader;
@@ -19,6 +22,8 @@ pub(crate) const LARGEST_DOWN: usize = 512 << 10;
 /// The same to memory of a device, its own or that of a peer: a copy by the driver takes 10 us beside its bytes, and kernels read over the link
 /// at 360 GB/s (two H100s, NVLink).
 const LARGEST_TO_DEVICE: usize = 4 << 20;
+/// So many parts of one leaf are written to a table while another leaf is found and looked at.
+const CUTS_OF_A_LEAF: usize = 16;
 /// What a block of threads copies of a range, in bytes, unless granules are larger. Parts of 16 KiB and of 64 KiB are 1 and 5 % slower
 /// (H200).
 const PART_OF_RANGE: usize = 32 << 10;
@@ -56,17 +61,16 @@ pub(crate) struct RangeKernel {
     /// How many bytes of its table it needs for each part.
     pub(crate) entry: usize,
     /// The largest part, in bytes: whole granules.
-    pub(crate) part: usize,
+    pub(crate) part: NonZero<usize>,
     /// The largest range that it copies, in bytes.
     pub(crate) largest: usize,
 }
 
 impl RangeKernel {
-    /// The parts of so many bytes.
+    /// How many bytes an entry for a range of so many bytes needs, and how many of them; `None` if the range is too large.
     #[inline]
-    pub(crate) fn parts(self, bytes: usize) -> usize {
-        // Most ranges are small, and a division takes as long as all else that is asked about one.
-        if bytes <= self.part { 1 } else { bytes.div_ceil(self.part) }
+    pub(crate) fn entries(self, bytes: usize) -> Option<(usize, usize)> {
+        (bytes <= self.largest).then(|| (self.entry, parts(bytes, self.part)))
     }
 }
 
@@ -81,7 +85,7 @@ impl Kernels {
             Self {
                 ranges: limits.gather.filter(|_| reaches_all).map(|entry| RangeKernel {
                     entry,
-                    part: PART_OF_RANGE.max(limits.copy_granularity.bytes()),
+                    part: part_of_range(limits),
                     largest: if reader.same_as(target) { LARGEST_TO_DEVICE } else { LARGEST_DOWN },
                 }),
                 strided: match reaches_all {
@@ -111,9 +115,9 @@ impl Kernels {
         matches!(self.strided, Some(StridedKernel::InSubmission))
     }
 
-    /// The most bytes that a table for the leaves of `chunks` has, of which some consist of `listed` pieces; `None` if there is no kernel. Leaves that are
+    /// The largest table that the leaves of `chunks` may have, of which some consist of `listed` pieces; `None` if there is no kernel. Leaves that are
     /// too large for it have chunks of their own, as have those of many pieces.
-    pub(crate) fn largest_table(self, chunks: &[Chunk], listed: usize) -> Option<usize> {
+    pub(crate) fn largest_table(self, chunks: &[Chunk], listed: usize) -> Option<LargestTable> {
         let entry = self.ranges.map(|ranges| ranges.entry).max(self.strided_entry())?;
         let largest = self.ranges.map_or(LARGEST_DOWN, |ranges| ranges.largest);
         let copied =
@@ -124,10 +128,36 @@ impl Kernels {
         let (leaves, bytes) = copied.fold((listed, 0), count);
         let cuts = match self.strided {
             Some(_) => (bytes / LEAST_PART).min(2 * BLOCKS).max(bytes / LARGEST_PART),
-            None => self.ranges.map_or(0, |ranges| ranges.parts(bytes)),
+            None => self.ranges.map_or(0, |ranges| parts(bytes, ranges.part)),
         };
-        Some(leaves.saturating_add(cuts).saturating_mul(entry))
+        Some(LargestTable { entry, leaves, cuts })
     }
+}
+
+/// A table of a kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct LargestTable {
+    /// The bytes of one entry.
+    entry: usize,
+    /// So many entries are the first of a leaf.
+    leaves: usize,
+    /// So many others are parts of one.
+    cuts: usize,
+}
+
+impl LargestTable {
+    pub(crate) fn bytes(self) -> usize {
+        self.leaves.saturating_add(self.cuts).saturating_mul(self.entry)
+    }
+
+    /// As many bytes of it take a thread as long as all of it, where no leaf is cut.
+    pub(crate) fn bytes_to_write(self) -> usize {
+        self.leaves.saturating_add(self.cuts / CUTS_OF_A_LEAF).saturating_mul(self.entry)
+    }
+}
+
+fn part_of_range(limits: &Limits) -> NonZero<usize> {
+    NonZero::new(PART_OF_RANGE.max(limits.copy_granularity.bytes())).unwrap_or(NonZero::<usize>::MIN)
 }
 
 /// How many bytes a block of threads gathers of a strided tensor, where `bytes` are copied in all.

@@ -14,7 +14,7 @@ use crate::device::stream::Stream;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
 use crate::in_flight::submission_queue::SubmissionQueue;
-use crate::job::kernels::Kernels;
+use crate::job::kernels::{Kernels, LargestTable};
 use crate::job::leaf::Leaf;
 use crate::job::locate_leaves::Scan;
 use crate::job::options::CopyOptions;
@@ -34,12 +34,12 @@ const LEAST_PAST_CACHES: usize = 256 << 10;
 const LONG_SPAN: usize = 512 << 20;
 /// A path out of a device without staging is one segment up to so many bytes: the caller's thread carries it.
 const LARGEST_AT_ONCE: usize = 32 << 20;
-/// Above it, each segment has about so many bytes of a kernel's table, 1,000 entries: 4,000 tensors with a heavy tail come down in 4.1 ms
-/// so, and in 4.3 to 4.7 as one segment (H100).
-const TABLE_OF_A_DOWNLOAD: usize = 24 << 10;
+/// Above it, each segment has so many leaves that they take about as long to write to a kernel's table as so many bytes of it without parts of leaves, 500 entries: 4,000 tensors with a
+/// heavy tail come down in 4.1 ms so, and in 4.3 to 4.7 as one segment (H100).
+const TABLE_OF_A_DOWNLOAD: usize = 12 << 10;
 /// The same from device to device, where the copies of one segment are done sooner. The same tensors get from one to the other in 780 to 940 us so
 /// if those that are large go first, and in 1,070 to 1,390 as one segment; half as long tables took a fifth longer (two H100s, NVLink, in turns).
-const TABLE_BETWEEN: usize = 48 << 10;
+const TABLE_BETWEEN: usize = 24 << 10;
 /// Such segments have at least so many bytes.
 const LEAST_OF_A_TABLE: usize = 8 << 20;
 /// They end at multiples of so many bytes: kernels copy the rest of a leaf that is cut in words as wide as its beginning.
@@ -219,16 +219,21 @@ impl TransferPath {
         let budget = budget(target, device_from);
         // A kernel that makes all copies has a table of them, which must fit into one block.
         let span = plan.source_span(source);
-        let table = kernels.largest_table(plan.chunks_of(source), listed).unwrap_or(0);
+        let table = kernels.largest_table(plan.chunks_of(source), listed);
         let largest = largest_block(budget);
+        let to_write = table.map_or(0, LargestTable::bytes_to_write);
         let unstaged = match kind {
             PathKind::Download if kernels.strided.is_none() => {
-                segment_of_table(span, table, TABLE_OF_A_DOWNLOAD)
+                segment_of_table(span, to_write, TABLE_OF_A_DOWNLOAD)
             }
-            PathKind::Direct if kernels.strided.is_none() => segment_of_table(span, table, TABLE_BETWEEN),
+            PathKind::Direct if kernels.strided.is_none() => segment_of_table(span, to_write, TABLE_BETWEEN),
             _ => usize::MAX,
         };
-        let segment = SegmentSizes::all(paced(if table <= largest { unstaged } else { largest }));
+        let segment = SegmentSizes::all(paced(if table.is_none_or(|table| table.bytes() <= largest) {
+            unstaged
+        } else {
+            largest
+        }));
         let staged_bytes = widening.staged(0..span);
         let segments = if widening.is_empty() { SEGMENTS_OF_A_PATH } else { SEGMENTS_OF_LAUNCHES };
         let block = staging_block((staged_bytes, segments), budget, target, device_from);
@@ -346,7 +351,7 @@ impl TransferPath {
     }
 }
 
-/// The size of the segments of a path of `span` bytes, for which a kernel has a table of `table` bytes at the most, about `each` in every
+/// The size of the segments of a path of `span` bytes, for which a kernel has a table that takes as long to write as `table` bytes without parts of leaves, about `each` in every
 /// segment. Where the table is long, the device copies what the first entries say while threads write the others.
 fn segment_of_table(span: usize, table: usize, each: usize) -> usize {
     let tables = table / each;

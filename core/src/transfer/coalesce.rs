@@ -1,5 +1,7 @@
 //! Copies without staging, as few as possible: neighbours in memory are joined into one copy.
 
+use std::num::NonZero;
+
 use crate::alignment::Alignment;
 use crate::backend::Buffer;
 use crate::device::check_limits::FEWEST_GATHERED;
@@ -13,7 +15,7 @@ use crate::staging::block::Block;
 use crate::tensor::storage::Gaps;
 use crate::transfer::cut_segments;
 use crate::transfer::cut_segments::{Piece, Segment, pieces};
-use crate::transfer::submission_resources::Storages;
+use crate::transfer::submission_resources::{Storages, Table};
 
 /// Neighbours in the same memory are joined over gaps of up to so many bytes, which may be read: a copy of its own takes as long as copying 60 KB.
 const LARGEST_GAP: usize = 4096;
@@ -272,76 +274,73 @@ pub(crate) fn most(job: &Job, path: &TransferPath) -> usize {
     leaves + path.listed
 }
 
+/// What one launch of a kernel copies.
+pub(crate) struct Gathered {
+    /// Those of strided tensors come last, as the seam asks, in parts. All others are cut when the table is written: [`Table::part`].
+    pub(crate) ranges: Vec<CopyRange>,
+    /// How many entries the table has.
+    pub(crate) parts: usize,
+    pub(crate) table: Table,
+}
+
 /// Splits `ranges` into those that one launch copies, with a block for its table, and those that are copies of their own. If there
-/// are few, or `table` gives no block for so many bytes, all are copies of their own. Strided ones come last, as the seam asks.
+/// are few, or `table` gives no block for so many bytes, all are copies of their own.
 pub(crate) fn split(
     ranges: Vec<CopyRange>,
     kernels: Kernels,
     table: impl FnOnce(usize) -> Option<Block>,
-) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
+) -> (Option<Gathered>, Vec<CopyRange>) {
     let Some(strided) = kernels.strided_entry() else { return split_ranges(ranges, kernels, table) };
     let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
-    let in_table = |range: &CopyRange| match range.begin {
-        Begin::At(_) | Begin::In(..) => kernels.ranges.and_then(|ranges| {
-            (range.bytes <= ranges.largest).then(|| ranges.entry * ranges.parts(range.bytes))
-        }),
-        Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some(strided * range.bytes.div_ceil(part)),
+    // An entry of its kernel, and how many.
+    let entries = |range: &CopyRange| match range.begin {
+        Begin::At(_) | Begin::In(..) => kernels.ranges.and_then(|ranges| ranges.entries(range.bytes)),
+        Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some((strided, range.bytes.div_ceil(part))),
         Begin::Behind(_) => None,
     };
-    let (mut small, mut bytes) = (0, 0_usize);
-    for in_table in ranges.iter().filter_map(in_table) {
+    let (mut small, mut parts, mut bytes) = (0, 0_usize, 0_usize);
+    for (entry, of_range) in ranges.iter().filter_map(entries) {
         small += 1;
-        bytes = bytes.saturating_add(in_table);
+        parts = parts.saturating_add(of_range);
+        bytes = bytes.saturating_add(entry.saturating_mul(of_range));
     }
-    let table = if small < FEWEST_GATHERED { None } else { table(bytes) };
-    let Some(table) = table.filter(|table| table.bytes() >= bytes) else { return (None, ranges) };
-    let (mut together, mut parts, mut single) = (Vec::new(), Vec::new(), Vec::new());
+    let block = if small < FEWEST_GATHERED { None } else { table(bytes) };
+    let Some(block) = block.filter(|block| block.bytes() >= bytes) else { return (None, ranges) };
+    let (mut together, mut behind, mut single) = (Vec::with_capacity(small), Vec::new(), Vec::new());
     for range in ranges {
-        match in_table(&range) {
+        match entries(&range) {
             None => single.push(range),
-            Some(_) if range.is_gathered() => parts.extend(range.in_parts(part)),
-            Some(_) => {
-                together.extend(kernels.ranges.into_iter().flat_map(|ranges| range.in_parts(ranges.part)))
-            }
+            Some(_) if range.is_gathered() => behind.extend(range.in_parts(part)),
+            Some(_) => together.push(range),
         }
     }
-    together.append(&mut parts);
-    (Some((together, table)), single)
+    together.append(&mut behind);
+    let part = kernels.ranges.map_or(NonZero::<usize>::MAX, |ranges| ranges.part);
+    (Some(Gathered { ranges: together, parts, table: Table { block, part } }), single)
 }
 
 /// As [`split`], where no gaps are left out.
 fn split_ranges(
-    ranges: Vec<CopyRange>,
+    mut ranges: Vec<CopyRange>,
     kernels: Kernels,
     table: impl FnOnce(usize) -> Option<Block>,
-) -> (Option<(Vec<CopyRange>, Block)>, Vec<CopyRange>) {
+) -> (Option<Gathered>, Vec<CopyRange>) {
     let Some(kernel) = kernels.ranges else { return (None, ranges) };
     let (mut small, mut parts) = (0, 0_usize);
-    for range in ranges.iter().filter(|range| range.bytes <= kernel.largest) {
+    for (_, of_range) in ranges.iter().filter_map(|range| kernel.entries(range.bytes)) {
         small += 1;
-        parts = parts.saturating_add(kernel.parts(range.bytes));
+        parts = parts.saturating_add(of_range);
     }
     if small < FEWEST_GATHERED {
         return (None, ranges);
     }
     let bytes = parts.saturating_mul(kernel.entry);
-    match table(bytes).filter(|table| table.bytes() >= bytes) {
-        None => (None, ranges),
-        Some(table) if [small, parts] == [ranges.len(); 2] => (Some((ranges, table)), Vec::new()),
-        Some(table) => {
-            let (mut together, mut single) = (Vec::with_capacity(parts), Vec::new());
-            for range in ranges {
-                if range.bytes <= kernel.part {
-                    together.push(range);
-                } else if range.bytes <= kernel.largest {
-                    together.extend(range.in_parts(kernel.part));
-                } else {
-                    single.push(range);
-                }
-            }
-            (Some((together, table)), single)
-        }
+    let Some(block) = table(bytes).filter(|block| block.bytes() >= bytes) else { return (None, ranges) };
+    let mut single = Vec::new();
+    if small < ranges.len() {
+        single.extend(ranges.extract_if(.., |range| range.bytes > kernel.largest));
     }
+    (Some(Gathered { ranges, parts, table: Table { block, part: kernel.part } }), single)
 }
 
 /// The same copies, of ranges alone, for memory that no kernel reaches: each run of a strided tensor is a copy of its own. Fails if

@@ -11,7 +11,7 @@ use crate::job::transfer_path::PathKind;
 use crate::plan::plan::Route;
 use crate::staging::block::host_side;
 use crate::transfer::coalesce;
-use crate::transfer::coalesce::{Begin, CopyRange};
+use crate::transfer::coalesce::{Begin, CopyRange, Gathered};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
 use crate::transfer::submission_resources::{Storages, SubmissionResources};
 use crate::transfer::take_blocks::BlockSource;
@@ -33,13 +33,13 @@ impl<'a> SegmentCopy<'a> {
             true => (None, coalesce::without_kernels(self.job, ranges)?),
             false => coalesce::split(ranges, self.path.kernels, table),
         };
-        self.count_gathered(gathered.as_ref().map_or(0, |(ranges, _)| ranges.len()), &single);
+        self.count_gathered(gathered.as_ref().map_or(0, |gathered| gathered.parts), &single);
         // Large copies first: the device makes them while this thread writes the table of the others.
         if !single.is_empty() {
             let keep = SubmissionResources { storages: storages.clone(), ..self.keep() };
             self.copy_ranges(keep, &single)?;
         }
-        if let Some((ranges, table)) = gathered {
+        if let Some(Gathered { ranges, table, .. }) = gathered {
             let keep = SubmissionResources { table: Some(table), storages, ..self.keep() };
             self.copy_ranges(keep, &ranges)?;
         }
@@ -93,7 +93,7 @@ impl<'a> SegmentCopy<'a> {
     fn copy_ranges(&self, keep: SubmissionResources, ranges: &[CopyRange]) -> Result<()> {
         // SAFETY: `coalesce::ranges` reads leaves, which lie within their storages (`Scan::recognizes`, `Scan::look_at`), and
         // what lies between two of them or fills a granule. It writes chunks, which the plan has sized or which lie in memory of
-        // the caller (`Preallocated::check`). `keep` holds all of these storages. The table was taken for as many ranges
+        // the caller (`Preallocated::check`). `keep` holds all of these storages. The table was taken for all parts of these ranges
         // (`coalesce::split`).
         let submission = unsafe {
             self.submit(&self.path.queue, keep, |keep| {

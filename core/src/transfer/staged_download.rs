@@ -12,11 +12,11 @@ use crate::job::unstage::{Unstaged, UnstagedPart, Unstaging};
 use crate::staging::block::Block;
 use crate::staging::pool::StagingPool;
 use crate::transfer::coalesce;
-use crate::transfer::coalesce::{Begin, CopyRange};
+use crate::transfer::coalesce::{Begin, CopyRange, Gathered};
 use crate::transfer::cut_segments::{ChunkPiece, chunk_pieces};
 use crate::transfer::download_ahead::{Ahead, DownloadBegun};
 use crate::transfer::segment_context::{Carried, SegmentCopy};
-use crate::transfer::submission_resources::{Storages, SubmissionResources};
+use crate::transfer::submission_resources::{Storages, SubmissionResources, Table};
 use crate::transfer::take_blocks::{BlockSource, Now, SegmentBlocks};
 
 impl SegmentCopy<'_> {
@@ -103,9 +103,9 @@ impl SegmentCopy<'_> {
             true => coalesce::split(ranges, self.path.kernels, table),
             false => (None, coalesce::without_kernels(self.job, ranges)?),
         };
-        self.count_gathered(gathered.as_ref().map_or(0, |(ranges, _)| ranges.len()), &single);
+        self.count_gathered(gathered.as_ref().map_or(0, |gathered| gathered.parts), &single);
         let mut last = None;
-        if let Some((ranges, table)) = gathered {
+        if let Some(Gathered { ranges, table, .. }) = gathered {
             last = Some(self.copy_ranges_down(queue, block, Some(table), &ranges)?);
         }
         if !single.is_empty() {
@@ -126,12 +126,12 @@ impl SegmentCopy<'_> {
         &self,
         queue: &Arc<SubmissionQueue>,
         block: &Arc<Block>,
-        table: Option<Block>,
+        table: Option<Table>,
         ranges: &[CopyRange],
     ) -> Result<u64> {
         let keep = SubmissionResources { shared_blocks: smallvec![block.clone()], table, ..self.keep() };
         // SAFETY: the ranges read what those of `copy_ranges` read, and `keep` holds it. They write a block that was taken for
-        // the whole segment. The table was taken for as many ranges (`coalesce::split`).
+        // the whole segment. The table was taken for all parts of these ranges (`coalesce::split`).
         unsafe {
             self.submit(queue, keep, |keep| {
                 let mut ops = Vec::with_capacity(ranges.len());

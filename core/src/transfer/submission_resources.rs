@@ -1,10 +1,11 @@
 //! What one submission of a copy uses.
 
+use std::num::NonZero;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend::{Scattered, Staging};
+use crate::backend::{KernelTable, Scattered};
 use crate::cast::Cast;
 use crate::in_flight::retained::Retained;
 use crate::job::leaf::Leaf;
@@ -18,8 +19,8 @@ pub(crate) struct SubmissionResources {
     pub(crate) blocks: SmallVec<[Block; 1]>,
     /// Blocks that others use as well: the host, which reads them after the copy, or copies of the same bytes to other devices.
     pub(crate) shared_blocks: SmallVec<[Arc<Block>; 1]>,
-    /// A block for the table of a kernel that makes all of the copies.
-    pub(crate) table: Option<Block>,
+    /// For a kernel that makes all of the copies.
+    pub(crate) table: Option<Table>,
     /// What the copies read, all sources of their job at once.
     pub(crate) sources: Option<Arc<Leaves>>,
     /// What becomes of elements that are cast out of a block.
@@ -28,6 +29,13 @@ pub(crate) struct SubmissionResources {
     pub(crate) scattered: Vec<Scattered>,
     /// What they write.
     pub(crate) storages: Storages,
+}
+
+/// A block for the table of a kernel.
+pub(crate) struct Table {
+    pub(crate) block: Block,
+    /// As [`KernelTable::part`].
+    pub(crate) part: NonZero<usize>,
 }
 
 /// The memory of tensors.
@@ -46,15 +54,17 @@ impl SubmissionResources {
 }
 
 impl Retained for SubmissionResources {
-    fn table(&self) -> Option<&dyn Staging> {
-        self.table.as_ref().map(Block::staging)
+    fn table(&self) -> Option<KernelTable<'_>> {
+        let Table { block, part } = self.table.as_ref()?;
+        Some(KernelTable { block: block.staging(), part: *part })
     }
 
     fn give_up(&self) -> usize {
         let shared = self.shared_blocks.iter().map(|block| &**block);
         let sources = self.sources().iter().map(|leaf| &leaf.storage);
         let mut bytes = self.storages.iter().chain(sources).map(Storage::own_bytes).sum::<usize>();
-        for block in self.blocks.iter().chain(shared).chain(&self.table) {
+        let table = self.table.as_ref().map(|table| &table.block);
+        for block in self.blocks.iter().chain(shared).chain(table) {
             if block.give_up() {
                 bytes += block.bytes();
             }

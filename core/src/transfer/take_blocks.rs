@@ -8,7 +8,7 @@ use crate::device::check_limits;
 use crate::device::device::Device;
 use crate::error::{Error, Result};
 use crate::job::job::Job;
-use crate::job::kernels::LARGEST_DOWN;
+use crate::job::kernels::{LARGEST_DOWN, LargestTable};
 use crate::job::transfer_path::{PathKind, TransferPath};
 use crate::staging::block::Block;
 use crate::staging::copy_share::CopyShare;
@@ -70,20 +70,26 @@ impl Default for TableBlock {
 /// How many bytes the table of a kernel for a path without staging needs; `None` if there is none to make.
 pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
     let pageable = job.destinations.get().is_some_and(|destinations| destinations.pageable);
-    let bytes = || path.kernels.largest_table(job.plan.chunks_of(path.source), path.listed);
+    let table = || path.kernels.largest_table(job.plan.chunks_of(path.source), path.listed);
     let reaches_results = job.pinned || !pageable;
     (reaches_results
         && path.kernels.exist()
         && coalesce::count(job, path, check_limits::FEWEST_GATHERED) >= check_limits::FEWEST_GATHERED)
-        .then(bytes)?
+        .then(table)?
+        .map(LargestTable::bytes)
 }
 
 /// Where a worker may carry the copy out ([`Effort::Quick`]), the caller's thread makes so many copies at most by a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 
-/// Where a worker may, the caller's thread copies so many bytes at most by a kernel: then the copies beside it are few. Where gaps are left out, they are
-/// counted.
-const MOST_GATHERED_INLINE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_DOWN;
+/// Of so many bytes few are too large for a kernel: no more than [`MOST_INLINE_COPIES`].
+const FEW_LARGE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_DOWN;
+
+/// Of more bytes it makes so many copies at most: for as many more, workers write tables side by side. 1,000 take 80 us, and to wake a worker 50 to 100 (a host with two H200s).
+const MOST_LARGE_INLINE: usize = 1024;
+
+/// And writes a table of so many bytes: 20,000 parts, in 20 us.
+const LARGEST_TABLE_INLINE: usize = 512 << 10;
 
 pub(crate) fn take_blocks(
     job: &Job,
@@ -165,9 +171,14 @@ fn take_block(device: &Device, bytes: usize, direction: Direction, effort: Effor
 /// How many bytes the table of a kernel needs that makes the copies of `path`, if there are enough and not too many of
 /// them for the caller's thread.
 pub(crate) fn table_inline(job: &Job, path: &TransferPath) -> Option<usize> {
-    let few_large = || match path.kernels.strided {
-        None => job.plan.source_span(path.source) <= MOST_GATHERED_INLINE_BYTES,
-        Some(_) => coalesce::count_large(job, path, MOST_INLINE_COPIES) <= MOST_INLINE_COPIES,
-    };
-    table_bytes(job, path).filter(|_| coalesce::most(job, path) <= MOST_GATHERED_INLINE && few_large())
+    let most = coalesce::most(job, path);
+    let are_few_large = || coalesce::count_large(job, path, MOST_INLINE_COPIES) <= MOST_INLINE_COPIES;
+    table_bytes(job, path).filter(|bytes| {
+        let leaves_gaps_out = path.kernels.strided.is_some();
+        match job.plan.source_span(path.source) <= FEW_LARGE_BYTES {
+            _ if leaves_gaps_out => most <= MOST_GATHERED_INLINE && are_few_large(),
+            true => most <= MOST_GATHERED_INLINE,
+            false => most <= MOST_LARGE_INLINE && *bytes <= LARGEST_TABLE_INLINE && are_few_large(),
+        }
+    })
 }

@@ -6,8 +6,8 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use transship_core::backend::{
-    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceProperties, Direction, Limits, RawMemory,
-    Staging, StreamPriority, Submission,
+    Backend, BackendStream, Buffer, CopyOp, Counters, DeviceProperties, Direction, KernelTable, Limits,
+    RawMemory, Staging, StreamPriority, Submission,
 };
 use transship_core::{DeviceId, Result};
 
@@ -138,7 +138,7 @@ unsafe impl Backend for Hooked {
     unsafe fn submit_gathered(
         &self,
         ops: &[CopyOp<'_>],
-        table: &dyn Staging,
+        table: KernelTable<'_>,
         stream: &dyn BackendStream,
     ) -> Result<Submission> {
         // SAFETY: the caller's promise is the same.

@@ -83,7 +83,7 @@ fn down_beside_large_ones(bed: &Bed) -> Result<(), Failed> {
 
 /// A block of threads copies a part of 32 KiB: whole parts, a byte more or less, and the largest that a kernel copies.
 ///
-/// catches: 185-parts-over-each-other
+/// catches: 725-parts-of-a-range-over-each-other
 fn in_parts(bed: &Bed) -> Result<(), Failed> {
     let bed = &bed.alone()?;
     let part = 32 << 10;
@@ -147,15 +147,15 @@ fn thousands_by_the_callers_thread(bed: &Bed) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The same where the tensors are few and have more bytes than it copies by a kernel when a worker may do so.
+/// The same where the tensors are few and have many bytes: their table is larger than the smallest block.
 ///
-/// catches: 723-never-by-single-copies-where-there-is-much
+/// catches: 723-never-by-single-copies-where-there-is-much, 727-a-range-has-one-entry
 fn much_by_the_callers_thread(bed: &Bed) -> Result<(), Failed> {
     let bed = &bed.alone()?;
-    let (expected, there) = scattered(bed, (0..100).map(|_| bed.bytes(400 << 10)).collect())?;
+    let (expected, there) = scattered(bed, (0..220).map(|_| bed.bytes(400 << 10)).collect())?;
     let options = bed.options().background(BackgroundWork::Never).policy(CopyPolicy::Always);
     let (again, report) = bed.copy(there, &bed.device, options)?;
-    let parts = 100 * 400_u64.div_ceil(32);
+    let parts = 220 * 400_u64.div_ceil(32);
     assert!(bed.device.limits().gather.is_none() || report.gathered == parts, "{report}");
     assert_same(&expected, &Contents::of_all(&mut bed.down(again)?));
     Ok(())

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use transship_core::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, Driver,
-    HostAccess, Limits, MemoryKind, RawMemory, Registration, Staging, StreamPriority, Submission,
+    HostAccess, KernelTable, Limits, MemoryKind, RawMemory, Registration, Staging, StreamPriority,
+    Submission,
 };
 use transship_core::{Device, DeviceId, Error, Result};
 
@@ -296,7 +297,7 @@ unsafe impl Backend for LateBackend {
     unsafe fn submit_gathered(
         &self,
         ops: &[CopyOp<'_>],
-        table: &dyn Staging,
+        table: KernelTable<'_>,
         stream: &dyn BackendStream,
     ) -> Result<Submission> {
         let stream = self.stream(stream)?;

@@ -22,7 +22,7 @@ use crate::backend::stream_ordered::stream::OrderedStream;
 use crate::backend::stream_ordered::submit;
 use crate::backend::{
     Backend, BackendStream, Buffer, CopyOp, Counters, DeviceMemory, DeviceProperties, Direction, HostAccess,
-    Limits, RawMemory, Registration, Staging, StreamPriority, Submission,
+    KernelTable, Limits, RawMemory, Registration, Staging, StreamPriority, Submission,
 };
 #[cfg(unix)]
 use crate::backend::{ImportedPool, SharedPool};
@@ -194,7 +194,7 @@ unsafe impl<A: Api> Backend for OrderedBackend<A> {
     unsafe fn submit_gathered(
         &self,
         ops: &[CopyOp<'_>],
-        table: &dyn Staging,
+        table: KernelTable<'_>,
         stream: &dyn BackendStream,
     ) -> Result<Submission> {
         let stream = self.own(stream)?;

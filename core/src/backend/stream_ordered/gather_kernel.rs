@@ -12,7 +12,7 @@ use crate::backend::stream_ordered::places::places;
 use crate::backend::stream_ordered::scatter_entry::ScatterEntry;
 use crate::backend::stream_ordered::stream::StreamState;
 use crate::backend::stream_ordered::strided_entry::StridedEntry;
-use crate::backend::{CopyOp, Elements, Moved, Runs, Staging};
+use crate::backend::{CopyOp, Elements, KernelTable, Moved, Runs};
 use crate::error::{Error, Result};
 use crate::runtime::leaks::count_leak;
 
@@ -135,7 +135,7 @@ impl<A: Api> Gather<A> {
         &self,
         driver: &Current<'_, A>,
         ops: &[CopyOp<'_>],
-        table: &dyn Staging,
+        table: KernelTable<'_>,
         state: &StreamState<A>,
         moved: &mut Moved,
     ) -> Result<()> {
@@ -145,9 +145,14 @@ impl<A: Api> Gather<A> {
         let (ranges, gathers) = ops.split_at(ranges);
         let casts = gathers.iter().filter(|op| is_cast(op)).count();
         let strided = gathers.len() - casts;
-        let sizes =
-            [ranges.len() * GatherEntry::BYTES, strided * StridedEntry::BYTES, casts * CastEntry::BYTES];
-        let window = table.window().and_then(|window| window.at(0, sizes.iter().sum()));
+        let parts = ranges.iter().fold(0_usize, |parts, op| parts.saturating_add(table.parts(op.bytes())));
+        let sizes = [
+            parts.saturating_mul(GatherEntry::BYTES),
+            strided * StridedEntry::BYTES,
+            casts * CastEntry::BYTES,
+        ];
+        let bytes = sizes.into_iter().fold(0, usize::saturating_add);
+        let window = table.block.window().and_then(|window| window.at(0, bytes));
         let first = window.ok_or(Error::Unsupported { device, what: "use a table that is too small" })?;
         // SAFETY: `at` has checked that the block, whose start is aligned to pages, has room for the entries of all kinds; it is
         // the caller's until the position is reached.
@@ -156,12 +161,12 @@ impl<A: Api> Gather<A> {
         let cast_ops = gathers.iter().filter(|op| is_cast(op));
         // SAFETY: as above: there is room for each.
         unsafe {
-            write_entries(ranges.iter(), first.cast(), moved, |op| self.range_entry(op))?;
+            self.write_ranges(ranges, table, first.cast(), moved)?;
             write_entries(strided_ops, second.cast(), moved, |op| self.strided_entry(op))?;
             write_entries(cast_ops, third.cast(), moved, |op| self.cast_entry(op))?;
         }
         let launches =
-            [(self.ranges, first, ranges.len()), (self.strided, second, strided), (self.cast, third, casts)];
+            [(self.ranges, first, parts), (self.strided, second, strided), (self.cast, third, casts)];
         let launches = launches.into_iter().filter(|(_, _, entries)| *entries > 0);
         // Counted as soon as something is submitted: the stream is drained if a later launch fails.
         moved.as_copies(launches.clone().count());
@@ -201,9 +206,34 @@ impl<A: Api> Gather<A> {
         unsafe { self.launch_one(driver, self.one, entry, entry.count, state) }
     }
 
-    fn range_entry(&self, op: &CopyOp<'_>) -> Result<GatherEntry> {
-        let (from, to) = places(&self.context, op)?;
-        Ok(GatherEntry { from, to, bytes: op.bytes() as u64 })
+    /// Writes an entry for each part of `ops`, and counts them.
+    ///
+    /// # Safety
+    ///
+    /// There is room for as many entries.
+    unsafe fn write_ranges(
+        &self,
+        ops: &[CopyOp<'_>],
+        table: KernelTable<'_>,
+        start: NonNull<GatherEntry>,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let mut next = start;
+        for op in ops {
+            let (from, to) = places(&self.context, op)?;
+            let (bytes, part) = (op.bytes() as u64, table.part.get() as u64);
+            for number in 0..table.parts(op.bytes()) as u64 {
+                let done = number * part;
+                let entry = GatherEntry { from: from + done, to: to + done, bytes: part.min(bytes - done) };
+                // SAFETY: the caller's promise, for this entry and the place behind it.
+                unsafe {
+                    next.write(entry);
+                    next = next.add(1);
+                }
+            }
+            moved.count(op);
+        }
+        Ok(())
     }
 
     fn strided_entry(&self, op: &CopyOp<'_>) -> Result<StridedEntry> {

@@ -14,7 +14,7 @@ use crate::backend::stream_ordered::peers::Peers;
 use crate::backend::stream_ordered::places::{address, destination, source, unsupported};
 use crate::backend::stream_ordered::push;
 use crate::backend::stream_ordered::stream::StreamState;
-use crate::backend::{CopyOp, Moved, Staging, Submission};
+use crate::backend::{CopyOp, KernelTable, Moved, Submission};
 use crate::error::Result;
 
 /// Submits `ops` to `state`, a stream of the device of `context`, and records a position behind them.
@@ -53,7 +53,7 @@ pub(crate) unsafe fn submit_gathered<A: Api>(
     gather: &Gather<A>,
     context: &Arc<Context<A>>,
     ops: &[CopyOp<'_>],
-    table: &dyn Staging,
+    table: KernelTable<'_>,
     state: &StreamState<A>,
 ) -> Result<Submission> {
     // SAFETY: the caller's promises.

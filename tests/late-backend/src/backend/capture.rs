@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use transship_core::Cast;
 use transship_core::Result;
 use transship_core::backend::{
-    Buffer, CopyOp, Counters, Direction, Elements, GatherTo, HostSide, MemoryKind, Runs, ScatterFrom,
-    Scattered, Staging,
+    Buffer, CopyOp, Counters, Direction, Elements, GatherTo, HostSide, KernelTable, MemoryKind, Runs,
+    ScatterFrom, Scattered, Staging,
 };
 
 use crate::backend::LateBackend;
@@ -244,18 +244,20 @@ impl LateBackend {
     }
 
     /// Writes the table of a kernel for `ops`, and keeps what it needs to see that nobody else does.
-    pub(super) fn capture_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op> {
+    pub(super) fn capture_table(&self, ops: &[CopyOp<'_>], table: KernelTable<'_>) -> Result<Op> {
         let checked = self.check_table(ops, table);
         checked.map_err(|what| self.instance.violation(self.device, what))
     }
 
-    fn check_table(&self, ops: &[CopyOp<'_>], table: &dyn Staging) -> Result<Op, String> {
+    fn check_table(&self, ops: &[CopyOp<'_>], table: KernelTable<'_>) -> Result<Op, String> {
         let limits = &self.limits;
+        let of_range = |bytes| {
+            let entry = limits.gather.ok_or("a kernel that the device has not")?;
+            Ok(entry * table.parts(bytes))
+        };
         let entry = |op: &CopyOp<'_>| match op {
-            CopyOp::Between { .. } => limits.gather.ok_or("a kernel that the device has not"),
-            CopyOp::Download { to, bytes, .. } if self.is_reached_by_kernels(to, *bytes) => {
-                limits.gather.ok_or("a kernel that the device has not")
-            }
+            CopyOp::Between { bytes, .. } => of_range(*bytes),
+            CopyOp::Download { to, bytes, .. } if self.is_reached_by_kernels(to, *bytes) => of_range(*bytes),
             CopyOp::Gather { .. } => limits.gather_strided.ok_or("a kernel that the device has not"),
             _ => Err("a copy that a kernel cannot make"),
         };
@@ -263,7 +265,7 @@ impl LateBackend {
         if !ops.is_sorted_by_key(|op| matches!(op, CopyOp::Gather { .. })) {
             return Err("a copy of a range behind one that gathers".to_owned());
         }
-        let block = self.usable_block(table, false)?;
+        let block = self.usable_block(table.block, false)?;
         if block.device != self.device {
             return Err("a table in a staging block of another device".to_owned());
         }
