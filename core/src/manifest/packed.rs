@@ -89,10 +89,12 @@ pub(crate) struct PackedPlace {
 
 /// The tensor of each place, with its offset, out of all that were shown.
 pub(crate) fn tensors_at(places: &[PackedPlace], shown: &mut [Option<Shared>]) -> Vec<(usize, Tensor)> {
-    let tensor = |place: &PackedPlace| Some((place.offset, shown.get_mut(place.shown)?.take()?.tensor));
-    // Room at once: the iterator does not say how many it has.
     let mut tensors = Vec::with_capacity(places.len());
-    tensors.extend(places.iter().filter_map(tensor));
+    for PackedPlace { shown: number, offset } in places {
+        if let Some(Some(Shared { tensor, .. })) = shown.get_mut(*number).map(std::mem::take) {
+            tensors.push((*offset, tensor));
+        }
+    }
     tensors
 }
 
@@ -103,9 +105,15 @@ pub(crate) struct Shared {
 }
 
 pub(crate) fn shared(tensor: &Tensor) -> Result<Shared> {
-    let storage = tensor.storage()?;
-    let is_shared = tensor.is_contiguous() && storage.is_shared();
+    let is_shared = is_shared(tensor)?;
     Ok(Shared { tensor: tensor.clone(), is_shared })
+}
+
+/// Whether others may show the same memory.
+#[inline]
+pub(crate) fn is_shared(tensor: &Tensor) -> Result<bool> {
+    let storage = tensor.storage()?;
+    Ok(tensor.is_contiguous() && storage.is_shared())
 }
 
 fn leaf_of(Shared { tensor, is_shared }: &Shared) -> Result<Leaf> {

@@ -11,7 +11,7 @@ use crate::manifest::entry::Entries;
 use crate::manifest::known_tree::KnownTree;
 use crate::manifest::manifest::Manifest;
 use crate::manifest::one_piece::OnePiece;
-use crate::manifest::packed::{PackedPlace, Shared, pack, shared, tensors_at};
+use crate::manifest::packed::{PackedPlace, Shared, is_shared, pack, tensors_at};
 use crate::runtime::scratch::{Scratch, ScratchVec};
 use crate::runtime::sync::Mutex;
 use crate::tensor::tensor::Tensor;
@@ -137,7 +137,8 @@ impl RepeatedPacking {
         let mut shown = ScratchVec::new(&SHOWN);
         if let Some(known) = last
             && known.tree.same(tree, |tensor| {
-                shown.push(Some(shared(tensor)?));
+                let is_shared = is_shared(tensor)?;
+                shown.push(Some(Shared { tensor: tensor.clone(), is_shared }));
                 Ok(())
             })?
             && first_of(&shown)? == known.first_of

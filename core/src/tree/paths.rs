@@ -135,13 +135,16 @@ impl<'a> Paths<'a> {
             return Ok(());
         }
         let (path, name) = (self.path.len(), self.name.as_ref().map_or(0, String::len));
-        self.go(step);
+        self.go(&step);
         let result = value.show(self);
         self.path.truncate(path);
         if let Some(longer) = &mut self.name {
             longer.truncate(name);
         }
-        result.map_err(|stop| stop.below(step))
+        match result {
+            Ok(()) => Ok(()),
+            Err(stop) => Err(stop.below(step)),
+        }
     }
 
     pub(crate) fn tensor(&mut self, tensor: &Tensor) -> Result<(), Stop> {
@@ -172,7 +175,7 @@ impl<'a> Paths<'a> {
         self.nested(|paths| { entries }.try_for_each(|(key, value)| paths.part(Step::Key(key), value)))
     }
 
-    fn go(&mut self, step: Step<'_>) {
+    fn go(&mut self, step: &Step<'_>) {
         step.print_to(&mut self.path);
         let Some(name) = &mut self.name else { return };
         if !name.is_empty() {
@@ -180,7 +183,7 @@ impl<'a> Paths<'a> {
         }
         match step {
             Step::Field(field) => name.push_str(field),
-            Step::Index(index) => print_number(index, name),
+            Step::Index(index) => print_number(*index, name),
             Step::Key(key) => name.push_str(&plain(format!("{key:?}"))),
         }
     }

@@ -27,7 +27,7 @@ impl fmt::Display for Step<'_> {
 
 impl Step<'_> {
     /// Appends it to `path` as it prints. Without a formatter, which takes most of the time of a walk, but for keys.
-    pub(crate) fn print_to(self, path: &mut String) {
+    pub(crate) fn print_to(&self, path: &mut String) {
         match self {
             Self::Field(name) => {
                 path.push('.');
@@ -35,7 +35,7 @@ impl Step<'_> {
             }
             Self::Index(index) => {
                 path.push('[');
-                print_number(index, path);
+                print_number(*index, path);
                 path.push(']');
             }
             // Writing to a string does not fail.
