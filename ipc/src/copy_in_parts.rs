@@ -9,15 +9,20 @@ use crate::packed::leaf_at;
 
 /// Fewer bytes are copied before the others of their tensors would be planned.
 const LEAST_BYTES: usize = 32 << 20;
-/// A part has at least so many tensors: each costs some 20 us beside its tensors (a host with two H200s).
-const LEAST_TENSORS: usize = 256;
-const MOST_PARTS: usize = 8;
+/// The first part has so many tensors: it is on its way after 120 us, where 2,000 at once would be after 530 (a host with two H200s).
+const FIRST_TENSORS: usize = 64;
+/// Each part has so many times the tensors of the one before: it is planned while that is copied, at 1 MB a tensor.
+const GROWTH: usize = 3;
+/// No part has a larger share of the tensors.
+const LARGEST_SHARE: usize = 2;
+
+/// Places of tensors, those of each part by themselves.
+pub(crate) type Places = Vec<Vec<Tensor>>;
 
 /// What went wrong, and the places, unless some of them are lost.
-pub(crate) type Failed = (Error, Option<Vec<Tensor>>);
+pub(crate) type Failed = (Error, Option<Places>);
 
-/// The places of tensors in a piece of memory, each at its offset there: in parts, each of which is filled by a copy of its own. Those of one part [share
-/// memory](Tensor::shares_memory_with), and those of two do not.
+/// The places of tensors in a piece of memory, each at its offset there: in parts, each of which is filled by a copy of its own.
 ///
 /// # Safety
 ///
@@ -26,15 +31,17 @@ pub(crate) unsafe fn places_of(
     tensors: &[(usize, Tensor)],
     owner: &SharedOwner,
     memory: RawMemory,
-) -> Result<Vec<Tensor>> {
-    let mut places = Vec::with_capacity(tensors.len());
-    for part in tensors.chunks(tensors_of_part(tensors)) {
+) -> Result<Places> {
+    let (mut places, mut left) = (Vec::new(), tensors);
+    for size in sizes_of_parts(tensors) {
+        let (part, others) = left.split_at_checked(size).unwrap_or((left, &[]));
+        left = others;
         let place = |(offset, tensor): &(usize, Tensor)| {
             Ok((*offset, Layout::contiguous(tensor.dtype(), tensor.shape())?))
         };
         let part = part.iter().map(place).collect::<Result<Vec<_>>>()?;
         // SAFETY: the caller's promise.
-        places.extend(unsafe { owner.parts_mut(memory, part)? });
+        places.push(unsafe { owner.parts_mut(memory, part)? });
     }
     Ok(places)
 }
@@ -44,27 +51,24 @@ pub(crate) unsafe fn places_of(
 /// A device begins once the first part is planned, and while the last one is copied, the others are let go of: both take long for thousands of tensors.
 pub(crate) fn copy_in_parts(
     tensors: Vec<(usize, Tensor)>,
-    places: Vec<Tensor>,
+    places: Places,
     manifest: &Manifest,
-) -> std::result::Result<Vec<Tensor>, Failed> {
-    let sizes: Vec<_> = places.chunk_by(Tensor::shares_memory_with).map(<[_]>::len).collect();
-    let offsets: Vec<_> = tensors.iter().map(|(offset, _)| *offset).collect();
-    let sources = in_parts(tensors, &sizes).map(|part| part.into_iter().map(|(_, tensor)| tensor).collect());
-    let parts = sources.zip(in_parts(places, &sizes));
-    let begin = |(sources, places)| start_copy_into(sources, places, CopyOptions::default());
+) -> std::result::Result<Places, Failed> {
+    let mut tensors = tensors.into_iter();
+    let begin = |places: Vec<Tensor>| {
+        let (offsets, sources): (Vec<usize>, Vec<Tensor>) = tensors.by_ref().take(places.len()).unzip();
+        (start_copy_into(sources, places, CopyOptions::default()), offsets)
+    };
     // All of them, before any is waited for.
-    let begun: Vec<_> = parts.map(begin).collect();
-    let (mut copied, mut failed, mut are_lost) = (Vec::new(), None, false);
-    let mut offsets = &offsets[..];
-    for (part, size) in begun.into_iter().zip(&sizes) {
-        let (of_part, others) = offsets.split_at_checked(*size).unwrap_or_default();
-        offsets = others;
+    let begun: Vec<_> = places.into_iter().map(begin).collect();
+    let (mut copied, mut failed, mut are_lost) = (Vec::with_capacity(begun.len()), None, false);
+    for (part, offsets) in begun {
         match part.and_then(CopyHandle::wait).map_err(CopyError::into_error_and_destination) {
-            Ok(places) => append(&mut copied, places),
+            Ok(places) => copied.push(places),
             Err((error, places)) => {
                 are_lost |= places.is_none();
-                append(&mut copied, places.unwrap_or_default());
-                let error = located(error, of_part, manifest);
+                copied.extend(places);
+                let error = located(error, &offsets, manifest);
                 if failed.is_none() || is_lost(&error) {
                     failed = Some(error);
                 }
@@ -82,17 +86,6 @@ pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error, Error::StreamLost { .. } | Error::DeviceLost { .. })
 }
 
-/// Lists of so many items. What is one list stays it, and is not copied.
-fn in_parts<T>(all: Vec<T>, sizes: &[usize]) -> impl Iterator<Item = Vec<T>> {
-    let (mut whole, parted) = if sizes.len() == 1 { (Some(all), Vec::new()) } else { (None, all) };
-    let mut parted = parted.into_iter();
-    sizes.iter().map(move |size| whole.take().unwrap_or_else(|| parted.by_ref().take(*size).collect()))
-}
-
-fn append<T>(all: &mut Vec<T>, part: Vec<T>) {
-    if all.is_empty() { *all = part } else { all.extend(part) }
-}
-
 /// The same error, about a tensor of the tree and not of a part, whose tensors are to lie at `offsets`.
 #[cold]
 fn located(error: Error, offsets: &[usize], manifest: &Manifest) -> Error {
@@ -103,9 +96,15 @@ fn located(error: Error, offsets: &[usize], manifest: &Manifest) -> Error {
     }
 }
 
-/// How many tensors a part has.
-fn tensors_of_part(tensors: &[(usize, Tensor)]) -> usize {
-    let count = tensors.len().max(1);
+/// How many tensors each part has.
+fn sizes_of_parts(tensors: &[(usize, Tensor)]) -> Vec<usize> {
     let bytes = tensors.iter().fold(0_usize, |bytes, (_, tensor)| bytes.saturating_add(tensor.nbytes()));
-    if bytes < LEAST_BYTES { count } else { count.div_ceil(MOST_PARTS).max(LEAST_TENSORS) }
+    let (mut left, most) = (tensors.len(), (tensors.len() / LARGEST_SHARE).max(FIRST_TENSORS));
+    let (mut sizes, mut size) = (Vec::new(), if bytes < LEAST_BYTES { left } else { FIRST_TENSORS });
+    while left > 0 {
+        sizes.push(size.min(left));
+        left = left.saturating_sub(size);
+        size = size.saturating_mul(GROWTH).min(most);
+    }
+    sizes
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use transship_core::{DeviceId, RepeatedPacking, Tensor};
+use transship_core::{DeviceId, RepeatedPacking};
+
+use crate::copy_in_parts::Places;
 
 /// Memory of a device that is kept so has so many bytes at most. To map more again takes little beside the copy into it, and a pool that has it back gives it to trees of all kinds.
 pub(crate) const LARGEST_KEPT: usize = 64 << 20;
@@ -14,7 +16,7 @@ pub(crate) struct Kept {
     /// Where it lies.
     pub(crate) device: DeviceId,
     /// Of the tensors that the packing gives, in their order. They keep the memory.
-    pub(crate) places: Vec<Tensor>,
+    pub(crate) places: Places,
 }
 
 impl Kept {

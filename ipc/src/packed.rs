@@ -9,7 +9,7 @@ use transship_core::{
     SharedOwner, Tensor, TensorTree,
 };
 
-use crate::copy_in_parts::{copy_in_parts, places_of};
+use crate::copy_in_parts::{Places, copy_in_parts, places_of};
 use crate::error::IpcError;
 use crate::shared_piece::SharedPiece;
 
@@ -146,7 +146,7 @@ impl Packing {
     }
 
     /// Copies it into new memory for its manifest, within its device. Waits until that is done. Gives the places of its tensors there.
-    pub(crate) fn copy_into(self, packed: &Packed) -> Result<Vec<Tensor>> {
+    pub(crate) fn copy_into(self, packed: &Packed) -> Result<Places> {
         let (owner, memory) = (packed.owner(&self.device), packed.memory()?);
         // SAFETY: the memory is there until `owner` is dropped: mapped, and made of zeros, or of a device (`PeerMemory`). Nothing else of this process uses it. No other process has it,
         // or the importer has given it back; one that still writes there changes bytes of its own tree, to which no reference points (`Mapping`). The packing has a place of its own for each tensor.
@@ -155,7 +155,7 @@ impl Packing {
     }
 
     /// The same into places that it has given for a tree of the same manifest. They are dropped on an error.
-    pub(crate) fn copy_to(self, places: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    pub(crate) fn copy_to(self, places: Places) -> Result<Places> {
         copy_in_parts(self.tensors, places, self.packing.manifest()).map_err(|(error, _)| error)
     }
 }

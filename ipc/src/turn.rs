@@ -11,7 +11,7 @@ use transship_core::{
 };
 
 use crate::arrived::Arrived;
-use crate::copy_in_parts::{copy_in_parts, is_lost, places_of};
+use crate::copy_in_parts::{Places, copy_in_parts, is_lost, places_of};
 use crate::error::{IpcError, check_here};
 use crate::packed::ALIGNMENT;
 use crate::socket::tell;
@@ -40,16 +40,16 @@ pub(crate) struct PeerWindow {
     forks: ForkCount,
     /// Whether the other process uses it.
     is_theirs: AtomicBool,
-    places: Mutex<Places>,
+    places: Mutex<WindowPlaces>,
 }
 
 /// The places of tensors in a window. They stay from one copy to the next, which so comes behind one that has failed.
-enum Places {
+enum WindowPlaces {
     Unmade,
     /// Nothing was copied there, or all of it.
-    Whole(Vec<Tensor>),
+    Whole(Places),
     /// A copy has failed; the error of one whose stream or device is lost, if there was such a one.
-    Half(Vec<Tensor>, Option<Error>),
+    Half(Places, Option<Error>),
     /// That has ended a copy which still has the memory, and has it for ever.
     Lost(Error),
     /// A copy has them, or has not given them back.
@@ -79,23 +79,26 @@ impl Turn {
             return Err(Error::Forked);
         }
         let tensors = self.window.packing.tensors(tree)?;
-        let (places, lost) = match self.window.change_places(Places::Taken) {
-            Places::Whole(places) => (places, None),
-            Places::Half(places, lost) => (places, lost),
-            Places::Unmade => (self.window.make_places(&tensors)?, None),
-            Places::Taken => return Err(Error::Taken),
-            Places::Lost(error) => {
-                self.window.change_places(Places::Lost(error.clone()));
+        let (places, lost) = match self.window.change_places(WindowPlaces::Taken) {
+            WindowPlaces::Whole(places) => (places, None),
+            WindowPlaces::Half(places, lost) => (places, lost),
+            WindowPlaces::Unmade => (self.window.make_places(&tensors)?, None),
+            WindowPlaces::Taken => return Err(Error::Taken),
+            WindowPlaces::Lost(error) => {
+                self.window.change_places(WindowPlaces::Lost(error.clone()));
                 return Err(error);
             }
         };
         let (places, outcome) = match copy_in_parts(tensors, places, self.manifest()) {
-            Ok(places) => (Places::Whole(places), Ok(())),
+            Ok(places) => (WindowPlaces::Whole(places), Ok(())),
             Err((error, places)) => match lost {
-                Some(lost) if is_held(&error) => (Places::Lost(lost.clone()), Err(lost)),
+                Some(lost) if is_held(&error) => (WindowPlaces::Lost(lost.clone()), Err(lost)),
                 lost => {
                     let lost = is_lost(&error).then(|| error.clone()).or(lost);
-                    (places.map_or(Places::Taken, |places| Places::Half(places, lost)), Err(error))
+                    (
+                        places.map_or(WindowPlaces::Taken, |places| WindowPlaces::Half(places, lost)),
+                        Err(error),
+                    )
                 }
             },
         };
@@ -112,9 +115,9 @@ impl Turn {
     pub fn finish(mut self) -> std::result::Result<(), IpcError> {
         check_here(self.window.forks)?;
         match &*self.window.places() {
-            Places::Unmade | Places::Whole(_) => {}
-            Places::Half(..) | Places::Taken => return Err(IpcError::HalfWritten),
-            Places::Lost(_) => return Err(IpcError::WindowLost),
+            WindowPlaces::Unmade | WindowPlaces::Whole(_) => {}
+            WindowPlaces::Half(..) | WindowPlaces::Taken => return Err(IpcError::HalfWritten),
+            WindowPlaces::Lost(_) => return Err(IpcError::WindowLost),
         }
         self.is_over = true;
         self.window.is_theirs.store(true, Ordering::Release);
@@ -142,34 +145,34 @@ impl PeerWindow {
         let Arrived { put, memory, owner, device } = arrived;
         let packing = RepeatedPacking::new(put.manifest().clone(), ALIGNMENT);
         let (socket, is_theirs) = (Arc::clone(socket), AtomicBool::new(false));
-        let (owner, places) = (Arc::from(owner), Mutex::new(Places::Unmade));
+        let (owner, places) = (Arc::from(owner), Mutex::new(WindowPlaces::Unmade));
         let (process, forks) = (getpid(), ForkCount::now());
         Self { ticket, socket, packing, memory, owner, device, process, forks, is_theirs, places }
     }
 
-    fn make_places(&self, tensors: &[(usize, Tensor)]) -> Result<Vec<Tensor>> {
+    fn make_places(&self, tensors: &[(usize, Tensor)]) -> Result<Places> {
         let owner = SharedOwner::new(Arc::clone(&self.owner), &self.device);
         // SAFETY: the memory is there until `owner` is dropped, and each tensor of the manifest lies in it (`Arrived`). Nothing else of this process uses it: there is one turn at a time
         // (`Turns`), and these are made once. The other process does not use it before it is told; one that does reads bytes of its own window. Offsets are those of a packing of this process, which has
         // a place of its own for each tensor.
         let made = unsafe { places_of(tensors, &owner, self.memory) };
         if made.is_err() {
-            self.change_places(Places::Unmade);
+            self.change_places(WindowPlaces::Unmade);
         }
         made
     }
 
     /// Gives those before.
-    fn change_places(&self, places: Places) -> Places {
+    fn change_places(&self, places: WindowPlaces) -> WindowPlaces {
         std::mem::replace(&mut *self.places(), places)
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
+    fn places(&self) -> MutexGuard<'_, WindowPlaces> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_lost(&self) -> bool {
-        matches!(*self.places(), Places::Lost(_))
+        matches!(*self.places(), WindowPlaces::Lost(_))
     }
 
     /// The other process has given it back. `false` if it had not got it.
