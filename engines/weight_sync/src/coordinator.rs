@@ -115,7 +115,15 @@ impl Coordinator<'_> {
             let meanwhile = sending.updated.get(&place).map_or(0, |(_, requests)| *requests);
             reports.push(Report::parse(meanwhile, &words)?);
         }
-        Ok(Row { version, seconds, bytes, reports })
+        let one_copy = if self.options.one_copy { Some(self.one_copy(version)?) } else { None };
+        Ok(Row { version, seconds, bytes, reports, one_copy })
+    }
+
+    /// The time of one copy of as many bytes, with as much time before it as before a round: links between devices go to sleep.
+    fn one_copy(&mut self, version: u16) -> Result<Duration> {
+        self.ask_one(TRAINER, &["train", &version.to_string()], "trained")?;
+        let nanoseconds = self.ask_one(TRAINER, &["copy"], "copied")?.parse()?;
+        Ok(Duration::from_nanos(nanoseconds))
     }
 
     /// One sending, from the word to the trainer until all that are there have the weights, or have not got them.

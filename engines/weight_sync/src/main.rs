@@ -7,6 +7,8 @@ mod inference;
 #[cfg(target_os = "linux")]
 mod lines;
 #[cfg(target_os = "linux")]
+mod one_copy;
+#[cfg(target_os = "linux")]
 mod options;
 #[cfg(target_os = "linux")]
 mod processes;

@@ -14,6 +14,8 @@ pub(crate) struct Row {
     pub(crate) bytes: usize,
     /// Of the inference processes that are there.
     pub(crate) reports: Vec<Report>,
+    /// Of one copy of as many bytes, if there was one.
+    pub(crate) one_copy: Option<Duration>,
 }
 
 /// Of one inference process.
@@ -28,6 +30,8 @@ pub(crate) struct Report {
 
 pub(crate) struct Table {
     rows: Vec<(Duration, f64)>,
+    copies: Vec<Duration>,
+    bytes: usize,
 }
 
 impl Row {
@@ -85,7 +89,7 @@ impl Table {
             "versions",
             "mixtures"
         );
-        Self { rows: Vec::new() }
+        Self { rows: Vec::new(), copies: Vec::new(), bytes: 0 }
     }
 
     pub(crate) fn add(&mut self, row: &Row) {
@@ -103,6 +107,8 @@ impl Table {
             of_each(&|report| report.mixtures.to_string()),
         );
         self.rows.push((row.seconds, row.rate()));
+        self.copies.extend(row.one_copy);
+        self.bytes = row.bytes;
     }
 
     /// The first round is apart: it touches memory for the first time.
@@ -118,6 +124,14 @@ impl Table {
                 "median without the first: {:.4} s, {rate:.3} GB/s to all of them together",
                 seconds.as_secs_f64()
             );
+            self.copies.sort();
+            if let Some(one) = self.copies.get(self.copies.len() / 2) {
+                let of_one = self.bytes as f64 / one.as_secs_f64() / 1e9;
+                let (one, share) = (one.as_secs_f64(), rate / of_one);
+                println!(
+                    "one copy of as many bytes: {one:.4} s, {of_one:.3} GB/s; the rounds have {share:.2} of that"
+                );
+            }
         }
         println!("every byte of the last version is right");
     }

@@ -6,6 +6,7 @@ use transship::Device;
 
 use crate::Result;
 use crate::lines::{from_hex, hear, say, to_hex};
+use crate::one_copy::OneCopy;
 use crate::options::Options;
 use crate::ways::{Sender, sender};
 use crate::weights::Weights;
@@ -15,6 +16,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let device = options.device_of_trainer()?;
     let mut sender = sender(options)?;
     let mut model = Model::new(options, &device)?;
+    let mut one_copy = None;
     let (mut from, mut to) = (stdin().lock(), stdout());
     while let Some(words) = hear(&mut from)? {
         match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -36,6 +38,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                     say(&mut to, &["failed", &number.to_string(), &reason])?;
                 }
                 say(&mut to, &["sent"])?;
+            }
+            ["copy"] => {
+                let of_copy = match &mut one_copy {
+                    Some(of_copy) => of_copy,
+                    None => one_copy.insert(OneCopy::new(options, model.current().nbytes())?),
+                };
+                say(&mut to, &["copied", &of_copy.time()?.as_nanos().to_string()])?;
             }
             ["lost", number] => lose(&mut *sender, number.parse()?)?,
             _ => return Err(format!("the trainer does not understand {words:?}").into()),
