@@ -107,19 +107,34 @@ fn large_ones_go_first() {
     no_violations(&late);
 }
 
-/// A worker has allocated the block of the table when the second copy begins, which needs none to write it. That of thousands is left to workers.
+/// When the second copy begins, a worker has allocated the block for its table. That of more than 1,024 is left to workers, which write them side by side.
 ///
 /// catches: 728-much-is-left-to-workers, 729-thousands-by-the-callers-thread
 #[test]
 fn a_few_hundred_large_copies_are_made_by_the_callers_thread() {
     let (late, first, second) = two(gathering());
     for to in [&second, &first] {
-        for (small, is_few) in [(400, true), (2000, false)] {
+        for (small, is_few) in [(400, true), (1500, false)] {
             let there = || tensors(&first, [6, small]);
             copied(there(), to, CopyOptions::default());
             let report = copied(there(), to, CopyOptions::default());
             assert_eq!(report.background, !is_few, "{small}: {report}");
         }
+    }
+    no_violations(&late);
+}
+
+/// To write the parts of a leaf takes no time beside the leaf: 100 leaves of 31 parts are not cut.
+///
+/// catches: 730-parts-count-as-leaves
+#[test]
+fn tables_are_cut_by_leaves_and_not_by_parts() {
+    let (late, first, second) = two(gathering());
+    let there = || (0..100).map(|seed| Tensor::from(numbers(1_000_000, seed))).collect::<Vec<_>>();
+    let there = start_copy(there(), &first, CopyOptions::default().packing(false)).unwrap().wait().unwrap();
+    for to in [&second, &first] {
+        let report = copied(there.clone(), to, CopyOptions::default());
+        assert_eq!((report.submissions, report.gathered), (1, 3100), "{report}");
     }
     no_violations(&late);
 }

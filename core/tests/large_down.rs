@@ -8,7 +8,7 @@ use std::thread;
 
 use late_backend::LateConfig;
 use support::{in_time, late, no_violations, with};
-use transship_core::{CopyOptions, Device, Tensor, start_copy};
+use transship_core::{CopyOptions, DType, Device, Tensor, start_copy};
 
 const BLOCK: usize = 512 << 10;
 
@@ -90,5 +90,28 @@ fn a_large_copy_is_none_of_a_kernel_that_makes_small_ones() {
     assert_eq!((report.submissions, report.gathered), (2, 9), "{report}");
     assert!(back.iter().zip(&expected).all(|(tensor, bytes)| tensor.to_bytes().unwrap() == *bytes));
     drop(back);
+    no_violations(&late);
+}
+
+/// Neighbours in one memory are one copy, here of 600 KiB, which no kernel makes: 70 of them are left to workers, though each leaf is small.
+///
+/// catches: 731-neighbours-are-not-joined
+#[test]
+fn neighbours_are_joined_before_large_copies_are_counted() {
+    let (late, device) = with(LateConfig { gather: Some(24), ..LateConfig::new("late") });
+    let zeros = |bytes: usize| Tensor::zeros(&[3, bytes], DType::U8, &device).unwrap();
+    let thirds = |tensor: Tensor| [0, 1, 2].map(|third| tensor.narrow(0, third, 1).unwrap());
+    for (count, is_few) in [(60, true), (70, false)] {
+        let there = || [vec![200 << 10; count], vec![100; 20]].concat().into_iter().map(zeros);
+        for is_first in [true, false] {
+            let down = start_copy(
+                there().flat_map(thirds).collect::<Vec<_>>(),
+                &Device::host(),
+                CopyOptions::default(),
+            );
+            let (_, report) = down.unwrap().wait_with_report().unwrap();
+            assert!(is_first || report.background != is_few, "{count}: {report}");
+        }
+    }
     no_violations(&late);
 }

@@ -11,7 +11,7 @@ use crate::packed::leaf_at;
 const LEAST_BYTES: usize = 32 << 20;
 /// The first part has so many tensors: it is on its way after 120 us, where 2,000 at once would be after 530 (a host with two H200s).
 const FIRST_TENSORS: usize = 64;
-/// Each part has so many times the tensors of the one before: it is planned while that is copied, at 1 MB a tensor.
+/// Each part has so many times the tensors of the one before, or all that are left: it is planned while that is copied, at 1 MB a tensor.
 const GROWTH: usize = 3;
 /// No part has a larger share of the tensors.
 const LARGEST_SHARE: usize = 2;
@@ -99,12 +99,39 @@ fn located(error: Error, offsets: &[usize], manifest: &Manifest) -> Error {
 /// How many tensors each part has.
 fn sizes_of_parts(tensors: &[(usize, Tensor)]) -> Vec<usize> {
     let bytes = tensors.iter().fold(0_usize, |bytes, (_, tensor)| bytes.saturating_add(tensor.nbytes()));
-    let (mut left, most) = (tensors.len(), (tensors.len() / LARGEST_SHARE).max(FIRST_TENSORS));
-    let (mut sizes, mut size) = (Vec::new(), if bytes < LEAST_BYTES { left } else { FIRST_TENSORS });
+    if bytes < LEAST_BYTES { vec![tensors.len()] } else { growing_parts(tensors.len()) }
+}
+
+fn growing_parts(count: usize) -> Vec<usize> {
+    let (mut left, mut size, most) = (count, FIRST_TENSORS, (count / LARGEST_SHARE).max(FIRST_TENSORS));
+    let mut sizes = Vec::new();
     while left > 0 {
-        sizes.push(size.min(left));
-        left = left.saturating_sub(size);
+        // A part of its own costs 20 us beside its tensors.
+        let part = if left < size.saturating_add(FIRST_TENSORS) { left } else { size };
+        sizes.push(part);
+        left = left.saturating_sub(part);
         size = size.saturating_mul(GROWTH).min(most);
     }
     sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::growing_parts;
+
+    /// Deliberate bugs: all parts are as large as the first; there is no largest one; a rest of few is a part.
+    #[test]
+    fn parts_grow_up_to_half_of_all_and_none_is_small() {
+        for (count, parts) in [
+            (0, &[][..]),
+            (1, &[1]),
+            (127, &[127]),
+            (128, &[64, 64]),
+            (577, &[64, 192, 321]),
+            (2000, &[64, 192, 576, 1000, 168]),
+            (20_000, &[64, 192, 576, 1728, 5184, 10_000, 2256]),
+        ] {
+            assert_eq!(growing_parts(count), parts);
+        }
+    }
 }

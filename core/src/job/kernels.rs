@@ -22,8 +22,8 @@ pub(crate) const LARGEST_DOWN: usize = 512 << 10;
 /// The same to memory of a device, its own or that of a peer: a copy by the driver takes 10 us beside its bytes, and kernels read over the link
 /// at 360 GB/s (two H100s, NVLink).
 const LARGEST_TO_DEVICE: usize = 4 << 20;
-/// So many parts of one leaf are written to a table while another leaf is found and looked at.
-const CUTS_OF_A_LEAF: usize = 16;
+/// So many parts of a leaf are written to a table in the time in which a leaf is found and looked at.
+const PARTS_OF_A_LEAF: usize = 16;
 /// What a block of threads copies of a range, in bytes, unless granules are larger. Parts of 16 KiB and of 64 KiB are 1 and 5 % slower
 /// (H200).
 const PART_OF_RANGE: usize = 32 << 10;
@@ -67,10 +67,10 @@ pub(crate) struct RangeKernel {
 }
 
 impl RangeKernel {
-    /// How many bytes an entry for a range of so many bytes needs, and how many of them; `None` if the range is too large.
+    /// How many entries a range of so many bytes has; `None` if it is too large.
     #[inline]
-    pub(crate) fn entries(self, bytes: usize) -> Option<(usize, usize)> {
-        (bytes <= self.largest).then(|| (self.entry, parts(bytes, self.part)))
+    pub(crate) fn entries(self, bytes: usize) -> Option<usize> {
+        (bytes <= self.largest).then(|| parts(bytes, self.part))
     }
 }
 
@@ -126,33 +126,32 @@ impl Kernels {
             (leaves + chunk.order.len(), bytes + chunk.bytes)
         };
         let (leaves, bytes) = copied.fold((listed, 0), count);
-        let cuts = match self.strided {
+        let parts = match self.strided {
             Some(_) => (bytes / LEAST_PART).min(2 * BLOCKS).max(bytes / LARGEST_PART),
             None => self.ranges.map_or(0, |ranges| parts(bytes, ranges.part)),
         };
-        Some(LargestTable { entry, leaves, cuts })
+        Some(LargestTable { entry, leaves, parts })
     }
 }
 
-/// A table of a kernel.
+/// How large a table may become.
 #[derive(Clone, Copy)]
 pub(crate) struct LargestTable {
     /// The bytes of one entry.
     entry: usize,
-    /// So many entries are the first of a leaf.
     leaves: usize,
-    /// So many others are parts of one.
-    cuts: usize,
+    /// So many entries at most are parts of a leaf behind its first one.
+    parts: usize,
 }
 
 impl LargestTable {
     pub(crate) fn bytes(self) -> usize {
-        self.leaves.saturating_add(self.cuts).saturating_mul(self.entry)
+        self.leaves.saturating_add(self.parts).saturating_mul(self.entry)
     }
 
-    /// As many bytes of it take a thread as long as all of it, where no leaf is cut.
-    pub(crate) fn bytes_to_write(self) -> usize {
-        self.leaves.saturating_add(self.cuts / CUTS_OF_A_LEAF).saturating_mul(self.entry)
+    /// Those of leaves. Parts count as leaves that take as long to write.
+    pub(crate) fn bytes_of_leaves(self) -> usize {
+        self.leaves.saturating_add(self.parts / PARTS_OF_A_LEAF).saturating_mul(self.entry)
     }
 }
 

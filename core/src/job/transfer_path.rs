@@ -32,9 +32,9 @@ const SEGMENT_OF_MANY: usize = 1 << 20;
 const LEAST_PAST_CACHES: usize = 256 << 10;
 /// A copy of more bytes keeps the link busy for long.
 const LONG_SPAN: usize = 512 << 20;
-/// A path out of a device without staging is one segment up to so many bytes: the caller's thread carries it.
+/// A path out of a device without staging is one segment up to so many bytes.
 const LARGEST_AT_ONCE: usize = 32 << 20;
-/// Above it, each segment has so many leaves that they take about as long to write to a kernel's table as so many bytes of it without parts of leaves, 500 entries: 4,000 tensors with a
+/// Above it, each segment has leaves for about so many bytes of a kernel's table, 500 entries; parts of a leaf are written so fast that they do not count. 4,000 tensors with a
 /// heavy tail come down in 4.1 ms so, and in 4.3 to 4.7 as one segment (H100).
 const TABLE_OF_A_DOWNLOAD: usize = 12 << 10;
 /// The same from device to device, where the copies of one segment are done sooner. The same tensors get from one to the other in 780 to 940 us so
@@ -221,12 +221,12 @@ impl TransferPath {
         let span = plan.source_span(source);
         let table = kernels.largest_table(plan.chunks_of(source), listed);
         let largest = largest_block(budget);
-        let to_write = table.map_or(0, LargestTable::bytes_to_write);
+        let of_leaves = table.map_or(0, LargestTable::bytes_of_leaves);
         let unstaged = match kind {
             PathKind::Download if kernels.strided.is_none() => {
-                segment_of_table(span, to_write, TABLE_OF_A_DOWNLOAD)
+                segment_of_table(span, of_leaves, TABLE_OF_A_DOWNLOAD)
             }
-            PathKind::Direct if kernels.strided.is_none() => segment_of_table(span, to_write, TABLE_BETWEEN),
+            PathKind::Direct if kernels.strided.is_none() => segment_of_table(span, of_leaves, TABLE_BETWEEN),
             _ => usize::MAX,
         };
         let segment = SegmentSizes::all(paced(if table.is_none_or(|table| table.bytes() <= largest) {
@@ -281,6 +281,11 @@ impl TransferPath {
             PathKind::Staged => self.uncut_segment,
             _ => self.segment_sizes(pageable),
         }
+    }
+
+    /// Whether its `span` bytes are one segment, where they are not staged.
+    pub(crate) fn is_one_segment(&self, span: usize) -> bool {
+        span <= self.segment.largest
     }
 
     /// Whether its segments are carried from the last one to the first. Large leaves come last in a linear space, and are few copies, which
@@ -351,7 +356,7 @@ impl TransferPath {
     }
 }
 
-/// The size of the segments of a path of `span` bytes, for which a kernel has a table that takes as long to write as `table` bytes without parts of leaves, about `each` in every
+/// The size of the segments of a path of `span` bytes, whose leaves have `table` bytes of a kernel's table at the most, about `each` in every
 /// segment. Where the table is long, the device copies what the first entries say while threads write the others.
 fn segment_of_table(span: usize, table: usize, each: usize) -> usize {
     let tables = table / each;

@@ -166,17 +166,23 @@ pub(crate) fn count(job: &Job, path: &TransferPath, enough: usize) -> usize {
     ranges
 }
 
-/// How many copies of a path with strided leaves no kernel makes together with others, as if no neighbours were joined.
-/// Counts no further than `enough + 1`.
+/// How many copies of a path no kernel makes together with others. Counts no further than `enough + 1`.
 pub(crate) fn count_large(job: &Job, path: &TransferPath, enough: usize) -> usize {
     let whole = cut_segments::whole(job, path);
     let is_large = |bytes: usize| path.kernels.ranges.is_none_or(|ranges| bytes > ranges.largest);
-    let mut count = 0;
+    let (mut count, mut end, mut joined) = (0, End::NOWHERE, 0);
     for (piece, leaf) in pieces(job, path, &whole) {
+        let gap = end.is_followed_by(&piece, leaf).then(|| leaf.offset + piece.leaf_offset - end.source);
+        end = if leaf.gathered().is_some() { End::NOWHERE } else { End::of(&piece, leaf) };
         count += match (leaf.gathered(), path.list_of(leaf)) {
             (Some(_), _) => usize::from(piece.bytes > LARGEST_STRIDED),
-            (None, None) => usize::from(is_large(piece.bytes)),
             (None, Some(list)) => list.within(piece.source(leaf)).filter(|run| is_large(run.bytes)).count(),
+            (None, None) => {
+                // It is counted when it becomes large.
+                let before = gap.map_or(0, |gap| joined + gap);
+                joined = before + piece.bytes;
+                usize::from(is_large(joined) && !(before > 0 && is_large(before)))
+            }
         };
         if count > enough {
             break;
@@ -294,7 +300,10 @@ pub(crate) fn split(
     let part = part_of_block(ranges.iter().map(|range| range.bytes).sum());
     // An entry of its kernel, and how many.
     let entries = |range: &CopyRange| match range.begin {
-        Begin::At(_) | Begin::In(..) => kernels.ranges.and_then(|ranges| ranges.entries(range.bytes)),
+        Begin::At(_) | Begin::In(..) => {
+            let kernel = kernels.ranges?;
+            Some((kernel.entry, kernel.entries(range.bytes)?))
+        }
         Begin::Behind(_) if range.bytes <= LARGEST_STRIDED => Some((strided, range.bytes.div_ceil(part))),
         Begin::Behind(_) => None,
     };
@@ -327,7 +336,7 @@ fn split_ranges(
 ) -> (Option<Gathered>, Vec<CopyRange>) {
     let Some(kernel) = kernels.ranges else { return (None, ranges) };
     let (mut small, mut parts) = (0, 0_usize);
-    for (_, of_range) in ranges.iter().filter_map(|range| kernel.entries(range.bytes)) {
+    for of_range in ranges.iter().filter_map(|range| kernel.entries(range.bytes)) {
         small += 1;
         parts = parts.saturating_add(of_range);
     }

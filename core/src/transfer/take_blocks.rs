@@ -82,13 +82,13 @@ pub(crate) fn table_bytes(job: &Job, path: &TransferPath) -> Option<usize> {
 /// Where a worker may carry the copy out ([`Effort::Quick`]), the caller's thread makes so many copies at most by a kernel.
 const MOST_GATHERED_INLINE: usize = 4096;
 
-/// Of so many bytes few are too large for a kernel: no more than [`MOST_INLINE_COPIES`].
+/// A path of so many bytes has at most [`MOST_INLINE_COPIES`] ranges that are too large for any kernel.
 const FEW_LARGE_BYTES: usize = MOST_INLINE_COPIES * LARGEST_DOWN;
 
-/// Of more bytes it makes so many copies at most: for as many more, workers write tables side by side. 1,000 take 80 us, and to wake a worker 50 to 100 (a host with two H200s).
+/// Of more bytes it makes so many copies at most, which takes 200 us; to wake a worker takes 50 to 100 (a host with two H200s).
 const MOST_LARGE_INLINE: usize = 1024;
 
-/// And writes a table of so many bytes: 20,000 parts, in 20 us.
+/// And writes a table of so many bytes: 20,000 parts of 1.6 ns.
 const LARGEST_TABLE_INLINE: usize = 512 << 10;
 
 pub(crate) fn take_blocks(
@@ -172,13 +172,17 @@ fn take_block(device: &Device, bytes: usize, direction: Direction, effort: Effor
 /// them for the caller's thread.
 pub(crate) fn table_inline(job: &Job, path: &TransferPath) -> Option<usize> {
     let most = coalesce::most(job, path);
+    let span = job.plan.source_span(path.source);
     let are_few_large = || coalesce::count_large(job, path, MOST_INLINE_COPIES) <= MOST_INLINE_COPIES;
     table_bytes(job, path).filter(|bytes| {
-        let leaves_gaps_out = path.kernels.strided.is_some();
-        match job.plan.source_span(path.source) <= FEW_LARGE_BYTES {
-            _ if leaves_gaps_out => most <= MOST_GATHERED_INLINE && are_few_large(),
-            true => most <= MOST_GATHERED_INLINE,
-            false => most <= MOST_LARGE_INLINE && *bytes <= LARGEST_TABLE_INLINE && are_few_large(),
+        if path.kernels.strided.is_some() {
+            most <= MOST_GATHERED_INLINE && are_few_large()
+        } else if span <= FEW_LARGE_BYTES {
+            most <= MOST_GATHERED_INLINE
+        } else {
+            // In several segments workers write a table for each.
+            let is_little = most <= MOST_LARGE_INLINE && *bytes <= LARGEST_TABLE_INLINE;
+            is_little && path.is_one_segment(span) && are_few_large()
         }
     })
 }

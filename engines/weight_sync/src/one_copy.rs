@@ -1,4 +1,4 @@
-//! What no way of sending weights can be faster than: all bytes as one tensor, from device to device within one process.
+//! What no way of sending weights to one process can be faster than: all bytes as one tensor, from device to device within the trainer.
 
 use std::time::{Duration, Instant};
 

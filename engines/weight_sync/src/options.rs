@@ -64,7 +64,7 @@ pub(crate) struct Options {
     /// An inference process is killed in the middle of a round
     #[arg(long)]
     pub(crate) kill: bool,
-    /// Behind each round and as much training, one copy of as many bytes from the trainer's device to that of the first inference process, within the trainer
+    /// Behind each round, and as much training, the trainer copies as many bytes as one tensor, from its device to that of the first inference process
     #[arg(long)]
     pub(crate) one_copy: bool,
     /// The trainer gives one parameter the version before: the program must fail

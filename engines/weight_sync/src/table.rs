@@ -124,15 +124,19 @@ impl Table {
                 "median without the first: {:.4} s, {rate:.3} GB/s to all of them together",
                 seconds.as_secs_f64()
             );
-            self.copies.sort();
-            if let Some(one) = self.copies.get(self.copies.len() / 2) {
-                let of_one = self.bytes as f64 / one.as_secs_f64() / 1e9;
-                let (one, share) = (one.as_secs_f64(), rate / of_one);
-                println!(
-                    "one copy of as many bytes: {one:.4} s, {of_one:.3} GB/s; the rounds have {share:.2} of that"
-                );
-            }
+            print_one_copy(self.copies, self.bytes, *seconds);
         }
         println!("every byte of the last version is right");
     }
+}
+
+/// The median of `copies`, of which there is one behind each round, without the first as well, and its share of the `seconds` of a round.
+fn print_one_copy(mut copies: Vec<Duration>, bytes: usize, seconds: Duration) {
+    let mut copies = copies.split_off(1.min(copies.len().saturating_sub(1)));
+    copies.sort();
+    let Some(one) = copies.get(copies.len() / 2).map(Duration::as_secs_f64) else { return };
+    let (rate, share) = (bytes as f64 / one / 1e9, one / seconds.as_secs_f64());
+    println!(
+        "one copy of as many bytes to one process: {one:.4} s, {rate:.3} GB/s; {share:.2} of the time of a round"
+    );
 }

@@ -30,16 +30,18 @@ fn two_processes_get_each_version_in_turn() {
     }
 }
 
-/// Fails if the copies change what is sent, or a round waits for one.
 #[test]
-fn one_copy_of_as_many_bytes_is_taken_beside_the_rounds() {
-    let (is_well, text) = run("--by window --one-copy --bytes 4MB --rounds 4 --inference 1");
-    assert!(is_well, "{text}");
-    let line = text.lines().find_map(|line| line.strip_prefix("one copy of as many bytes: ")).unwrap();
-    let seconds: f64 = line.split_whitespace().next().unwrap().parse().unwrap();
-    let share: f64 = line.rsplit(' ').nth(2).unwrap().parse().unwrap();
-    assert!(seconds.is_finite() && share.is_finite(), "{text}");
-    assert_eq!(rows(&text).len(), 4, "{text}");
+fn one_copy_of_as_many_bytes_is_timed_behind_each_round() {
+    let (is_well, text) = run("--by window --one-copy --bytes 4MB --rounds 4");
+    assert!(is_well && rows(&text).len() == 4, "{text}");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("one copy of as many bytes to one process: "))
+        .unwrap();
+    let numbers: Vec<f64> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    let [seconds, rate, _share] = numbers[..] else { unreachable!("{line}") };
+    // What is printed is rounded, and layers have no more bytes than were asked for.
+    assert!((rate * seconds - 0.004).abs() <= 0.0002 + 0.00006 * rate, "{line}");
 }
 
 /// Fails if requests do not look at all parameters. The same came of a request that locks once for each parameter, tried by hand.
