@@ -107,7 +107,7 @@ fn large_ones_go_first() {
     no_violations(&late);
 }
 
-/// When the second copy begins, a worker has allocated the block for its table. That of more than 1,024 is left to workers, which write them side by side.
+/// When the second copy begins, a worker has allocated the block for its table. That of more than 1,024 is left to a worker.
 ///
 /// catches: 728-much-is-left-to-workers, 729-thousands-by-the-callers-thread
 #[test]

@@ -99,7 +99,10 @@ fn located(error: Error, offsets: &[usize], manifest: &Manifest) -> Error {
 /// How many tensors each part has.
 fn sizes_of_parts(tensors: &[(usize, Tensor)]) -> Vec<usize> {
     let bytes = tensors.iter().fold(0_usize, |bytes, (_, tensor)| bytes.saturating_add(tensor.nbytes()));
-    if bytes < LEAST_BYTES { vec![tensors.len()] } else { growing_parts(tensors.len()) }
+    match tensors.len() {
+        count if count > 0 && bytes < LEAST_BYTES => vec![count],
+        count => growing_parts(count),
+    }
 }
 
 fn growing_parts(count: usize) -> Vec<usize> {
@@ -117,7 +120,13 @@ fn growing_parts(count: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::growing_parts;
+    use super::{growing_parts, sizes_of_parts};
+
+    /// Deliberate bug: no tensors are a part of none.
+    #[test]
+    fn no_tensors_have_no_part() {
+        assert!(sizes_of_parts(&[]).is_empty());
+    }
 
     /// Deliberate bugs: all parts are as large as the first; there is no largest one; a rest of few is a part.
     #[test]
