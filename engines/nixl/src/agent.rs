@@ -17,7 +17,8 @@ use crate::nixl::agent::RawAgent;
 use crate::nixl::library::Nixl;
 use crate::nixl::place::{Home, Place};
 use crate::options::AgentOptions;
-use crate::pack::{ALIGNMENT, parts};
+use crate::pack::{ALIGNMENT, bytes_of, parts};
+use crate::pieces::Pieces;
 use crate::receive::Receive;
 use crate::received::Received;
 use crate::send::Sending;
@@ -132,8 +133,9 @@ impl Agent {
         self.link.check_here()?;
         let deadline = Deadline::after(limit);
         let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
-        let parts = parts(tensors)?;
-        let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
+        let pieces = Pieces::new(bytes_of(&manifest), &self.link.device);
+        let parts = parts(tensors, &pieces)?;
+        let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest, pieces)?;
         Transfer::start(deadline, Claim::default(), move || {
             let result = send.run(&parts, deadline);
             Ended { result, held: Some(Box::new(parts)), last: send.end() }

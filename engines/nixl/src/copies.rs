@@ -39,7 +39,7 @@ impl Copying {
     /// The tensors that it has filled; where it has not, those that come back.
     pub(crate) fn wait(self, deadline: Deadline) -> Result<Vec<Tensor>, (Error, Option<Vec<Tensor>>)> {
         let Self { what, devices, handle } = self;
-        if devices.iter().all(|device| device.is_host()) {
+        if is_on_host(&devices) {
             // Nothing there is late, and who waits without a limit copies as well.
             return handle.wait().map_err(|failed| (failed.error().clone().into(), failed.into_both().1));
         }
@@ -53,6 +53,19 @@ impl Copying {
             Err(failed) => Err((failed.error().clone().into(), failed.into_both().1)),
         }
     }
+
+    /// Nobody wants it any more: returns once nothing of the program is held but what a device still uses.
+    pub(crate) fn end(self) {
+        if is_on_host(&self.devices) {
+            drop(self.handle.wait());
+        } else {
+            drop(self.handle.cancel());
+        }
+    }
+}
+
+fn is_on_host(devices: &[DeviceId]) -> bool {
+    devices.iter().all(DeviceId::is_host)
 }
 
 /// Where tensors are.

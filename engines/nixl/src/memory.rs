@@ -26,6 +26,9 @@ impl Memory {
         }
         let mut mapping = MmapMut::map_anon(bytes)
             .map_err(|reason| Error::System { what: "memory for an arena", reason: reason.to_string() })?;
+        // Whoever writes to memory of another process looks up each of its pages. A refusal is no error: then there are small ones.
+        #[cfg(target_os = "linux")]
+        let _ = mapping.advise(memmap2::Advice::HugePage);
         let start = mapping.as_mut_ptr().expose_provenance();
         Ok(Self { kept: Kept::Host { _mapping: mapping }, start })
     }

@@ -10,6 +10,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::inbox::{Inbox, Offered};
 use crate::link::Link;
+use crate::pack::bytes_of;
 use crate::receive::Receive;
 use crate::wire::Message;
 
@@ -49,6 +50,20 @@ impl<'a> Offer<'a> {
         Ok(Self { link, peer, turn: *turn, offered, room: None, refusal })
     }
 
+    /// Its manifest, if that has the tensors of `own`.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check); [`ManifestMismatch`](transship::Error::ManifestMismatch).
+    pub(crate) fn check_tensors(&mut self, own: &Manifest) -> Result<Manifest> {
+        if self.offered.manifest == own.to_bytes() && self.offered.bytes == bytes_of(own) {
+            return Ok(own.clone());
+        }
+        let manifest = self.check()?;
+        own.check_tensors(&manifest)?;
+        Ok(manifest)
+    }
+
     /// Its manifest.
     ///
     /// # Errors
@@ -58,7 +73,7 @@ impl<'a> Offer<'a> {
         let manifest = Manifest::from_bytes(std::mem::take(&mut self.offered.manifest))?;
         let reason = if !matches!(manifest.chunks(), [] | [_]) {
             "a tree lies in one chunk"
-        } else if manifest.chunks().first().copied().unwrap_or(0) != self.offered.bytes {
+        } else if bytes_of(&manifest) != self.offered.bytes {
             "the chunk of the manifest has another size than the tree"
         } else {
             return Ok(manifest);
@@ -66,22 +81,27 @@ impl<'a> Offer<'a> {
         Err(Error::Protocol { peer: self.peer.to_string(), reason: reason.to_owned() })
     }
 
-    /// Gives the peer room for it, which is full when this returns. `arrived` hears how many bytes are there, from the first one on.
-    pub(crate) fn receive(
-        &mut self,
-        deadline: Deadline,
-        mut arrived: impl FnMut(&Arc<Range>, usize) -> Result<()>,
-    ) -> Result<Arc<Range>> {
-        let Offered { id, bytes, .. } = self.offered;
+    /// Gives the peer room for it.
+    pub(crate) fn accept(&mut self, deadline: Deadline) -> Result<Arc<Range>> {
         let range = self.wait_for_room(deadline)?;
         self.room = Some(Arc::clone(&range));
-        self.link.notify(self.peer.name(), &Message::Accepted { id, offset: range.offset })?;
-        let mut there = 0;
-        while there < bytes {
-            there = deadline.until("the next bytes of the peer", || self.more_than(there))?;
-            arrived(&range, there)?;
-        }
+        let accepted = Message::Accepted { id: self.offered.id, offset: range.offset };
+        self.link.notify(self.peer.name(), &accepted)?;
         Ok(range)
+    }
+
+    /// Returns once the room is full. `arrived` hears how many bytes are there, from the first one on.
+    pub(crate) fn receive(
+        &self,
+        deadline: Deadline,
+        mut arrived: impl FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut there = 0;
+        while there < self.offered.bytes {
+            there = deadline.until("the next bytes of the peer", || self.more_than(there))?;
+            arrived(there)?;
+        }
+        Ok(())
     }
 
     /// Those that come behind it wait as well: a small tree does not take again and again what a large one waits for.

@@ -29,7 +29,8 @@ impl Receive {
     pub(crate) fn fresh(self) -> Result<Received> {
         let mut offer = Offer::next(&self)?;
         let received = offer.check().and_then(|manifest| {
-            let range = offer.receive(self.deadline, |_, _| Ok(()))?;
+            let range = offer.accept(self.deadline)?;
+            offer.receive(self.deadline, |_| Ok(()))?;
             Received::new(manifest, &range, &self.link.device)
         });
         offer.end(received)
@@ -45,23 +46,24 @@ impl Receive {
             Ok(offer) => offer,
             Err(error) => return unchanged(tensors, error),
         };
-        let manifest = offer.check().and_then(|manifest| {
-            own.check_tensors(&manifest)?;
-            Ok(manifest)
+        let accepted = offer.check_tensors(own).and_then(|manifest| {
+            let range = offer.accept(self.deadline)?;
+            Ok((manifest, range))
         });
-        let manifest = match manifest {
-            Ok(manifest) => manifest,
+        let (manifest, range) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 let _: Result<()> = offer.end(Err(error.clone()));
                 return unchanged(tensors, error);
             }
         };
-        let mut unpack = Unpack::new(tensors, &manifest, self.link.device.clone());
-        let received = offer.receive(self.deadline, |range, bytes| unpack.arrived(&manifest, range, bytes));
+        // The peer writes meanwhile.
+        let mut unpack = Unpack::new(tensors, &manifest, range, self.link.device.clone());
+        let received = offer.receive(self.deadline, |bytes| unpack.arrived(bytes));
+        let (unpacked, held) = unpack.wait(self.deadline);
         // The peer hears that all is unpacked, or why not.
-        let filled = unpack.finish(received.map(drop), self.deadline);
-        let _: Result<()> = offer.end(filled.error.clone().map_or(Ok(()), Err));
-        filled
+        let error = offer.end(received.and(unpacked)).err();
+        Filled { tensors: held.into_tensors(), error }
     }
 }
 

@@ -12,7 +12,8 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::mail::{End, Reply};
-use crate::pack::{Part, pack};
+use crate::pack::{Part, bytes_of, pack};
+use crate::pieces::Pieces;
 use crate::wire::Message;
 use crate::writes::Writes;
 
@@ -26,6 +27,7 @@ pub(crate) struct Sending {
     id: u64,
     manifest: Manifest,
     range: Arc<Range>,
+    pieces: Pieces,
     phase: Phase,
     /// How many bytes the peer knows that it has.
     told: usize,
@@ -46,19 +48,19 @@ pub(crate) struct Late(Arc<Link>);
 
 impl Sending {
     /// Gets memory for it, and its place behind those that were begun before.
-    pub(crate) fn new(link: Arc<Link>, peer: Peer, manifest: Manifest) -> Result<Self> {
-        let range = link.range(manifest.chunks().first().copied().unwrap_or(0))?;
+    pub(crate) fn new(link: Arc<Link>, peer: Peer, manifest: Manifest, pieces: Pieces) -> Result<Self> {
+        let range = link.range(bytes_of(&manifest))?;
         let id = link.next_id();
         link.lock().mail.begin_send(id, peer.name(), peer.added())?;
-        Ok(Self { link, peer, id, manifest, range, phase: Phase::Begun, told: 0 })
+        Ok(Self { link, peer, id, manifest, range, pieces, phase: Phase::Begun, told: 0 })
     }
 
     /// Returns once the peer has all of it.
     pub(crate) fn run(&mut self, parts: &[Part], deadline: Deadline) -> Result<()> {
         self.offer(deadline)?;
         let range = Arc::clone(&self.range);
-        let device = self.link.device.clone();
-        pack(parts, &range, &device, deadline, |packed| self.go_on(packed).map(drop))?;
+        let (device, pieces) = (self.link.device.clone(), self.pieces.clone());
+        pack(parts, &pieces, &range, &device, deadline, |packed| self.go_on(packed).map(drop))?;
         deadline.until("room in the memory of the peer", || self.go_on(range.bytes))?;
         let is_told = |told: Option<usize>| told.filter(|told| *told == range.bytes);
         deadline.until("writing to the peer", || self.go_on(range.bytes).map(is_told))?;
@@ -93,7 +95,8 @@ impl Sending {
         let Reply { room, end } = self.reply()?;
         if let (Phase::Offered, Some(offset)) = (&self.phase, room) {
             let (link, peer, range) = (Arc::clone(&self.link), self.peer.clone(), Arc::clone(&self.range));
-            self.phase = Phase::Writing(Writes::new(link, peer, self.id, range, self.address(offset)?));
+            let (pieces, to) = (self.pieces.clone(), self.address(offset)?);
+            self.phase = Phase::Writing(Writes::new(link, peer, self.id, range, pieces, to));
         }
         match end {
             None => {}

@@ -1,101 +1,86 @@
 //! What has arrived, copied to where it belongs while the rest is still on its way.
 
+use std::cmp::Reverse;
+use std::mem;
 use std::sync::Arc;
 
-use transship::{CopyOptions, Device, Manifest, Tensor, start_copy_into};
+use transship::{CopyOptions, Device, Manifest, SharedMemory, Tensor, start_copy_into};
 
 use crate::arena::Range;
 use crate::copies::{Copying, devices_of};
 use crate::deadline::Deadline;
 use crate::error::Result;
-use crate::pack::PIECE;
-use crate::received::{lend, shared};
-use crate::tree::Filled;
+use crate::held::{Filling, Held};
+use crate::pieces::Pieces;
+use crate::received::shared;
 
 /// Tensors that are filled.
 pub(crate) struct Unpack {
-    /// In the order of their paths. `None` where a copy has it.
-    tensors: Vec<Option<Tensor>>,
-    /// Which come next, by the ends of their bytes: the last one first.
-    left: Vec<(usize, usize)>,
+    held: Held,
+    /// What comes next, by the ends: the last one first.
+    left: Vec<Filling>,
     copies: Vec<(Vec<usize>, Copying)>,
-    /// Where it arrives.
+    pieces: Pieces,
+    /// Where it arrives, on which device.
+    range: Arc<Range>,
     device: Device,
 }
 
 impl Unpack {
-    /// `tensors` are those of `manifest`, in its order, whose bytes arrive on `device`.
-    pub(crate) fn new(tensors: Vec<Tensor>, manifest: &Manifest, device: Device) -> Self {
-        let (mut left, mut number) = (Vec::with_capacity(tensors.len()), 0);
-        let listed = manifest.for_each_leaf(|leaf| {
-            if leaf.chunk().is_some() {
-                left.push((leaf.offset() + leaf.layout().span(), number));
-            }
-            number += 1;
-            Ok(())
-        });
-        debug_assert!(listed.is_ok());
-        left.sort_unstable_by(|one, other| other.cmp(one));
-        Self { tensors: tensors.into_iter().map(Some).collect(), left, copies: Vec::new(), device }
+    /// `tensors` are those of `manifest`, in its order, whose bytes arrive in `range` on `device`.
+    pub(crate) fn new(tensors: Vec<Tensor>, manifest: &Manifest, range: Arc<Range>, device: Device) -> Self {
+        let pieces = Pieces::new(range.bytes, &device);
+        let (held, mut left) = Held::new(tensors, manifest, &pieces, &device);
+        left.sort_unstable_by_key(|filling| Reverse(filling.end()));
+        Self { held, left, copies: Vec::new(), pieces, range, device }
     }
 
-    /// So many bytes of `range` have arrived.
-    pub(crate) fn arrived(&mut self, manifest: &Manifest, range: &Arc<Range>, bytes: usize) -> Result<()> {
-        let behind = self.left.partition_point(|(end, _)| *end > bytes);
-        let first = self.left.last().map_or(bytes, |(end, _)| *end);
+    /// So many bytes have arrived, from the first one on.
+    pub(crate) fn arrived(&mut self, bytes: usize) -> Result<()> {
+        let first = self.left.last().map_or(bytes, |next| next.end().saturating_sub(1));
         // A copy of few bytes costs more than it brings.
-        if behind == self.left.len() || (bytes < range.bytes && bytes - first < PIECE / 2) {
+        if bytes < self.range.bytes.min(self.pieces.end_at(first)) {
             return Ok(());
         }
-        let mut numbers: Vec<usize> = self.left.drain(behind..).map(|(_, number)| number).collect();
-        numbers.sort_unstable();
-        self.copy(manifest, range, numbers)
+        let behind = self.left.partition_point(|filling| filling.end() > bytes);
+        let mut some = self.left.split_off(behind);
+        some.sort_unstable_by_key(|filling| filling.part);
+        if some.is_empty() { Ok(()) } else { self.copy(&shared(&self.range, &self.device)?, some) }
     }
 
-    fn copy(&mut self, manifest: &Manifest, range: &Arc<Range>, numbers: Vec<usize>) -> Result<()> {
-        let memory = shared(range, &self.device)?;
-        let (mut sources, mut number, mut wanted) = (Vec::new(), 0, numbers.iter().peekable());
-        manifest.for_each_leaf(|leaf| {
-            if wanted.next_if_eq(&&number).is_some() {
-                sources.push(lend(&memory, leaf)?);
-            }
-            number += 1;
-            Ok(())
-        })?;
-        let into: Vec<Tensor> =
-            numbers.iter().filter_map(|number| self.tensors.get_mut(*number)?.take()).collect();
+    fn copy(&mut self, memory: &SharedMemory, some: Vec<Filling>) -> Result<()> {
+        let sources = some.iter().map(|filling| memory.tensor(filling.offset, filling.layout.clone()));
+        let sources = sources.collect::<transship::Result<Vec<_>>>()?;
+        let parts: Vec<usize> = some.into_iter().map(|filling| filling.part).collect();
+        let into = self.held.take(parts.iter().copied());
         let others = devices_of(&into);
         match start_copy_into(sources, into, CopyOptions::default()) {
-            Ok(copy) => self.copies.push((numbers, Copying::new("unpacking", &self.device, others, copy))),
+            Ok(copy) => self.copies.push((parts, Copying::new("unpacking", &self.device, others, copy))),
             Err(failed) => {
-                let error = failed.error().clone();
-                self.put_back(&numbers, failed.into_both().1);
+                let (error, (_, into)) = (failed.error().clone(), failed.into_both());
+                self.put_back(parts, into);
                 return Err(error.into());
             }
         }
         Ok(())
     }
 
-    /// Waits for all copies, and gives the tensors back.
-    pub(crate) fn finish(mut self, result: Result<()>, deadline: Deadline) -> Filled {
-        let mut error = result.err();
-        for (numbers, copy) in std::mem::take(&mut self.copies) {
+    /// Waits for all copies. The first error of them, and what was filled.
+    pub(crate) fn wait(mut self, deadline: Deadline) -> (Result<()>, Held) {
+        let mut result = Ok(());
+        for (parts, copy) in mem::take(&mut self.copies) {
             match copy.wait(deadline) {
-                Ok(tensors) => self.put_back(&numbers, Some(tensors)),
-                Err((failed, tensors)) => {
-                    error = error.or(Some(failed));
-                    self.put_back(&numbers, tensors);
+                Ok(tensors) => self.put_back(parts, Some(tensors)),
+                Err((error, tensors)) => {
+                    result = result.and(Err(error));
+                    self.put_back(parts, tensors);
                 }
             }
         }
-        Filled { tensors: self.tensors, error }
+        (result, self.held)
     }
 
-    fn put_back(&mut self, numbers: &[usize], tensors: Option<Vec<Tensor>>) {
-        for (number, tensor) in numbers.iter().zip(tensors.into_iter().flatten()) {
-            if let Some(slot) = self.tensors.get_mut(*number) {
-                *slot = Some(tensor);
-            }
-        }
+    fn put_back(&mut self, parts: Vec<usize>, tensors: Option<Vec<Tensor>>) {
+        self.held.put_back(parts.into_iter(), tensors.unwrap_or_default());
     }
 }

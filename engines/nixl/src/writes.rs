@@ -7,7 +7,7 @@ use crate::agent::Peer;
 use crate::arena::Range;
 use crate::error::{Error, Result};
 use crate::link::{Link, Posted};
-use crate::pack::PIECE;
+use crate::pieces::Pieces;
 use crate::requests::Piece;
 
 /// How many pieces are under way at a time.
@@ -20,6 +20,7 @@ pub(crate) struct Writes {
     peer: Peer,
     id: u64,
     range: Arc<Range>,
+    pieces: Pieces,
     /// Where they go.
     to: usize,
     /// Bytes from the first one on that were posted, and that lie in the peer.
@@ -32,9 +33,16 @@ pub(crate) struct Writes {
 
 impl Writes {
     /// `to` is an address in the peer, with room for all of `range`, where the tree `id` is packed.
-    pub(crate) fn new(link: Arc<Link>, peer: Peer, id: u64, range: Arc<Range>, to: usize) -> Self {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        peer: Peer,
+        id: u64,
+        range: Arc<Range>,
+        pieces: Pieces,
+        to: usize,
+    ) -> Self {
         let under_way = VecDeque::new();
-        Self { link, peer, id, range, to, posted: 0, written: 0, under_way, is_broken: false }
+        Self { link, peer, id, range, pieces, to, posted: 0, written: 0, under_way, is_broken: false }
     }
 
     /// Goes on with what is packed, so many bytes from the first one on, as far as that is possible at once. How many lie in the peer.
@@ -73,7 +81,7 @@ impl Writes {
 
     fn post(&mut self, packed: usize) -> Result<()> {
         while self.posted < self.range.bytes && self.under_way.len() < MOST_UNDER_WAY {
-            let (start, end) = (self.posted, (self.posted + PIECE).min(self.range.bytes));
+            let (start, end) = (self.posted, self.pieces.end_at(self.posted));
             if end > packed {
                 break;
             }

@@ -21,7 +21,9 @@ mod support;
 use support::{LIMIT, Pair, library, nixl};
 
 /// Of the tree below, with what lies between its tensors, in whole pages.
-const TREE_BYTES: usize = 20 << 20;
+const TREE_BYTES: usize = 68 << 20;
+/// More than a piece of a tree on a GPU.
+const LARGE: usize = 65 << 20;
 type Tree = Vec<(String, Tensor)>;
 
 /// What the library is told is told all agents: one test at a time.
@@ -134,7 +136,7 @@ fn tree(seed: u8) -> Tree {
             (format!("many.{number}"), Tensor::from((0..number * 37).map(byte).collect::<Vec<_>>()))
         })
         .collect();
-    let large = Tensor::from((0..17 << 20).map(byte).collect::<Vec<u8>>());
+    let large = Tensor::from((0..251).map(byte).collect::<Vec<u8>>().repeat(LARGE / 251));
     let words: Vec<i32> = (0..6000).map(|word| word ^ i32::from(seed)).collect();
     let turned = Tensor::from_vec(words, &[60, 100]).unwrap().transpose(0, 1).unwrap();
     let tied = Tensor::from(vec![f64::from(seed); 9]);
@@ -184,7 +186,7 @@ fn trees_go_from_gpu_to_gpu_again_and_again() {
         assert_same(&held, &expected);
     }
     assert_eq!(addresses(&held), before.0);
-    assert!(moved_on_gpus() - before.1 > 4 * (17 << 20), "the bytes went elsewhere");
+    assert!(moved_on_gpus() - before.1 > 4 * (LARGE / 251 * 251), "the bytes went elsewhere");
     let usage = [pair.sender.usage(), pair.receiver.usage()];
     assert!(usage.iter().all(|usage| usage.free == usage.registered && usage.set_aside == 0), "{usage:?}");
 }

@@ -324,3 +324,67 @@ fn a_receive_onto_a_late_device_ends_by_its_deadline() {
     assert_eq!(down[0].to_vec::<u8>().unwrap(), [2; 1000]);
     assert!(late.violations().is_empty());
 }
+
+/// Large ones that are cut, what lies between them, and one whose elements do not lie in one run; without the bytes of any seed at first.
+fn cut_and_whole(seed: u8) -> Vec<Tensor> {
+    let words = |count: usize| -> Vec<u32> {
+        (0..count as u32).map(|word| word.wrapping_mul(2_654_435_761) ^ u32::from(seed)).collect()
+    };
+    vec![
+        Tensor::from_vec(words(3 << 20), &[3, 1 << 10, 1 << 10]).unwrap(),
+        Tensor::from(vec![seed; 3]),
+        Tensor::from(vec![seed; (5 << 20) + 7]),
+        Tensor::from_vec(words(1 << 20), &[1 << 10, 1 << 10]).unwrap().transpose(0, 1).unwrap(),
+        Tensor::from(Vec::<f64>::new()),
+    ]
+}
+
+fn assert_is(held: &[Tensor], seed: u8) {
+    for (number, (held, expected)) in held.iter().zip(cut_and_whole(seed)).enumerate() {
+        assert_eq!((held.shape(), held.strides()), (expected.shape(), expected.strides()), "{number}");
+        assert!(held.to_bytes().unwrap() == expected.to_bytes().unwrap(), "{number}: wrong bytes");
+    }
+}
+
+fn addresses(held: &[Tensor]) -> Vec<Option<u64>> {
+    held.iter().map(|tensor| tensor.address().unwrap()).collect()
+}
+
+/// Deliberate bugs: parts of a tensor change places, or lie elsewhere; it comes back in another shape; it cannot be cut twice; tensors that are turned are cut as if they
+/// were not.
+#[test]
+fn large_tensors_are_filled_in_parts_where_they_lie() {
+    let pair = pair_of("parts", [32 << 20; 2]);
+    let mut held = cut_and_whole(0);
+    let before = addresses(&held);
+    for seed in 1..4 {
+        held = pair.pass(&cut_and_whole(seed), held);
+        assert_is(&held, seed);
+        assert_eq!(addresses(&held), before);
+    }
+    assert_eq!(held.remove(0).into_vec::<u32>().unwrap().len(), 3 << 20);
+}
+
+/// Deliberate bug: a tensor that was cut is lost with a transfer that ends in the middle.
+#[test]
+fn large_held_memory_comes_back_from_a_receive_that_fails() {
+    let pair = pair_of("comes back", [32 << 20; 2]);
+    let (held, shared) = (cut_and_whole(0), cut_and_whole(0));
+    let clones: Vec<Tensor> = shared.to_vec();
+    let before = [addresses(&held), addresses(&shared)];
+    let late =
+        pair.receiver.start_receive_into(held, &pair.from, Duration::ZERO).unwrap().wait().unwrap_err();
+    assert!(matches!(*late.error, Error::TimedOut { .. }), "{late}");
+    // What others hold is neither written nor cut.
+    let sent = pair.sender.start_send(&cut_and_whole(1), &pair.to, LIMIT).unwrap();
+    let refused = pair.receiver.start_receive_into(shared, &pair.from, LIMIT).unwrap().wait().unwrap_err();
+    assert!(refused.error.to_string().contains("shared with another tensor"), "{refused}");
+    sent.wait().unwrap_err();
+    assert_is(&clones, 0);
+    drop(clones);
+    for (failed, before) in [late, refused].into_iter().zip(before) {
+        let held = failed.value.unwrap();
+        assert_eq!(addresses(&held), before);
+        assert_is(&pair.pass(&cut_and_whole(2), held), 2);
+    }
+}

@@ -82,8 +82,9 @@ pub(crate) fn be_stopped(pair: &mut Pair) {
 }
 
 /// More than are under way at a time, and than the buffers of a connection take.
-const BYTES: usize = 5 * PIECE;
-const PIECE: usize = 16 << 20;
+const BYTES: usize = 80 << 20;
+/// Where the pieces of so much end, in MiB.
+const ENDS: [usize; 16] = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 76, 78, 79, 80];
 
 /// Deliberate bugs: a peer hears that nothing is under way any more while something is; what is still being written is given to another transfer; the library forgets the
 /// peer meanwhile.
@@ -108,6 +109,7 @@ pub(crate) fn write_to_stopped(pair: &mut Pair) {
         // Whether it has come to stop itself is not known.
         let (child, heard, agent) = (pair.other.id(), &heard, &pair.agent);
         let what = thread::scope(|scope| {
+            let over = OnDrop(heard);
             scope.spawn(move || {
                 while !heard.load(Ordering::Relaxed) {
                     signal(child, "-CONT");
@@ -117,7 +119,7 @@ pub(crate) fn write_to_stopped(pair: &mut Pair) {
                 }
             });
             let what = pair.other.hear();
-            heard.store(true, Ordering::Relaxed);
+            drop(over);
             what
         });
         // Else nothing was under way just then.
@@ -132,6 +134,15 @@ pub(crate) fn write_to_stopped(pair: &mut Pair) {
     };
     // A busy machine needs longer until it is in the middle.
     assert!([500, 1000, 2000, 4000, 8000, 16_000].into_iter().any(wrote_to_stopped), "never in the middle");
+}
+
+/// Set when it goes, by a panic as well: a thread waits for that.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 pub(crate) fn stop_and_read(pair: &mut Pair) {
@@ -159,9 +170,12 @@ pub(crate) fn stop_and_read(pair: &mut Pair) {
             end.is_some()
         });
         // No piece is there in part.
-        for end in (PIECE..=BYTES).step_by(PIECE) {
-            assert_eq!(reader.byte(end - PIECE), reader.byte(end - 1), "{end}");
+        let mut start = 0;
+        for end in ENDS.map(|end| end << 20) {
+            assert_eq!(reader.byte(start), reader.byte(end - 1), "{end}");
+            start = end;
         }
+        assert_eq!(start, BYTES);
         pair.other.say(end.unwrap());
     }
 }

@@ -1,0 +1,137 @@
+//! Tensors that are filled. Those of the host are in parts: what has arrived of a large one is copied while the rest is on its way.
+
+use transship::{Device, Layout, Manifest, ManifestLeaf, Tensor};
+
+use crate::pieces::Pieces;
+
+/// Tensors that are filled, in parts.
+pub(crate) struct Held {
+    /// Those of the first tensor, of the second one, and so on. `None` where a copy has it.
+    parts: Vec<Option<Tensor>>,
+    /// How they make tensors again, in the order of their paths.
+    wholes: Vec<Whole>,
+}
+
+/// A tensor of so many parts.
+struct Whole {
+    parts: usize,
+    /// If it is cut.
+    shape: Option<Vec<usize>>,
+}
+
+/// Bytes of a packed tree, and the part that they fill.
+pub(crate) struct Filling {
+    pub(crate) part: usize,
+    pub(crate) offset: usize,
+    pub(crate) layout: Layout,
+}
+
+impl Filling {
+    pub(crate) fn end(&self) -> usize {
+        self.offset + self.layout.span()
+    }
+}
+
+impl Held {
+    /// `tensors` are those of `manifest`, in its order. What arrives on `device` is cut as `pieces` are, where that and the tensor are the host's: copies of a
+    /// device may end in the middle, and what they were to fill is no tensor again before other copies have filled it.
+    pub(crate) fn new(
+        tensors: Vec<Tensor>,
+        manifest: &Manifest,
+        pieces: &Pieces,
+        device: &Device,
+    ) -> (Self, Vec<Filling>) {
+        let (mut held, mut fillings) = (Self { parts: Vec::new(), wholes: Vec::new() }, Vec::new());
+        let mut tensors = tensors.into_iter();
+        let listed = manifest.for_each_leaf(|leaf| {
+            if let Some(tensor) = tensors.next() {
+                let may_cut = device.is_host() && tensor.device().is_ok_and(|device| device.is_host());
+                let sizes = if may_cut { sizes(leaf, pieces) } else { Vec::new() };
+                held.add(tensor, leaf, &sizes, &mut fillings);
+            }
+            Ok(())
+        });
+        debug_assert!(listed.is_ok() && tensors.next().is_none());
+        (held, fillings)
+    }
+
+    fn add(&mut self, tensor: Tensor, leaf: &ManifestLeaf<'_>, sizes: &[usize], fillings: &mut Vec<Filling>) {
+        let (mut part, mut offset) = (self.parts.len(), leaf.offset());
+        match split(tensor, sizes) {
+            Ok((parts, shape)) => {
+                self.wholes.push(Whole { parts: parts.len(), shape: Some(shape) });
+                for tensor in parts {
+                    fillings.push(Filling { part, offset, layout: tensor.layout().clone() });
+                    (part, offset) = (part + 1, offset + tensor.nbytes());
+                    self.parts.push(Some(tensor));
+                }
+            }
+            Err(tensor) => {
+                self.wholes.push(Whole { parts: 1, shape: None });
+                if leaf.chunk().is_some() {
+                    fillings.push(Filling { part, offset, layout: leaf.layout().clone() });
+                }
+                self.parts.push(Some(tensor));
+            }
+        }
+    }
+
+    /// Parts, to be filled.
+    pub(crate) fn take(&mut self, parts: impl Iterator<Item = usize>) -> Vec<Tensor> {
+        parts.filter_map(|part| self.parts.get_mut(part)?.take()).collect()
+    }
+
+    pub(crate) fn put_back(&mut self, parts: impl Iterator<Item = usize>, tensors: Vec<Tensor>) {
+        for (part, tensor) in parts.zip(tensors) {
+            if let Some(slot) = self.parts.get_mut(part) {
+                *slot = Some(tensor);
+            }
+        }
+    }
+
+    /// The tensors, as they were handed in. `None` where a failed copy has kept one, or a part of one.
+    pub(crate) fn into_tensors(self) -> Vec<Option<Tensor>> {
+        let mut parts = self.parts.into_iter();
+        let whole = |whole: Whole| {
+            let Some(shape) = whole.shape else { return parts.next()? };
+            let of_it: Vec<Option<Tensor>> = parts.by_ref().take(whole.parts).collect();
+            let joined = Tensor::join(of_it.into_iter().collect::<Option<_>>()?);
+            joined.ok().map(|flat| reshaped(flat, &shape))
+        };
+        self.wholes.into_iter().map(whole).collect()
+    }
+}
+
+/// How many elements of a leaf lie in each of the pieces that it is in.
+fn sizes(leaf: &ManifestLeaf<'_>, pieces: &Pieces) -> Vec<usize> {
+    let (layout, size) = (leaf.layout(), leaf.layout().dtype().size());
+    if !layout.is_contiguous() || pieces.end_at(leaf.offset()) >= leaf.offset() + layout.nbytes() {
+        return Vec::new();
+    }
+    let (mut sizes, mut at, mut left) = (Vec::new(), leaf.offset(), layout.numel());
+    while left > 0 {
+        // A peer may have put it anywhere.
+        let elements = ((pieces.end_at(at) - at) / size).clamp(1, left);
+        sizes.push(elements);
+        (at, left) = (at + elements * size, left - elements);
+    }
+    sizes
+}
+
+/// In parts of so many elements, with its shape; what cannot be split comes back.
+fn split(tensor: Tensor, sizes: &[usize]) -> Result<(Vec<Tensor>, Vec<usize>), Tensor> {
+    if sizes.len() < 2 || !tensor.is_contiguous() {
+        return Err(tensor);
+    }
+    let shape = tensor.shape().to_vec();
+    let flat = reshaped(tensor, &[sizes.iter().sum()]);
+    match flat.split(0, sizes) {
+        Ok(parts) => Ok((parts, shape)),
+        Err(refused) => Err(reshaped(refused.into_value(), &shape)),
+    }
+}
+
+/// A contiguous tensor of as many elements in another shape.
+fn reshaped(tensor: Tensor, shape: &[usize]) -> Tensor {
+    tensor.reshape(shape).unwrap_or(tensor)
+}
