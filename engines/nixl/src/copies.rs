@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use transship::{CopyHandle, Device, DeviceId, Tensor, TimedWait};
+use transship::{CopyHandle, Device, DeviceId, Manifest, Tensor, TimedWait};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -66,6 +66,25 @@ impl Copying {
 
 fn is_on_host(devices: &[DeviceId]) -> bool {
     devices.iter().all(DeviceId::is_host)
+}
+
+/// The error of a copy of some tensors of a packed tree, with the path that one has there. `offset` says where the bytes lie of which of those.
+pub(crate) fn named(
+    error: transship::Error,
+    manifest: &Manifest,
+    offset: impl Fn(usize) -> Option<usize>,
+) -> transship::Error {
+    let transship::Error::UnsuitedTensor { mut index, mut path, role, error } = error else { return error };
+    let mut at = offset(index);
+    let named = manifest.for_each_leaf(|leaf| {
+        let bytes = leaf.offset()..leaf.offset() + leaf.layout().span();
+        if at.take_if(|at| bytes.contains(at)).is_some() {
+            (index, path) = (leaf.number(), leaf.path().to_owned());
+        }
+        Ok(())
+    });
+    debug_assert!(named.is_ok());
+    transship::Error::UnsuitedTensor { index, path, role, error }
 }
 
 /// Where tensors are.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use transship::{Alignment, CopyOptions, Device, Layout, Manifest, SharedOwner, Tensor, start_copy_into};
 
 use crate::arena::Range;
-use crate::copies::{Copying, devices_of};
+use crate::copies::{Copying, devices_of, named};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::pieces::Pieces;
@@ -45,6 +45,7 @@ pub(crate) fn bytes_of(manifest: &Manifest) -> usize {
 /// what fills them, since the library knows no order of devices. The next pieces are copied while `packed` runs.
 pub(crate) fn pack(
     parts: &[Part],
+    manifest: &Manifest,
     pieces: &Pieces,
     range: &Arc<Range>,
     device: &Device,
@@ -57,7 +58,7 @@ pub(crate) fn pack(
         while let Some(first) = left.first().filter(|_| begun.0.len() <= AHEAD) {
             let end = pieces.end_at(first.offset);
             let (some, behind) = left.split_at(left.partition_point(|part| part.offset < end));
-            let copy = copy(some, range, device)?;
+            let copy = copy(some, manifest, range, device)?;
             begun.0.push_back((behind.first().map_or(range.bytes, |next| next.offset), copy));
             left = behind;
         }
@@ -76,7 +77,7 @@ impl Drop for Begun {
     }
 }
 
-fn copy(parts: &[Part], range: &Arc<Range>, device: &Device) -> Result<Copying> {
+fn copy(parts: &[Part], manifest: &Manifest, range: &Arc<Range>, device: &Device) -> Result<Copying> {
     let (start, end) = (parts.first().map_or(0, |first| first.offset), parts.last().map_or(0, Part::end));
     let owner = SharedOwner::new(Arc::clone(range), device);
     let layouts = parts.iter().map(|part| Ok((part.offset - start, part.layout()?)));
@@ -87,7 +88,8 @@ fn copy(parts: &[Part], range: &Arc<Range>, device: &Device) -> Result<Copying> 
     let places = unsafe { owner.parts_mut(memory, layouts) }?;
     let sources: Vec<Tensor> = parts.iter().map(|part| part.source.clone()).collect();
     let others = devices_of(&sources);
-    let copy = start_copy_into(sources, places, CopyOptions::default()).map_err(transship::Error::from)?;
+    let copy = start_copy_into(sources, places, CopyOptions::default())
+        .map_err(|failed| named(failed.into(), manifest, |index| Some(parts.get(index)?.offset)))?;
     Ok(Copying::new("packing", device, others, copy))
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Sending {
     link: Arc<Link>,
     peer: Peer,
     id: u64,
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     range: Arc<Range>,
     pieces: Pieces,
     phase: Phase,
@@ -52,6 +52,7 @@ impl Sending {
         let range = link.range(bytes_of(&manifest))?;
         let id = link.next_id();
         link.lock().mail.begin_send(id, peer.name(), peer.added())?;
+        let manifest = Arc::new(manifest);
         Ok(Self { link, peer, id, manifest, range, pieces, phase: Phase::Begun, told: 0 })
     }
 
@@ -60,7 +61,8 @@ impl Sending {
         self.offer(deadline)?;
         let range = Arc::clone(&self.range);
         let (device, pieces) = (self.link.device.clone(), self.pieces.clone());
-        pack(parts, &pieces, &range, &device, deadline, |packed| self.go_on(packed).map(drop))?;
+        let manifest = Arc::clone(&self.manifest);
+        pack(parts, &manifest, &pieces, &range, &device, deadline, |packed| self.go_on(packed).map(drop))?;
         deadline.until("room in the memory of the peer", || self.go_on(range.bytes))?;
         let is_told = |told: Option<usize>| told.filter(|told| *told == range.bytes);
         deadline.until("writing to the peer", || self.go_on(range.bytes).map(is_told))?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use transship::{CopyOptions, Device, Manifest, SharedMemory, Tensor, start_copy_into};
 
 use crate::arena::Range;
-use crate::copies::{Copying, devices_of};
+use crate::copies::{Copying, devices_of, named};
 use crate::deadline::Deadline;
 use crate::error::Result;
 use crate::held::{Filling, Held};
@@ -15,7 +15,8 @@ use crate::pieces::Pieces;
 use crate::received::shared;
 
 /// Tensors that are filled.
-pub(crate) struct Unpack {
+pub(crate) struct Unpack<'a> {
+    manifest: &'a Manifest,
     held: Held,
     /// What comes next, by the ends: the last one first.
     left: Vec<Filling>,
@@ -26,13 +27,18 @@ pub(crate) struct Unpack {
     device: Device,
 }
 
-impl Unpack {
+impl<'a> Unpack<'a> {
     /// `tensors` are those of `manifest`, in its order, whose bytes arrive in `range` on `device`.
-    pub(crate) fn new(tensors: Vec<Tensor>, manifest: &Manifest, range: Arc<Range>, device: Device) -> Self {
+    pub(crate) fn new(
+        tensors: Vec<Tensor>,
+        manifest: &'a Manifest,
+        range: Arc<Range>,
+        device: Device,
+    ) -> Self {
         let pieces = Pieces::new(range.bytes, &device);
         let (held, mut left) = Held::new(tensors, manifest, &pieces, &device);
         left.sort_unstable_by_key(|filling| Reverse(filling.end()));
-        Self { held, left, copies: Vec::new(), pieces, range, device }
+        Self { manifest, held, left, copies: Vec::new(), pieces, range, device }
     }
 
     /// So many bytes have arrived, from the first one on.
@@ -45,13 +51,13 @@ impl Unpack {
         let behind = self.left.partition_point(|filling| filling.end() > bytes);
         let mut some = self.left.split_off(behind);
         some.sort_unstable_by_key(|filling| filling.part);
-        if some.is_empty() { Ok(()) } else { self.copy(&shared(&self.range, &self.device)?, some) }
+        if some.is_empty() { Ok(()) } else { self.copy(&shared(&self.range, &self.device)?, &some) }
     }
 
-    fn copy(&mut self, memory: &SharedMemory, some: Vec<Filling>) -> Result<()> {
+    fn copy(&mut self, memory: &SharedMemory, some: &[Filling]) -> Result<()> {
         let sources = some.iter().map(|filling| memory.tensor(filling.offset, filling.layout.clone()));
         let sources = sources.collect::<transship::Result<Vec<_>>>()?;
-        let parts: Vec<usize> = some.into_iter().map(|filling| filling.part).collect();
+        let parts: Vec<usize> = some.iter().map(|filling| filling.part).collect();
         let into = self.held.take(parts.iter().copied());
         let others = devices_of(&into);
         match start_copy_into(sources, into, CopyOptions::default()) {
@@ -59,7 +65,8 @@ impl Unpack {
             Err(failed) => {
                 let (error, (_, into)) = (failed.error().clone(), failed.into_both());
                 self.put_back(parts, into);
-                return Err(error.into());
+                let offset = |index: usize| Some(some.get(index)?.offset);
+                return Err(named(error, self.manifest, offset).into());
             }
         }
         Ok(())

@@ -388,3 +388,16 @@ fn large_held_memory_comes_back_from_a_receive_that_fails() {
         assert_is(&pair.pass(&cut_and_whole(2), held), 2);
     }
 }
+
+/// Deliberate bug: an error names a tensor by its number in the copy of a piece.
+#[test]
+fn held_memory_that_cannot_be_filled_is_named_as_in_the_tree() {
+    let pair = pair_of("named", [32 << 20; 2]);
+    let held = cut_and_whole(0);
+    let shared = held[2].clone();
+    let sent = pair.sender.start_send(&cut_and_whole(1), &pair.to, LIMIT).unwrap();
+    let refused = pair.receiver.start_receive_into(held, &pair.from, LIMIT).unwrap().wait().unwrap_err();
+    assert!(refused.error.to_string().starts_with("[2] to copy into: "), "{refused}");
+    drop((refused, shared));
+    sent.wait().unwrap_err();
+}
