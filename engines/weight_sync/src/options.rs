@@ -58,6 +58,9 @@ pub(crate) struct Options {
     /// Which transports UCX may use, such as tcp
     #[arg(long)]
     pub(crate) tls: Option<String>,
+    /// NIXL's memory on the host, though the weights are on GPUs
+    #[arg(long)]
+    pub(crate) through_host: bool,
     /// One set of weights in an inference process and not two
     #[arg(long)]
     pub(crate) in_place: bool,

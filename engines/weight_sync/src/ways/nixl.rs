@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use transship::Device;
 use transship_nixl::{Agent, AgentOptions, Nixl, Peer};
 
 use crate::Result;
@@ -16,7 +17,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(options: &Options) -> Result<Self> {
-        let agent = agent(options, "trainer", options.inference)?;
+        let agent = agent(options, "trainer", options.inference, &options.device_of_trainer()?)?;
         Ok(Self { agent, peers: Vec::new(), limit: options.limit })
     }
 }
@@ -57,7 +58,8 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub(crate) fn new(options: &Options, number: usize) -> Result<Self> {
-        let agent = agent(options, &format!("inference {number}"), 1)?;
+        let device = options.device_of_inference(number)?;
+        let agent = agent(options, &format!("inference {number}"), 1, &device)?;
         Ok(Self { agent, trainer: None, limit: options.limit })
     }
 }
@@ -90,11 +92,14 @@ impl super::Receiver for Receiver {
     }
 }
 
-/// With memory for the weights so many times.
-fn agent(options: &Options, name: &str, times: usize) -> Result<Agent> {
+/// With memory for the weights so many times, where they are if NIXL takes that.
+fn agent(options: &Options, name: &str, times: usize, device: &Device) -> Result<Agent> {
     // Packed, each parameter begins at a line of the caches.
     let bytes = times * (options.bytes + 64 * options.parameters + (1 << 20));
     let mut agent = AgentOptions::default().arena_bytes(bytes);
+    if device.id().driver() == "cuda" && !options.through_host {
+        agent = agent.arena_on(device);
+    }
     if let Some(tls) = &options.tls {
         agent = agent.parameter("engine_config", format!("TLS={tls}"));
     }
