@@ -16,8 +16,8 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::send::Late;
 
-/// How long after its deadline a transfer is waited for whose thread the library holds up.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long after its deadline a transfer is waited for whose thread the library holds up. A thread that merely gets no processor for a second still says what was late.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A transfer that was started. It ends by its deadline, with an error at the latest.
 ///
