@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use transship::{CopyHandle, Device, DeviceId, Manifest, Tensor, TimedWait};
+use transship::{CopyHandle, Device, DeviceId, Manifest, ManifestLeaf, Tensor, TimedWait};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -68,18 +68,17 @@ fn is_on_host(devices: &[DeviceId]) -> bool {
     devices.iter().all(DeviceId::is_host)
 }
 
-/// The error of a copy of some tensors of a packed tree, with the path that one has there. `offset` says where the bytes lie of which of those.
+/// The error of a copy of some tensors of a packed tree, with the path that one has there. `is_it` says of which of those a leaf is.
 pub(crate) fn named(
     error: transship::Error,
     manifest: &Manifest,
-    offset: impl Fn(usize) -> Option<usize>,
+    is_it: impl Fn(usize, &ManifestLeaf<'_>) -> bool,
 ) -> transship::Error {
     let transship::Error::UnsuitedTensor { mut index, mut path, role, error } = error else { return error };
-    let mut at = offset(index);
+    let (copied, mut is_named) = (index, false);
     let named = manifest.for_each_leaf(|leaf| {
-        let bytes = leaf.offset()..leaf.offset() + leaf.layout().span();
-        if at.take_if(|at| bytes.contains(at)).is_some() {
-            (index, path) = (leaf.number(), leaf.path().to_owned());
+        if !is_named && is_it(copied, leaf) {
+            (index, path, is_named) = (leaf.number(), leaf.path().to_owned(), true);
         }
         Ok(())
     });

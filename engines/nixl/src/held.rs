@@ -21,20 +21,25 @@ struct Whole {
 
 /// Bytes of a packed tree, and the part that they fill.
 pub(crate) struct Filling {
+    /// Its number among the leaves of the tree.
+    pub(crate) leaf: usize,
     pub(crate) part: usize,
     pub(crate) offset: usize,
     pub(crate) layout: Layout,
+    /// How many bytes are there, from the first one on, when it can be copied.
+    pub(crate) due: usize,
 }
 
 impl Filling {
-    pub(crate) fn end(&self) -> usize {
-        self.offset + self.layout.span()
+    fn new(leaf: &ManifestLeaf<'_>, part: usize, offset: usize, layout: &Layout) -> Self {
+        let due = offset + layout.span();
+        Self { leaf: leaf.number(), part, offset, layout: layout.clone(), due }
     }
 }
 
 impl Held {
-    /// `tensors` are those of `manifest`, in its order. What arrives on `device` is cut as `pieces` are, where that and the tensor are the host's: copies of a
-    /// device may end in the middle, and what they were to fill is no tensor again before other copies have filled it.
+    /// `tensors` are those of `manifest`, in its order. What arrives on `device` is cut as `pieces` are, where that and the tensor are the host's, and no copy has failed
+    /// to fill that: parts of which a copy was stopped or has failed are no tensor again before other copies have filled them.
     pub(crate) fn new(
         tensors: Vec<Tensor>,
         manifest: &Manifest,
@@ -45,13 +50,14 @@ impl Held {
         let mut tensors = tensors.into_iter();
         let listed = manifest.for_each_leaf(|leaf| {
             if let Some(tensor) = tensors.next() {
-                let may_cut = device.is_host() && tensor.device().is_ok_and(|device| device.is_host());
+                let may_cut = device.is_host() && is_ready_on_host(&tensor);
                 let sizes = if may_cut { sizes(leaf, pieces) } else { Vec::new() };
                 held.add(tensor, leaf, &sizes, &mut fillings);
             }
             Ok(())
         });
         debug_assert!(listed.is_ok() && tensors.next().is_none());
+        held.fill_at_once_what_shares_memory(&mut fillings);
         (held, fillings)
     }
 
@@ -61,7 +67,7 @@ impl Held {
             Ok((parts, shape)) => {
                 self.wholes.push(Whole { parts: parts.len(), shape: Some(shape) });
                 for tensor in parts {
-                    fillings.push(Filling { part, offset, layout: tensor.layout().clone() });
+                    fillings.push(Filling::new(leaf, part, offset, tensor.layout()));
                     (part, offset) = (part + 1, offset + tensor.nbytes());
                     self.parts.push(Some(tensor));
                 }
@@ -69,10 +75,34 @@ impl Held {
             Err(tensor) => {
                 self.wholes.push(Whole { parts: 1, shape: None });
                 if leaf.chunk().is_some() {
-                    fillings.push(Filling { part, offset, layout: leaf.layout().clone() });
+                    fillings.push(Filling::new(leaf, part, offset, leaf.layout()));
                 }
                 self.parts.push(Some(tensor));
             }
+        }
+    }
+
+    /// Nobody but one copy may hold the memory that it fills: tensors of one memory, such as those of a packed batch, are due when the last of them is.
+    fn fill_at_once_what_shares_memory(&self, fillings: &mut [Filling]) {
+        let views = fillings.iter().enumerate().filter_map(|(number, filling)| {
+            let tensor =
+                self.parts.get(filling.part)?.as_ref().filter(|one| one.retained_bytes() > one.nbytes())?;
+            Some((tensor.address().ok().flatten(), number, tensor))
+        });
+        let mut views: Vec<_> = views.collect();
+        // Those of one memory come next to each other. Which lie together without an address is not looked for.
+        views.sort_unstable_by_key(|(address, number, _)| (*address, *number));
+        let runs = views.chunk_by(|(one, _, tensor), (next, _, behind)| {
+            (one.is_none() && next.is_none()) || tensor.shares_memory_with(behind)
+        });
+        for run in runs.filter(|run| run.len() > 1) {
+            let numbers = || run.iter().map(|(_, number, _)| *number);
+            let due = numbers().filter_map(|number| Some(fillings.get(number)?.due)).max().unwrap_or(0);
+            numbers().for_each(|number| {
+                if let Some(filling) = fillings.get_mut(number) {
+                    filling.due = due;
+                }
+            });
         }
     }
 
@@ -100,6 +130,10 @@ impl Held {
         };
         self.wholes.into_iter().map(whole).collect()
     }
+}
+
+fn is_ready_on_host(tensor: &Tensor) -> bool {
+    tensor.device().is_ok_and(|device| device.is_host()) && tensor.is_ready().unwrap_or(false)
 }
 
 /// How many elements of a leaf lie in each of the pieces that it is in.

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use transship::{Alignment, CopyOptions, Device, Layout, Manifest, SharedOwner, Tensor, start_copy_into};
+use transship::{
+    Alignment, CopyOptions, Device, Layout, Manifest, ManifestLeaf, SharedOwner, Tensor, start_copy_into,
+};
 
 use crate::arena::Range;
 use crate::copies::{Copying, devices_of, named};
@@ -89,8 +91,13 @@ fn copy(parts: &[Part], manifest: &Manifest, range: &Arc<Range>, device: &Device
     let sources: Vec<Tensor> = parts.iter().map(|part| part.source.clone()).collect();
     let others = devices_of(&sources);
     let copy = start_copy_into(sources, places, CopyOptions::default())
-        .map_err(|failed| named(failed.into(), manifest, |index| Some(parts.get(index)?.offset)))?;
+        .map_err(|failed| named(failed.into(), manifest, |index, leaf| lies_in(parts.get(index), leaf)))?;
     Ok(Copying::new("packing", device, others, copy))
+}
+
+/// Of tied tensors the first one has the bytes.
+fn lies_in(part: Option<&Part>, leaf: &ManifestLeaf<'_>) -> bool {
+    part.is_some_and(|part| (leaf.offset()..leaf.offset() + leaf.layout().span()).contains(&part.offset))
 }
 
 impl Part {

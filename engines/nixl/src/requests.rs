@@ -11,7 +11,7 @@ use crate::nixl::agent::{RawAgent, Request, Status};
 use crate::nixl::place::Place;
 
 /// How many are kept for the next transfer of the same piece.
-const MOST_KEPT: usize = 1024;
+const MOST_KEPT: usize = 2048;
 
 /// Bytes of this agent and where they go in a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::mem;
 use std::sync::Arc;
 
-use transship::{CopyOptions, Device, Manifest, SharedMemory, Tensor, start_copy_into};
+use transship::{CopyOptions, Device, Manifest, ManifestLeaf, SharedMemory, Tensor, start_copy_into};
 
 use crate::arena::Range;
 use crate::copies::{Copying, devices_of, named};
@@ -18,7 +18,7 @@ use crate::received::shared;
 pub(crate) struct Unpack<'a> {
     manifest: &'a Manifest,
     held: Held,
-    /// What comes next, by the ends: the last one first.
+    /// What comes next, as it is due: the last one first.
     left: Vec<Filling>,
     copies: Vec<(Vec<usize>, Copying)>,
     pieces: Pieces,
@@ -37,18 +37,18 @@ impl<'a> Unpack<'a> {
     ) -> Self {
         let pieces = Pieces::new(range.bytes, &device);
         let (held, mut left) = Held::new(tensors, manifest, &pieces, &device);
-        left.sort_unstable_by_key(|filling| Reverse(filling.end()));
+        left.sort_unstable_by_key(|filling| Reverse(filling.due));
         Self { manifest, held, left, copies: Vec::new(), pieces, range, device }
     }
 
     /// So many bytes have arrived, from the first one on.
     pub(crate) fn arrived(&mut self, bytes: usize) -> Result<()> {
-        let first = self.left.last().map_or(bytes, |next| next.end().saturating_sub(1));
+        let first = self.left.last().map_or(bytes, |next| next.due.saturating_sub(1));
         // A copy of few bytes costs more than it brings.
         if bytes < self.range.bytes.min(self.pieces.end_at(first)) {
             return Ok(());
         }
-        let behind = self.left.partition_point(|filling| filling.end() > bytes);
+        let behind = self.left.partition_point(|filling| filling.due > bytes);
         let mut some = self.left.split_off(behind);
         some.sort_unstable_by_key(|filling| filling.part);
         if some.is_empty() { Ok(()) } else { self.copy(&shared(&self.range, &self.device)?, &some) }
@@ -65,8 +65,10 @@ impl<'a> Unpack<'a> {
             Err(failed) => {
                 let (error, (_, into)) = (failed.error().clone(), failed.into_both());
                 self.put_back(parts, into);
-                let offset = |index: usize| Some(some.get(index)?.offset);
-                return Err(named(error, self.manifest, offset).into());
+                let is_it = |index: usize, leaf: &ManifestLeaf<'_>| {
+                    some.get(index).is_some_and(|filling| filling.leaf == leaf.number())
+                };
+                return Err(named(error, self.manifest, is_it).into());
             }
         }
         Ok(())

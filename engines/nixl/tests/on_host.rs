@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use late_backend::{LateConfig, LateHandle};
 use transship::{
-    CopyOptions, DType, Device, Paths, Step, Stop, Tensor, TensorTree, Visitor, start_copy, start_copy_into,
+    CopyOptions, CopyPolicy, DType, Device, Paths, Step, Stop, Tensor, TensorTree, Visitor, start_copy,
+    start_copy_into,
 };
 use transship_nixl::{Agent, AgentOptions, Error};
 
@@ -365,7 +366,7 @@ fn large_tensors_are_filled_in_parts_where_they_lie() {
     assert_eq!(held.remove(0).into_vec::<u32>().unwrap().len(), 3 << 20);
 }
 
-/// Deliberate bug: a tensor that was cut is lost with a transfer that ends in the middle.
+/// Deliberate bugs: held memory is lost with a receive that gets no tree, or in another shape where it cannot be cut.
 #[test]
 fn large_held_memory_comes_back_from_a_receive_that_fails() {
     let pair = pair_of("comes back", [32 << 20; 2]);
@@ -389,15 +390,42 @@ fn large_held_memory_comes_back_from_a_receive_that_fails() {
     }
 }
 
-/// Deliberate bug: an error names a tensor by its number in the copy of a piece.
+/// Deliberate bugs: an error names a tensor by its number in the copy of a piece; a tensor that was cut is lost with a transfer that ends in the middle.
 #[test]
 fn held_memory_that_cannot_be_filled_is_named_as_in_the_tree() {
     let pair = pair_of("named", [32 << 20; 2]);
     let held = cut_and_whole(0);
-    let shared = held[2].clone();
+    let (shared, before) = (held[2].clone(), addresses(&held));
     let sent = pair.sender.start_send(&cut_and_whole(1), &pair.to, LIMIT).unwrap();
     let refused = pair.receiver.start_receive_into(held, &pair.from, LIMIT).unwrap().wait().unwrap_err();
     assert!(refused.error.to_string().starts_with("[2] to copy into: "), "{refused}");
-    drop((refused, shared));
     sent.wait().unwrap_err();
+    // What was filled in parts before that comes back as it was handed in.
+    drop(shared);
+    let held = refused.value.unwrap();
+    assert_eq!(addresses(&held), before);
+    assert_is(&pair.pass(&cut_and_whole(2), held), 2);
+}
+
+/// Deliberate bugs: tensors of one memory are filled by several copies, each of which finds that the others hold it; by a copy that comes before their bytes.
+#[test]
+fn tensors_of_one_memory_are_filled_together() {
+    let pair = pair_of("together", [32 << 20; 2]);
+    let tree = |seed: u8| -> Vec<Tensor> {
+        let mut tree: Vec<Tensor> =
+            (0..80_u8).map(|number| Tensor::from(vec![number.wrapping_mul(3) ^ seed; 50_000])).collect();
+        tree.push(Tensor::from(vec![seed; 6 << 20]));
+        tree
+    };
+    let options = CopyOptions::default().policy(CopyPolicy::Always);
+    let mut held = start_copy(tree(0), &Device::host(), options).unwrap().wait().unwrap();
+    assert!(held[0].shares_memory_with(&held[79]) && !held[0].shares_memory_with(&held[80]));
+    let before = addresses(&held);
+    for seed in 1..8 {
+        held = pair.pass(&tree(seed), held);
+        for (held, expected) in held.iter().zip(tree(seed)) {
+            assert!(held.to_bytes().unwrap() == expected.to_bytes().unwrap());
+        }
+        assert_eq!(addresses(&held), before);
+    }
 }
