@@ -191,30 +191,35 @@ fn trees_go_from_gpu_to_gpu_again_and_again() {
     assert!(usage.iter().all(|usage| usage.free == usage.registered && usage.set_aside == 0), "{usage:?}");
 }
 
-/// Deliberate bug: a piece is written once its packing is submitted, and not when the device has come by.
+/// Deliberate bugs: a piece is written once its packing is submitted, and not when the device has come by; or once that of the piece before it has.
 #[test]
 fn nothing_is_written_before_the_device_has_packed_it() {
     let _alone = alone();
     let one = gpu(0);
     // On the host nothing but the sender waits for a device.
     let pair = pair_of("packed", [&one, &Device::host()], TREE_BYTES);
-    let bytes: Vec<u8> = (0..8 << 20).map(|at: usize| (at % 253) as u8).collect();
+    let bytes: Vec<u8> = (0..2 << 20).map(|at: usize| (at % 253) as u8).collect();
+    // All of the first piece, and some of the second.
+    let large = vec![3_u8; LARGE];
+    let ready = on(&one, vec![Tensor::from(large.clone())]);
     let stream = one.create_stream(StreamPriority::Normal).unwrap();
     let stall = Stall::on(&stream);
     let filled = start_copy(vec![Tensor::from(bytes.clone())], &one, CopyOptions::default().stream(&stream));
     let filled = filled.unwrap().wait_on(&stream).unwrap();
     let before = ask("fake_nixl_posted");
-    let sent = pair.sender.start_send(&filled, &pair.to, LIMIT).unwrap();
+    let sent = pair.sender.start_send(&(ready, filled), &pair.to, LIMIT).unwrap();
     let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
-    eventually("given room", || pair.receiver.usage().free < pair.receiver.usage().registered);
+    eventually("written", || ask("fake_nixl_posted") > before);
     for_a_while();
-    assert_eq!(ask("fake_nixl_posted"), before, "written before it is there");
+    assert_eq!(ask("fake_nixl_posted"), before + 1, "written before it is there");
     drop(stall);
     let received = received.wait().unwrap();
     sent.wait().unwrap();
-    let mut shown = vec![Tensor::from(vec![0_u8; 8 << 20])];
+    let mut shown = (vec![Tensor::from(vec![0_u8; LARGE])], vec![Tensor::from(vec![0_u8; 2 << 20])]);
     received.put_into(&mut shown).unwrap();
-    assert!(on(&Device::host(), shown)[0].to_bytes().unwrap() == bytes, "wrong bytes");
+    let shown = on(&Device::host(), shown);
+    assert!(shown.0[0].to_bytes().unwrap() == large, "wrong bytes");
+    assert!(shown.1[0].to_bytes().unwrap() == bytes, "wrong bytes");
 }
 
 /// Deliberate bug: a piece is described by the kind of memory that the other side has.

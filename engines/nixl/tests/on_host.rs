@@ -11,7 +11,7 @@ use transship::{
     CopyOptions, CopyPolicy, DType, Device, Paths, Step, Stop, Tensor, TensorTree, Visitor, start_copy,
     start_copy_into,
 };
-use transship_nixl::{Agent, AgentOptions, Error};
+use transship_nixl::{Agent, AgentOptions, Error, Failed};
 
 mod support;
 
@@ -326,7 +326,7 @@ fn a_receive_onto_a_late_device_ends_by_its_deadline() {
     assert!(late.violations().is_empty());
 }
 
-/// Large ones that are cut, what lies between them, and one whose elements do not lie in one run; without the bytes of any seed at first.
+/// Large ones that are cut, what lies between them, and two whose elements do not lie in one run.
 fn cut_and_whole(seed: u8) -> Vec<Tensor> {
     let words = |count: usize| -> Vec<u32> {
         (0..count as u32).map(|word| word.wrapping_mul(2_654_435_761) ^ u32::from(seed)).collect()
@@ -336,8 +336,31 @@ fn cut_and_whole(seed: u8) -> Vec<Tensor> {
         Tensor::from(vec![seed; 3]),
         Tensor::from(vec![seed; (5 << 20) + 7]),
         Tensor::from_vec(words(1 << 20), &[1 << 10, 1 << 10]).unwrap().transpose(0, 1).unwrap(),
+        Tensor::from(words(2 << 20)).slice(0, 0..2 << 20, 2).unwrap(),
         Tensor::from(Vec::<f64>::new()),
     ]
+}
+
+/// Why a receive into `held` fails, whose memory cannot be filled.
+fn refused(pair: &Pair, held: Vec<Tensor>) -> Failed<Vec<Tensor>> {
+    let sent = pair.sender.start_send(&cut_and_whole(1), &pair.to, LIMIT).unwrap();
+    let refused = pair.receiver.start_receive_into(held, &pair.from, LIMIT).unwrap().wait().unwrap_err();
+    sent.wait().unwrap_err();
+    refused
+}
+
+/// Tensors of the host that a late device was to fill.
+fn failed(late: &LateHandle, device: &Device, held: Vec<Tensor>) -> Vec<Tensor> {
+    let source = start_copy(held.clone(), device, CopyOptions::default()).unwrap().wait().unwrap();
+    let held = held.into_iter().map(|tensor| Tensor::zeros(tensor.shape(), tensor.dtype(), &Device::host()));
+    let held: Vec<Tensor> = held.collect::<Result<_, _>>().unwrap();
+    stall(late);
+    let options = CopyOptions::default().deadline(Duration::from_millis(10));
+    let failed = start_copy_into(source, held, options).unwrap().wait().unwrap_err();
+    late.release();
+    let held = failed.into_both().1.unwrap();
+    assert!(held.iter().all(|tensor| tensor.is_ready().is_err() || tensor.numel() == 0));
+    held
 }
 
 fn assert_is(held: &[Tensor], seed: u8) {
@@ -351,8 +374,7 @@ fn addresses(held: &[Tensor]) -> Vec<Option<u64>> {
     held.iter().map(|tensor| tensor.address().unwrap()).collect()
 }
 
-/// Deliberate bugs: parts of a tensor change places, or lie elsewhere; it comes back in another shape; it cannot be cut twice; tensors that are turned are cut as if they
-/// were not.
+/// Deliberate bugs: parts of a tensor change places, or lie elsewhere; it comes back in another shape; it cannot be cut twice; a tensor with gaps is cut as if it had none.
 #[test]
 fn large_tensors_are_filled_in_parts_where_they_lie() {
     let pair = pair_of("parts", [32 << 20; 2]);
@@ -377,10 +399,8 @@ fn large_held_memory_comes_back_from_a_receive_that_fails() {
         pair.receiver.start_receive_into(held, &pair.from, Duration::ZERO).unwrap().wait().unwrap_err();
     assert!(matches!(*late.error, Error::TimedOut { .. }), "{late}");
     // What others hold is neither written nor cut.
-    let sent = pair.sender.start_send(&cut_and_whole(1), &pair.to, LIMIT).unwrap();
-    let refused = pair.receiver.start_receive_into(shared, &pair.from, LIMIT).unwrap().wait().unwrap_err();
+    let refused = refused(&pair, shared);
     assert!(refused.error.to_string().contains("shared with another tensor"), "{refused}");
-    sent.wait().unwrap_err();
     assert_is(&clones, 0);
     drop(clones);
     for (failed, before) in [late, refused].into_iter().zip(before) {
@@ -396,10 +416,8 @@ fn held_memory_that_cannot_be_filled_is_named_as_in_the_tree() {
     let pair = pair_of("named", [32 << 20; 2]);
     let held = cut_and_whole(0);
     let (shared, before) = (held[2].clone(), addresses(&held));
-    let sent = pair.sender.start_send(&cut_and_whole(1), &pair.to, LIMIT).unwrap();
-    let refused = pair.receiver.start_receive_into(held, &pair.from, LIMIT).unwrap().wait().unwrap_err();
+    let refused = refused(&pair, held);
     assert!(refused.error.to_string().starts_with("[2] to copy into: "), "{refused}");
-    sent.wait().unwrap_err();
     // What was filled in parts before that comes back as it was handed in.
     drop(shared);
     let held = refused.value.unwrap();
@@ -428,4 +446,39 @@ fn tensors_of_one_memory_are_filled_together() {
         }
         assert_eq!(addresses(&held), before);
     }
+}
+
+/// Deliberate bugs: memory that a copy has failed to fill is cut, and lost with a receive that fails; what cannot be sent is named by its number in a piece.
+#[test]
+fn what_a_copy_has_failed_to_fill_is_kept_and_named() {
+    let pair = pair_of("failed", [32 << 20; 2]);
+    let (late, device) = late("failing");
+    let mut held = failed(&late, &device, cut_and_whole(0));
+    // The first piece fails, and no part of the others is filled.
+    held[0] = Tensor::zeros(held[0].shape(), held[0].dtype(), &Device::host()).unwrap();
+    let (shared, before) = (held[0].clone(), addresses(&held));
+    let mut held = refused(&pair, held).value.unwrap();
+    assert_eq!(addresses(&held), before);
+    drop(shared);
+    let mut tree = cut_and_whole(1);
+    tree[3] = held[3].clone();
+    let sent = pair.sender.start_send(&tree, &pair.to, LIMIT).unwrap();
+    let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
+    let error = sent.wait().unwrap_err();
+    assert!(error.to_string().starts_with("[3] to copy: "), "{error}");
+    // It may not have heard of that tree, and would take the next one.
+    drop((received, tree));
+    // Who carried the copy that was late lets go of the memory in his own time.
+    let begun = Instant::now();
+    let received = loop {
+        let sent = pair.sender.start_send(&cut_and_whole(2), &pair.to, LIMIT).unwrap();
+        match pair.receiver.start_receive_into(held, &pair.from, LIMIT).unwrap().wait() {
+            Ok(received) => break received,
+            Err(failed) => held = failed.value.unwrap(),
+        }
+        sent.wait().unwrap_err();
+        assert!(begun.elapsed() < LIMIT);
+    };
+    let bytes = |tensors: &[Tensor]| tensors.iter().map(|one| one.to_bytes().unwrap()).collect::<Vec<_>>();
+    assert!(bytes(&received) == bytes(&cut_and_whole(2)));
 }
