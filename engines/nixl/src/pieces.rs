@@ -6,7 +6,7 @@ use transship::Device;
 const LARGEST: usize = 8 << 20;
 /// So small are the first and the last ones there.
 const SMALLEST: usize = 1 << 20;
-/// On a GPU each piece costs launches and a look at the device: 256 MiB, one tensor, are within one in 1.2 - 1.4 ms so, and in 1.7 - 2.0 by pieces of 16 MiB (H200).
+/// On a GPU each piece costs launches and a look at the device: 256 MiB, one tensor, are within one in 1.1 - 1.4 ms so, and in 1.7 - 2.0 by pieces of 16 MiB (H200).
 const ON_GPU: usize = 64 << 20;
 
 /// The pieces of a tree, one after the other. On the host the first and the last ones are small: nothing is written while the first one is packed, nor while the last

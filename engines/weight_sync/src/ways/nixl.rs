@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use transship::Device;
-use transship_nixl::{Agent, AgentOptions, Nixl, Peer};
+use transship_nixl::{Agent, AgentOptions, Error, Nixl, Peer};
 
 use crate::Result;
 use crate::options::Options;
@@ -103,5 +103,8 @@ fn agent(options: &Options, name: &str, times: usize, device: &Device) -> Result
     if let Some(tls) = &options.tls {
         agent = agent.parameter("engine_config", format!("TLS={tls}"));
     }
-    Ok(Agent::new(&Nixl::load()?, name, agent)?)
+    Agent::new(&Nixl::load()?, name, agent).map_err(|error| match error {
+        Error::NotRegistered { .. } => format!("{error}; or take --through-host").into(),
+        other => other.into(),
+    })
 }
