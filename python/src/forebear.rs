@@ -11,7 +11,7 @@ use crate::misaligned;
 use crate::modules;
 use crate::place::Place;
 use crate::torch::Torch;
-use crate::tree::{Found, Opened, Rules};
+use crate::tree::{Entries, Found, Opened, Rules};
 
 /// Lists, tuples, dicts, and what is derived of them; tensors of PyTorch, arrays of numpy.
 pub struct Forebear<'py> {
@@ -46,7 +46,7 @@ impl<'py> Forebear<'py> {
 
 impl<'py> Rules<'py> for Forebear<'py> {
     #[inline]
-    fn take_plain(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+    fn take_plain(&mut self, object: Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         take_plain(self.torch, object, self.target, self.always, &mut self.slots)
     }
 
@@ -56,8 +56,8 @@ impl<'py> Rules<'py> for Forebear<'py> {
     }
 
     #[inline]
-    fn expect_values(&self, dict: &Bound<'py, PyDict>, position: isize) {
-        self.torch.expect_values(dict, position);
+    fn expect_values(&self, entries: &Entries<'py>) {
+        self.torch.expect_values(entries);
     }
 
     fn take(&mut self, object: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
@@ -93,28 +93,29 @@ fn is_value(object: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Takes an object that is a tensor of PyTorch's which is on the target already, or lies row by row and is copied as it is: most of what large structures
-/// hold. What it does not take is looked at by [`slot`].
+/// hold. What it does not take is given back, and looked at by [`slot`].
 #[inline]
-pub fn take_plain(
+pub fn take_plain<'py>(
     torch: &Torch,
-    object: &Bound<'_, PyAny>,
+    object: Bound<'py, PyAny>,
     target: Option<Place>,
     always: bool,
     slots: &mut Vec<Slot>,
-) -> PyResult<bool> {
-    if !torch.is_exact(object) || target.is_none() {
-        return Ok(false);
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if !torch.is_exact(&object) || target.is_none() {
+        return Ok(Some(object));
     }
-    // SAFETY: its class was looked at, and it is pushed at once.
-    let Some(found) = (unsafe { torch.look_row_by_row(object) })? else { return Ok(false) };
+    // SAFETY: its class was looked at. It is pushed at once, and is kept where it is pushed to.
+    let Some(found) = (unsafe { torch.look_row_by_row(&object) })? else { return Ok(Some(object)) };
     if Some(found.place) == target && !always {
-        slots.push(Slot::There(object.clone().unbind()));
-        return Ok(true);
+        slots.push(Slot::There(object.unbind()));
+        return Ok(None);
     }
     if found.place == Place::Host && !is_aligned(found.address, found.element) {
-        return Ok(false);
+        return Ok(Some(object));
     }
-    Ok(found.push(object.clone().unbind(), slots))
+    let py = object.py();
+    Ok(found.push(object.unbind(), slots).map(|object| object.into_bound(py)))
 }
 
 /// What becomes of a tensor of PyTorch's on the way to a device.

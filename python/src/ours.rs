@@ -24,7 +24,7 @@ use crate::place::Place;
 use crate::slot_batch;
 use crate::tensor::Tensor;
 use crate::torch::Torch;
-use crate::tree::{Found, Opened, Rules};
+use crate::tree::{Entries, Found, Opened, Rules};
 
 /// Every container that is registered or known; every tensor that speaks DLPack.
 pub struct Ours<'py> {
@@ -266,12 +266,12 @@ impl<'py> Ours<'py> {
 
 impl<'py> Rules<'py> for Ours<'py> {
     #[inline]
-    fn take_plain(&mut self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+    fn take_plain(&mut self, object: Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.torch.filter(|_| self.takes_plainly) {
             Some(torch) => {
                 forebear::take_plain(torch, object, Some(self.target), self.always, &mut self.slots)
             }
-            None => Ok(false),
+            None => Ok(Some(object)),
         }
     }
 
@@ -283,9 +283,9 @@ impl<'py> Rules<'py> for Ours<'py> {
     }
 
     #[inline]
-    fn expect_values(&self, dict: &Bound<'py, PyDict>, position: isize) {
+    fn expect_values(&self, entries: &Entries<'py>) {
         if let Some(torch) = self.torch.filter(|_| self.takes_plainly) {
-            torch.expect_values(dict, position);
+            torch.expect_values(entries);
         }
     }
 

@@ -59,16 +59,22 @@ impl<'a> RowByRow<'a> {
         Self::of(address, place, element, slice(tensor.shape), slice(tensor.strides))
     }
 
-    /// Appends it to the leaves of a structure. It is read from `object`. `false`, and nothing is appended, for a tensor without elements, or that does
+    /// Appends it to the leaves of a structure. It is read from `object`, which is given back, and nothing is appended, for a tensor without elements, or that does
     /// not lie row by row. Its numbers are looked at only after they are copied: PyTorch lets go of the GIL where it changes them, and a result of other sizes than those that
     /// were looked at would reach beyond its memory.
     #[inline(always)]
     #[must_use]
-    pub fn push(self, object: Py<PyAny>, slots: &mut Vec<Slot>) -> bool {
+    pub fn push(self, object: Py<PyAny>, slots: &mut Vec<Slot>) -> Option<Py<PyAny>> {
         let Self { address, place, element, shape, strides } = self;
+        // Made where it stays: what is pushed is made elsewhere, and moved if there is room.
+        slots.reserve(1);
         let leaf = Leaf::to_be_filled(address, place, element, 2 * shape.len());
-        slots.push(Slot::Leaf(At::Source(object), leaf));
-        let Some(Slot::Leaf(_, leaf)) = slots.last_mut() else { return false };
+        if let Some(free) = slots.spare_capacity_mut().first_mut() {
+            free.write(Slot::Leaf(At::Source(object), leaf));
+            // SAFETY: there was room for one more, which was written just now.
+            unsafe { slots.set_len(slots.len() + 1) };
+        }
+        let Some(Slot::Leaf(_, leaf)) = slots.last_mut() else { return None };
         match shape.len() {
             0 => {}
             1 => write::<1>(&mut leaf.numbers, shape, strides),
@@ -76,12 +82,14 @@ impl<'a> RowByRow<'a> {
             3 => write::<3>(&mut leaf.numbers, shape, strides),
             _ => write::<DIMENSIONS>(&mut leaf.numbers, shape, strides),
         }
-        let bytes = bytes_row_by_row(leaf);
-        match bytes {
-            Some(bytes) => leaf.bytes = bytes,
-            None => drop(slots.pop()),
+        if let Some(bytes) = bytes_row_by_row(leaf) {
+            leaf.bytes = bytes;
+            return None;
         }
-        bytes.is_some()
+        match slots.pop() {
+            Some(Slot::Leaf(At::Source(object), _)) => Some(object),
+            _ => None,
+        }
     }
 }
 

@@ -183,7 +183,7 @@ def test_orders_of_dimensions_are_kept_where_nothing_is_left_out():
         torch.ones(1, 1, 1, 1, 1, 1, 1, 1, 2, 2).transpose(8, 9)[..., ::2],
     ],
 )
-# Deliberate bugs: `are_set` in `torch/lazy.rs` says no; `is_lazy` in `torch/read.rs` does.
+# Deliberate bugs: `are_set` in `torch/lazy.rs` says no, `are_plain` says yes; `is_lazy` in `torch/read.rs` says no.
 def test_unusual_tensors_have_the_right_elements(tensor):
     result = copy_all([tensor, tensor]).get()
     assert_same(result[0], tensor)

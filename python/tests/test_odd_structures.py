@@ -226,6 +226,46 @@ def test_a_container_is_not_seen_before_it_is_full():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+class Changing:
+    """When it is taken apart it changes what it likes."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def taken_apart(self):
+        self.change()
+        gc.collect()
+        return [torch.zeros(1)], None
+
+
+transship.register_container(Changing, Changing.taken_apart, lambda _, items: items)
+
+
+# Deliberate bug: `take_entries` in `tree.rs` has no references of its own to what it takes (`from_owned_ptr`).
+@pytest.mark.parametrize("at", [0, 1, 6, 7, 8, 15])
+def test_values_of_a_dict_may_be_replaced_while_it_is_read(at):
+    def replace():
+        for number in range(at + 1, 20):
+            tree[number] = torch.full((1000,), 100 + number)
+
+    tree = {number: torch.full((1000,), number) for number in range(20)}
+    tree[at] = Changing(replace)
+    result = transship.start_copy(tree, "cpu", copy=True).get()
+    assert list(result) == list(range(20)) and result[at][0].tolist() == [0]
+    for number in range(20):
+        if number != at:
+            assert result[number].tolist() in ([number] * 1000, [100 + number] * 1000 if number > at else None)
+
+
+@pytest.mark.parametrize("at", [0, 6, 7, 8])
+@pytest.mark.parametrize("change", [dict.clear, lambda tree: tree.popitem(), lambda tree: tree.update(more=1)], ids=["clear", "less", "more"])
+def test_a_dict_that_gets_another_size_while_it_is_read_is_an_error(at, change):
+    tree = {number: torch.full((1000,), number) for number in range(20)}
+    tree[at] = Changing(lambda: change(tree))
+    with pytest.raises(RuntimeError, match="changed size"):
+        transship.start_copy(tree, "cpu", copy=True)
+
+
 class Described(ctypes.Structure):
     """DLPack's DLTensor."""
 

@@ -3,7 +3,6 @@
 
 use std::mem::{self, MaybeUninit};
 use std::path::Path;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::ffi;
@@ -18,7 +17,7 @@ use crate::leaf::{Leaf, is_nowhere, may_be_nowhere};
 use crate::leaf_slots::Slot;
 use crate::place::Place;
 use crate::row_by_row::RowByRow;
-use crate::tree::AT_ONCE;
+use crate::tree::{AT_ONCE, Entries};
 
 /// Reads tensors of PyTorch where they are.
 pub struct Direct {
@@ -69,19 +68,32 @@ impl Direct {
         self.lazy.as_ref().map(|bits| unsafe { bits.are_set(implementation(tensor)) })
     }
 
-    /// Looks at a tensor that may lie row by row. `None` says nothing: it is to be read otherwise.
+    /// Where a tensor is that is no different from most: it has memory of its own, and its values are what that holds. `None` says nothing.
     ///
     /// # Safety
     ///
-    /// The class of the object is `torch.Tensor`. Nothing else runs while what comes back is there.
+    /// The class of the object is `torch.Tensor`.
+    #[inline]
+    pub unsafe fn known_place(&self, tensor: &Bound<'_, PyAny>) -> Option<Place> {
+        // SAFETY: as in `is_lazy`.
+        let is_plain =
+            self.lazy.as_ref().is_some_and(|bits| unsafe { bits.are_plain(implementation(tensor)) });
+        is_plain.then_some(Place::Host)
+    }
+
+    /// Looks at a tensor that may lie row by row, which is at this [known place](Self::known_place). `None` says nothing: it is to be read otherwise.
+    ///
+    /// # Safety
+    ///
+    /// The class of the object is `torch.Tensor`. While what comes back is there, so is the tensor, and nothing else runs.
     #[inline(always)]
-    pub unsafe fn read<'a>(&self, tensor: &'a Bound<'_, PyAny>) -> Option<RowByRow<'a>> {
+    pub unsafe fn read<'a>(&self, tensor: &Bound<'_, PyAny>, known: Option<Place>) -> Option<RowByRow<'a>> {
         if self.has_failed.load(Ordering::Relaxed) {
             return None;
         }
         let handle = inside(tensor);
         // SAFETY: the caller's promise, and `find` has seen that objects of this class have their tensors there. It lives while the object does.
-        let found = unsafe { self.look(handle) };
+        let found = unsafe { self.look(handle, known) };
         if found.is_err() {
             self.has_failed.store(true, Ordering::Relaxed);
         }
@@ -111,35 +123,17 @@ impl Direct {
         }
     }
 
-    /// The same for the next [`AT_ONCE`] values of a dict, from where `PyDict_Next` has come to: it waits for all of them at a time.
+    /// The same for the values of entries of a dict: it waits for all of them at a time.
     #[inline]
-    pub fn expect_values(
-        &self,
-        dict: &Bound<'_, PyDict>,
-        mut position: ffi::Py_ssize_t,
-        tensor: *const ffi::PyTypeObject,
-    ) {
-        if cfg!(Py_GIL_DISABLED) {
-            return;
-        }
-        let mut values = [ptr::null_mut(); AT_ONCE];
-        let mut count = 0;
-        for value in &mut values {
-            // SAFETY: it is a dict, and there is room for what is borrowed from it.
-            if unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, ptr::null_mut(), value) } == 0 {
-                break;
-            }
-            fetch(value.cast());
-            count += 1;
-        }
+    pub fn expect_values(&self, entries: &Entries<'_>, tensor: *const ffi::PyTypeObject) {
         let mut found = [None; AT_ONCE];
-        for (value, found) in values[..count].iter().zip(&mut found) {
-            // SAFETY: as in `expect`.
-            *found =
-                unsafe { implementation_of(*value, tensor) }.inspect(|found| fetch_implementation(*found));
+        for ((_, value), found) in entries.iter().map_while(Option::as_ref).zip(&mut found) {
+            // SAFETY: the object is kept. `find` has seen where such tensors are.
+            *found = unsafe { implementation_of(value.as_ptr(), tensor) };
+            found.inspect(|found| fetch_implementation(*found));
         }
         for found in found.into_iter().flatten() {
-            // SAFETY: that of a value of the dict, and nothing has run since.
+            // SAFETY: that of a value, and nothing has run since.
             unsafe { fetch_storage(found) };
         }
     }
@@ -148,20 +142,23 @@ impl Direct {
     ///
     /// # Safety
     ///
-    /// The handle is that of a tensor, which lives as long as what comes back, and nothing else runs meanwhile.
+    /// The handle is that of a tensor, which is at the place that is known. It lives as long as what comes back, and nothing else runs meanwhile.
     #[inline(always)]
-    unsafe fn look<'a>(&self, handle: Handle) -> Result<Option<RowByRow<'a>>, Failed> {
+    unsafe fn look<'a>(&self, handle: Handle, known: Option<Place>) -> Result<Option<RowByRow<'a>>, Failed> {
         let Fields { device_type, device_index, layout, dtype, dim, sizes, strides, data, .. } = self.fields;
         // SAFETY: the caller's promise. What has no plain memory is not asked for it: PyTorch would write that down as an error.
         unsafe {
-            if ask(layout, handle)? != STRIDED {
+            if known.is_none() && ask(layout, handle)? != STRIDED {
                 return Ok(None);
             }
-            let place = match ask(device_type, handle)? {
-                CPU => Place::Host,
-                CUDA if self.is_rocm => Place::Hip(ask(device_index, handle)?),
-                CUDA => Place::Cuda(ask(device_index, handle)?),
-                _ => return Ok(None),
+            let place = match known {
+                Some(place) => place,
+                None => match ask(device_type, handle)? {
+                    CPU => Place::Host,
+                    CUDA if self.is_rocm => Place::Hip(ask(device_index, handle)?),
+                    CUDA => Place::Cuda(ask(device_index, handle)?),
+                    _ => return Ok(None),
+                },
             };
             let Some(element) = dtype::number_of_scalar_type(ask(dtype, handle)?) else { return Ok(None) };
             let rank = usize::try_from(ask(dim, handle)?).map_err(|_| Failed)?;
@@ -188,9 +185,9 @@ impl Direct {
         };
         let mut slots = Vec::new();
         // SAFETY: PyTorch has just made it, and `is_inside` has found its handle.
-        if let Some(found) = unsafe { self.read(tensor) } {
+        if let Some(found) = unsafe { self.read(tensor, None) } {
             // What is not pushed is not the same below.
-            let _ = found.push(tensor.clone().unbind(), &mut slots);
+            drop(found.push(tensor.clone().unbind(), &mut slots));
         }
         let here = match slots.first() {
             Some(Slot::Leaf(_, leaf)) => Some(what(leaf)),

@@ -1,5 +1,6 @@
 //! Tensors whose values are not what their memory holds: PyTorch conjugates or negates what it reads there, or there is none. A bit of each tensor (its
-//! `DispatchKeySet`) says so. Where that lies is looked for once.
+//! `DispatchKeySet`) says so. Where that lies is looked for once. What has no bit but those of an ordinary tensor of the host is one: what is sparse, nested, quantised, meta, on a
+//! device or wrapped by something has others.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -8,6 +9,8 @@ use pyo3::types::PyDict;
 pub struct LazyBits {
     word: usize,
     mask: u64,
+    /// All that an ordinary tensor of the host has.
+    plain: u64,
 }
 
 /// So many words of a `TensorImpl` are looked at. It has as many, or more (PyTorch 2.11).
@@ -21,7 +24,8 @@ impl LazyBits {
     ) -> PyResult<Option<Self>> {
         let Ok(keys) = module.getattr("_C")?.getattr("_dispatch_keys") else { return Ok(None) };
         let Some(pairs) = pairs(module)? else { return Ok(None) };
-        let (mut mask, mut candidates) = (0, (0..WORDS).collect::<Vec<_>>());
+        let (mut mask, mut of_plain) = (0, None);
+        let mut candidates = (0..WORDS).collect::<Vec<_>>();
         for pair in pairs {
             let mut bits = [0_u64; 2];
             for (bits, tensor) in bits.iter_mut().zip(&pair) {
@@ -34,13 +38,13 @@ impl LazyBits {
                 candidates.retain(|word| unsafe { *implementation.wrapping_add(*word) } == *bits);
             }
             let [plain, lazy] = bits;
-            if lazy & !plain == 0 {
+            if lazy & !plain == 0 || plain != *of_plain.get_or_insert(plain) {
                 return Ok(None);
             }
             mask |= lazy & !plain;
         }
-        match candidates[..] {
-            [word] => Ok(Some(Self { word, mask })),
+        match (&candidates[..], of_plain) {
+            ([word], Some(plain)) => Ok(Some(Self { word: *word, mask, plain })),
             _ => Ok(None),
         }
     }
@@ -54,6 +58,17 @@ impl LazyBits {
     pub unsafe fn are_set(&self, implementation: *const u64) -> bool {
         // SAFETY: the caller's promise; `find` has seen the bits of others there.
         unsafe { *implementation.wrapping_add(self.word) & self.mask != 0 }
+    }
+
+    /// Whether it is an ordinary tensor of the host. `false` says nothing.
+    ///
+    /// # Safety
+    ///
+    /// As [`are_set`](Self::are_set).
+    #[inline]
+    pub unsafe fn are_plain(&self, implementation: *const u64) -> bool {
+        // SAFETY: the caller's promise, as above.
+        unsafe { *implementation.wrapping_add(self.word) == self.plain }
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyList, PyType};
+use pyo3::types::{PyCapsule, PyList, PyType};
 use smallvec::SmallVec;
 use transship::dlpack::{DLPackVersion, DLTensor};
 
@@ -12,6 +12,7 @@ use super::Torch;
 use crate::dtype;
 use crate::leaf::{Leaf, is_nowhere, may_be_nowhere};
 use crate::row_by_row::RowByRow;
+use crate::tree::Entries;
 
 pub type FromPyObject = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int;
 
@@ -68,11 +69,11 @@ impl Torch {
         }
     }
 
-    /// Has it fetch the next values of a dict, from where `PyDict_Next` has come to.
+    /// Has it fetch the values of these entries of a dict.
     #[inline]
-    pub fn expect_values(&self, dict: &Bound<'_, PyDict>, position: ffi::Py_ssize_t) {
+    pub fn expect_values(&self, entries: &Entries<'_>) {
         if let Some(direct) = &self.direct {
-            direct.expect_values(dict, position, self.tensor.as_ptr().cast());
+            direct.expect_values(entries, self.tensor.as_ptr().cast());
         }
     }
 
@@ -81,17 +82,19 @@ impl Torch {
     ///
     /// # Safety
     ///
-    /// That is its class, and nothing else runs while what comes back is there.
+    /// That is its class. While what comes back is there, so is the tensor, and nothing else runs.
     #[inline(always)]
-    pub unsafe fn look_row_by_row<'a>(&self, tensor: &'a Bound<'_, PyAny>) -> PyResult<Option<RowByRow<'a>>> {
+    pub unsafe fn look_row_by_row<'a>(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<RowByRow<'a>>> {
+        // SAFETY: the caller has looked at its class.
+        let known = self.direct.as_ref().and_then(|direct| unsafe { direct.known_place(tensor) });
         let is_fast = self.direct.is_some() || self.read.is_some();
         // Asked first: code of the program may run for it.
-        if !is_fast || self.is_lazy(tensor)? {
+        if !is_fast || known.is_none() && self.is_lazy(tensor)? {
             return Ok(None);
         }
         match (&self.direct, self.read) {
             // SAFETY: the caller's promise.
-            (Some(direct), _) => Ok(unsafe { direct.read(tensor) }),
+            (Some(direct), _) => Ok(unsafe { direct.read(tensor, known) }),
             (None, Some(read)) => {
                 // SAFETY: the same; it has its numbers as long as nothing else runs.
                 let found = unsafe { described(read, tensor).and_then(|tensor| RowByRow::read(&tensor)) };
