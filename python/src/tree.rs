@@ -351,16 +351,22 @@ struct Builder<'a> {
     last: Option<(Range<usize>, Py<PyAny>)>,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
     #[inline]
     fn next(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        if let Some(Step::Leaf) = self.skeleton.steps.get(self.step)
-            && let Some(leaf) = self.leaves.next()
-        {
-            self.step += 1;
-            return Ok(leaf.clone_ref(py));
+        match self.leaf() {
+            Some(leaf) => Ok(leaf.clone_ref(py)),
+            None => self.other(py),
         }
-        self.other(py)
+    }
+
+    /// The next leaf, if that comes next.
+    #[inline]
+    fn leaf(&mut self) -> Option<&'a Py<PyAny>> {
+        let step = self.skeleton.steps.get(self.step)?;
+        let leaf = if *step == Step::Leaf { self.leaves.next()? } else { return None };
+        self.step += 1;
+        Some(leaf)
     }
 
     /// What is no leaf.
@@ -404,7 +410,10 @@ impl Builder<'_> {
         for _ in 0..len {
             self.key += 1;
             let key = &skeleton.keys[self.key - 1];
-            dict.set_item(key, self.next(py)?)?;
+            match self.leaf() {
+                Some(leaf) => dict.set_item(key, leaf)?,
+                None => dict.set_item(key, self.other(py)?)?,
+            }
         }
         let dict = dict.into_any().unbind();
         if is_flat && !is_copied && self.are_copied(py, &keys) {
