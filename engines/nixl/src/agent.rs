@@ -17,8 +17,7 @@ use crate::nixl::agent::RawAgent;
 use crate::nixl::library::Nixl;
 use crate::nixl::place::{Home, Place};
 use crate::options::AgentOptions;
-use crate::pack::{ALIGNMENT, bytes_of, parts};
-use crate::pieces::Pieces;
+use crate::pack::{ALIGNMENT, parts};
 use crate::receive::Receive;
 use crate::received::Received;
 use crate::send::Sending;
@@ -96,7 +95,7 @@ impl Agent {
     }
 
     /// The agent that has given out this [`metadata`](Self::metadata). Both sides add each other before the first tree. One that has begun anew under its old
-    /// name takes the place of the old one, which must have ended: room that it was given and may not have filled is free for other trees from here on. Receives that wait for a tree of the old one
+    /// name takes the place of the old one, which must have ended (one that lives may be added again, and then goes by its new [`Peer`] alone): room that it was given and may not have filled is free for other trees from here on. Receives that wait for a tree of the old one
     /// end with [`Error::UnknownPeer`]. Trees go to the new one by the [`Peer`] that this
     /// returns, and not by that of before.
     ///
@@ -123,7 +122,8 @@ impl Agent {
     /// # Errors
     ///
     /// [`Error::ArenaFull`]; [`Error::UnknownPeer`]; [`Error::Transship`], if the tree cannot be shown for instance; [`Error::System`]. Later ones come out of the transfer:
-    /// [`Error::Refused`], if the peer has other tensors for instance; [`Error::TimedOut`]; [`Error::DeviceLate`]; [`Error::Broken`].
+    /// [`Error::Refused`], if the peer has other tensors for instance, or does not receive the 256 trees that wait there; [`Error::ManifestTooLong`]; [`Error::TimedOut`]; [`Error::DeviceLate`];
+    /// [`Error::Broken`].
     pub fn start_send<S: TensorTree + ?Sized>(
         &self,
         tree: &S,
@@ -133,9 +133,9 @@ impl Agent {
         self.link.check_here()?;
         let deadline = Deadline::after(limit);
         let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
-        let pieces = Pieces::new(bytes_of(&manifest), &self.link.device);
-        let parts = parts(tensors, &pieces)?;
-        let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest, pieces)?;
+        // It has room before it is cut: views may have more bytes than there are.
+        let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
+        let parts = parts(tensors, send.pieces())?;
         Transfer::start(deadline, Claim::default(), move || {
             let result = send.run(&parts, deadline);
             Ended { result, held: Some(Box::new(parts)), last: send.end() }
@@ -143,12 +143,12 @@ impl Agent {
     }
 
     /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, all of it, within `limit`; so long it waits for
-    /// room as well.
+    /// room as well. A tree of which nothing was written before its transfer ended at the peer is none: the one behind it is the next. Each receive has a thread of its own until it ends.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPeer`]; [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::Broken`], [`Error::TimedOut`];
-    /// [`Error::ArenaFull`], at once for a tree that is larger than all the registered memory, else by the deadline; [`Error::UnknownPeer`] if the peer is added anew while its tree
+    /// [`Error::UnknownPeer`]; [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::Broken`], [`Error::TimedOut`]; [`Error::Refused`], if the peer gives up a
+    /// tree of which it has written some, or if no other one came behind such as it has given up; [`Error::ArenaFull`], at once for a tree that is larger than all the registered memory, else by the deadline; [`Error::UnknownPeer`] if the peer is added anew while its tree
     /// is waited for.
     pub fn start_receive(&self, peer: &Peer, limit: Duration) -> Result<Transfer<Received>> {
         let receive = self.receive(peer, limit)?;

@@ -55,7 +55,9 @@ pub enum Error {
         reason: &'static str,
     },
     /// A transfer did not end in its time. The library cannot abort it: the memory that it uses is set aside ([`Agent::usage`](crate::Agent::usage)).
-    #[error("{what} was not done within {limit:?}: the peer is late, or dead")]
+    #[error(
+        "{what} did not come within {limit:?}: the other side is late or dead, or has not added this agent"
+    )]
     TimedOut {
         /// What was waited for.
         what: &'static str,
@@ -98,6 +100,16 @@ pub enum Error {
         peer: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// No peer keeps a manifest that is so long: mostly the paths of the tensors are.
+    #[error(
+        "the manifest of the tree has {bytes} bytes, and no peer keeps one of more than {limit}: give its maps shorter keys, or send it in several trees"
+    )]
+    ManifestTooLong {
+        /// How many bytes it has.
+        bytes: usize,
+        /// How many it may have.
+        limit: usize,
     },
     /// There is no room in the registered memory of the agent.
     #[error(
@@ -150,8 +162,8 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
-    /// The thread of a transfer has ended without a word, by a panic of somebody's destructor for instance.
-    #[error("the thread of the transfer has ended without a result")]
+    /// The thread of a transfer has ended without a word, by a panic of somebody's destructor for instance; or its result was handed out before.
+    #[error("the transfer has no result: its thread has ended without one, or it was handed out before")]
     Lost,
 }
 

@@ -74,7 +74,8 @@ impl Held {
             }
             Err(tensor) => {
                 self.wholes.push(Whole { parts: 1, shape: None });
-                if leaf.chunk().is_some() {
+                // What has no elements has a place in memory all the same, if it is a view.
+                if leaf.chunk().is_some() || tensor.retained_bytes() > 0 {
                     fillings.push(Filling::new(leaf, part, offset, leaf.layout()));
                 }
                 self.parts.push(Some(tensor));

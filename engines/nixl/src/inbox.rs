@@ -53,7 +53,10 @@ impl Inbox {
             return None;
         }
         if self.waiting.len() >= MOST_WAITING || self.manifest_bytes(&offered) > MOST_MANIFEST_BYTES {
-            let reason = "too many trees wait to be received, or too long manifests".to_owned();
+            let reason = format!(
+                "{} trees wait to be received, or {MOST_MANIFEST_BYTES} bytes of their manifests: no more are kept",
+                self.waiting.len()
+            );
             return Some(Message::Refused { id, reason }.to_bytes());
         }
         self.waiting.push_back(offered);
@@ -85,6 +88,18 @@ impl Inbox {
     /// Somebody receives, behind those before.
     pub(crate) fn queue(&mut self, turn: u64) {
         self.turns.push_back(turn);
+    }
+
+    /// This one waits again, in front of those that have begun behind it.
+    pub(crate) fn queue_first(&mut self, turn: u64) {
+        self.leave(turn);
+        let before = self.turns.partition_point(|other| *other < turn);
+        self.turns.insert(before, turn);
+    }
+
+    /// Whether an earlier receive has not got a tree, or room for it.
+    pub(crate) fn is_behind(&self, turn: u64) -> bool {
+        self.turns.front().is_some_and(|first| *first != turn)
     }
 
     /// Whether this one waits here: a peer that was added anew has another inbox.

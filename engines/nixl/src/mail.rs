@@ -121,6 +121,12 @@ impl Mail {
         Ok(())
     }
 
+    /// Whoever receives has no tree after all, and waits for the next one, in front of those behind it.
+    pub(crate) fn receive_again(&mut self, turn: u64, peer: &CStr, added: u64) -> Result<()> {
+        self.current(peer, added)?.queue_first(turn);
+        Ok(())
+    }
+
     /// A tree goes to `peer`, behind those before it.
     pub(crate) fn begin_send(&mut self, id: u64, peer: &CStr, added: u64) -> Result<()> {
         self.current(peer, added)?;

@@ -14,6 +14,9 @@ use crate::pack::bytes_of;
 use crate::receive::Receive;
 use crate::wire::Message;
 
+/// What a receive waits for whose turn has not come.
+const BEHIND: &str = "the turn behind an earlier receive, which waits for a tree of the sender, or for room in the memory of its own agent,";
+
 /// A tree that a peer has offered. Dropped, it is refused.
 pub(crate) struct Offer<'a> {
     link: &'a Arc<Link>,
@@ -35,16 +38,22 @@ impl<'a> Offer<'a> {
     /// [`Error::UnknownPeer`], if another one has the name of the peer meanwhile.
     pub(crate) fn next(receive: &'a Receive) -> Result<Self> {
         let Receive { link, peer, turn, deadline, claim } = receive;
-        let offered = deadline.until("a tree of the peer", || {
+        let mut is_behind = false;
+        let offered = deadline.until("a tree of the sender", || {
             let mut state = link.hear()?;
             let Some(inbox) = state.mail.inbox(peer.name()).filter(|inbox| inbox.has_turn(*turn)) else {
                 return Err(Error::UnknownPeer { peer: peer.to_string() });
             };
-            if claim.is_taken() || (inbox.may_take(*turn) && !claim.take()) {
+            if claim.is_given_up() || (inbox.may_take(*turn) && !claim.take()) {
                 // The transfer was dropped: nobody hears it.
                 return Err(Error::Lost);
             }
+            is_behind = inbox.is_behind(*turn);
             Ok(inbox.next(*turn))
+        });
+        let offered = offered.map_err(|error| match error {
+            Error::TimedOut { limit, .. } if is_behind => Error::TimedOut { what: BEHIND, limit },
+            error => error,
         })?;
         let refusal = Some("the receiver has stopped".to_owned());
         Ok(Self { link, peer, turn: *turn, offered, room: None, refusal })
@@ -98,7 +107,7 @@ impl<'a> Offer<'a> {
     ) -> Result<()> {
         let mut there = 0;
         while there < self.offered.bytes {
-            there = deadline.until("the next bytes of the peer", || self.more_than(there))?;
+            there = deadline.until("the next bytes of the sender", || self.more_than(there))?;
             arrived(there)?;
         }
         Ok(())
@@ -127,6 +136,13 @@ impl<'a> Offer<'a> {
             inbox.leave(self.turn);
         }
         Ok(range)
+    }
+
+    /// Whether the peer has given it up before it has written anything.
+    pub(crate) fn never_came(&self) -> bool {
+        let mut state = self.link.lock();
+        let progress = state.mail.inbox(self.peer.name()).and_then(|inbox| inbox.progress(self.offered.id));
+        progress.is_some_and(|progress| progress.is_withdrawn && progress.written == 0)
     }
 
     /// How many bytes are there, if it is more than that.

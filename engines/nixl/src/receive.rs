@@ -6,7 +6,7 @@ use transship::{Manifest, Tensor};
 
 use crate::agent::Peer;
 use crate::deadline::Deadline;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::offer::Offer;
 use crate::received::Received;
@@ -27,43 +27,83 @@ pub(crate) struct Receive {
 impl Receive {
     /// Receives the tree, whatever it has.
     pub(crate) fn fresh(self) -> Result<Received> {
-        let mut offer = Offer::next(&self)?;
-        let received = offer.check().and_then(|manifest| {
-            let range = offer.accept(self.deadline)?;
-            offer.receive(self.deadline, |_| Ok(()))?;
-            Received::new(manifest, &range, &self.link.device)
-        });
-        offer.end(received)
+        let mut before = None;
+        loop {
+            let mut offer = Offer::next(&self).map_err(|error| in_place_of(error, before))?;
+            let received = offer.check().and_then(|manifest| {
+                let range = offer.accept(self.deadline)?;
+                offer.receive(self.deadline, |_| Ok(()))?;
+                Received::new(manifest, &range, &self.link.device)
+            });
+            let is_none = received.is_err() && offer.never_came();
+            match offer.end(received) {
+                Err(withdrawn) if is_none => {
+                    self.begin_again()?;
+                    before = Some(withdrawn);
+                }
+                received => return received,
+            }
+        }
     }
 
     /// Receives the tree into `tensors`, which are those of `own`.
-    pub(crate) fn into(self, tensors: Vec<Tensor>, own: &Manifest) -> Filled {
-        let unchanged = |tensors: Vec<Tensor>, error| Filled {
-            tensors: tensors.into_iter().map(Some).collect(),
-            error: Some(error),
-        };
-        let mut offer = match Offer::next(&self) {
-            Ok(offer) => offer,
-            Err(error) => return unchanged(tensors, error),
-        };
+    pub(crate) fn into(self, mut tensors: Vec<Tensor>, own: &Manifest) -> Filled {
+        let mut before = None;
+        loop {
+            let mut offer = match Offer::next(&self) {
+                Ok(offer) => offer,
+                Err(error) => return unchanged(tensors, in_place_of(error, before)),
+            };
+            let (filled, is_none) = self.offered_into(&mut offer, tensors, own);
+            let error = offer.end(filled.error.map_or(Ok(()), Err)).err();
+            let (whole, error) = match (is_none, error) {
+                (true, Some(withdrawn)) => (filled.tensors.iter().all(Option::is_some), withdrawn),
+                (_, error) => return Filled { tensors: filled.tensors, error },
+            };
+            if let Err(error) = if whole { self.begin_again() } else { Err(error.clone()) } {
+                return Filled { tensors: filled.tensors, error: Some(error) };
+            }
+            tensors = filled.tensors.into_iter().flatten().collect();
+            before = Some(error);
+        }
+    }
+
+    /// Receives the tree that is offered. Whether it never came.
+    fn offered_into(&self, offer: &mut Offer<'_>, tensors: Vec<Tensor>, own: &Manifest) -> (Filled, bool) {
         let accepted = offer.check_tensors(own).and_then(|manifest| {
             let range = offer.accept(self.deadline)?;
             Ok((manifest, range))
         });
         let (manifest, range) = match accepted {
             Ok(accepted) => accepted,
-            Err(error) => {
-                let _: Result<()> = offer.end(Err(error.clone()));
-                return unchanged(tensors, error);
-            }
+            Err(error) => return (unchanged(tensors, error), offer.never_came()),
         };
         // The peer writes meanwhile.
         let mut unpack = Unpack::new(tensors, &manifest, range, self.link.device.clone());
         let received = offer.receive(self.deadline, |bytes| unpack.arrived(bytes));
+        let is_none = received.is_err() && offer.never_came();
         let (unpacked, held) = unpack.wait(self.deadline);
         // The peer hears that all is unpacked, or why not.
-        let error = offer.end(received.and(unpacked)).err();
-        Filled { tensors: held.into_tensors(), error }
+        let error = received.and(unpacked).err();
+        (Filled { tensors: held.into_tensors(), error }, is_none)
+    }
+
+    /// Waits for the next tree.
+    fn begin_again(&self) -> Result<()> {
+        self.claim.put_back();
+        self.link.lock().mail.receive_again(self.turn, self.peer.name(), self.peer.added())
+    }
+}
+
+fn unchanged(tensors: Vec<Tensor>, error: Error) -> Filled {
+    Filled { tensors: tensors.into_iter().map(Some).collect(), error: Some(error) }
+}
+
+/// Where nothing came behind a tree that was withdrawn, that says more.
+fn in_place_of(error: Error, withdrawn: Option<Error>) -> Error {
+    match (error, withdrawn) {
+        (Error::TimedOut { .. }, Some(withdrawn)) => withdrawn,
+        (error, _) => error,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::agent::Peer;
 use crate::arena::Range;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
+use crate::inbox::MOST_MANIFEST_BYTES;
 use crate::link::Link;
 use crate::mail::{End, Reply};
 use crate::pack::{Part, bytes_of, pack};
@@ -48,12 +49,17 @@ pub(crate) struct Late(Arc<Link>);
 
 impl Sending {
     /// Gets memory for it, and its place behind those that were begun before.
-    pub(crate) fn new(link: Arc<Link>, peer: Peer, manifest: Manifest, pieces: Pieces) -> Result<Self> {
+    pub(crate) fn new(link: Arc<Link>, peer: Peer, manifest: Manifest) -> Result<Self> {
         let range = link.range(bytes_of(&manifest))?;
+        let pieces = Pieces::new(range.bytes, &link.device);
         let id = link.next_id();
         link.lock().mail.begin_send(id, peer.name(), peer.added())?;
         let manifest = Arc::new(manifest);
         Ok(Self { link, peer, id, manifest, range, pieces, phase: Phase::Begun, told: 0 })
+    }
+
+    pub(crate) fn pieces(&self) -> &Pieces {
+        &self.pieces
     }
 
     /// Returns once the peer has all of it.
@@ -63,11 +69,12 @@ impl Sending {
         let (device, pieces) = (self.link.device.clone(), self.pieces.clone());
         let manifest = Arc::clone(&self.manifest);
         pack(parts, &manifest, &pieces, &range, &device, deadline, |packed| self.go_on(packed).map(drop))?;
-        deadline.until("room in the memory of the peer", || self.go_on(range.bytes))?;
+        deadline.until("room at the receiver", || self.go_on(range.bytes))?;
         let is_told = |told: Option<usize>| told.filter(|told| *told == range.bytes);
-        deadline.until("writing to the peer", || self.go_on(range.bytes).map(is_told))?;
+        deadline
+            .until("the end of what is written to the receiver", || self.go_on(range.bytes).map(is_told))?;
         self.phase = Phase::Ended;
-        match deadline.until("unpacking by the peer", || Ok(self.reply()?.end))? {
+        match deadline.until("word of the receiver that it has unpacked all", || Ok(self.reply()?.end))? {
             End::Done => Ok(()),
             End::Refused(reason) => Err(self.refused(reason)),
         }
@@ -83,9 +90,12 @@ impl Sending {
 
     fn offer(&mut self, deadline: Deadline) -> Result<()> {
         let is_next = || Ok(self.link.lock().mail.may_offer(self.id, self.peer.name()).then_some(()));
-        deadline.until("an earlier tree to the same peer", is_next)?;
-        let offer =
-            Message::Offer { id: self.id, bytes: self.range.bytes, manifest: self.manifest.to_bytes() };
+        deadline.until("the turn behind an earlier tree to the same peer", is_next)?;
+        let manifest = self.manifest.to_bytes();
+        if manifest.len() > MOST_MANIFEST_BYTES {
+            return Err(Error::ManifestTooLong { bytes: manifest.len(), limit: MOST_MANIFEST_BYTES });
+        }
+        let offer = Message::Offer { id: self.id, bytes: self.range.bytes, manifest };
         let told = self.link.notify(self.peer.name(), &offer);
         self.phase = Phase::Offered;
         self.link.lock().mail.is_offered(self.id, self.peer.name());

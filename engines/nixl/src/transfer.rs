@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -37,16 +37,30 @@ pub struct Transfer<T> {
 
 /// On the tree that is received: of the transfer, which gives it up when it is dropped, and of its thread, which takes no tree without it.
 #[derive(Clone, Default)]
-pub(crate) struct Claim(Arc<AtomicBool>);
+pub(crate) struct Claim(Arc<AtomicU8>);
+
+const FREE: u8 = 0;
+const TAKEN: u8 = 1;
+const GIVEN_UP: u8 = 2;
 
 impl Claim {
-    /// Whether the caller is the first one.
+    /// For the thread, unless it was given up.
     pub(crate) fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
+        self.0.compare_exchange(FREE, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    pub(crate) fn is_taken(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    /// The thread has no tree after all.
+    pub(crate) fn put_back(&self) {
+        // Fails if it was given up meanwhile.
+        let _ = self.0.compare_exchange(TAKEN, FREE, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn give_up(&self) {
+        self.0.store(GIVEN_UP, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == GIVEN_UP
     }
 }
 
@@ -145,7 +159,7 @@ impl<T> Transfer<T> {
 
 impl<T> Drop for Transfer<T> {
     fn drop(&mut self) {
-        self.claim.take();
+        self.claim.give_up();
     }
 }
 
@@ -187,7 +201,7 @@ fn is_over(deadline: Deadline) -> bool {
 }
 
 fn late(deadline: Deadline) -> Error {
-    Error::TimedOut { what: "a call of NIXL", limit: deadline.limit }
+    Error::TimedOut { what: "the end of a call of NIXL", limit: deadline.limit }
 }
 
 /// The result of what is done. What it has held goes first, and no lock of ours is held then.

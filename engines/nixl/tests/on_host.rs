@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,9 +96,10 @@ fn who_waits_for_room_that_does_not_come_ends_by_the_deadline() {
     let to = pair.sender.start_send(&large, &pair.to, SHORT).unwrap();
     let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap();
     let late = to.wait().unwrap_err();
-    assert!(matches!(late, Error::TimedOut { what: "room in the memory of the peer", .. }), "{late}");
-    let withdrawn = received.wait().unwrap_err();
-    assert!(matches!(withdrawn, Error::Refused { .. }), "{withdrawn}");
+    assert!(matches!(late, Error::TimedOut { what: "room at the receiver", .. }), "{late}");
+    let behind = pair.sender.start_send(&tensors(2, 100), &pair.to, LIMIT).unwrap();
+    assert_eq!(received.wait().unwrap().manifest().chunks(), [100]);
+    behind.wait().unwrap();
     // The one that receives is; what its end sets free is room for the other tree.
     let to = pair.sender.start_send(&large, &pair.to, LIMIT).unwrap();
     let other = pair.sender.start_receive(&pair.to, LIMIT).unwrap();
@@ -182,6 +184,56 @@ fn a_dropped_receive_takes_no_tree() {
     let sent = pair.sender.start_send(&tensors(1, 100), &pair.to, LIMIT).unwrap();
     behind.wait().unwrap();
     sent.wait().unwrap();
+    assert_works(&pair);
+}
+
+/// Deliberate bugs: a tree that was given up before any of it was written ends the receive that has it; that takes none any more, or none before those behind it; held tensors stay where
+/// they were for that tree.
+#[test]
+fn a_tree_that_never_came_is_none() {
+    let pair = pair_of("never", [64 << 20, 4 << 20]);
+    // Memory of the receiver that leaves no room.
+    let full = || {
+        let sent = pair.sender.start_send(&tensors(9, 3 << 20), &pair.to, LIMIT).unwrap();
+        let received = pair.receiver.start_receive(&pair.from, LIMIT).unwrap().wait().unwrap();
+        sent.wait().unwrap();
+        received
+    };
+    let give_up = |bytes| {
+        let late = pair.sender.start_send(&tensors(8, bytes), &pair.to, SHORT).unwrap();
+        let late = late.wait().unwrap_err();
+        assert!(matches!(late, Error::TimedOut { .. }), "{late}");
+    };
+    for size in [100, 2 << 20] {
+        // Nobody has received it.
+        give_up(size);
+        assert_works(&pair);
+        // Those that have received it wait for room.
+        let kept = full();
+        let first = pair.receiver.start_receive_into(tensors(0, 2 << 20), &pair.from, LIMIT).unwrap();
+        let second = pair.receiver.start_receive_into(tensors(0, 3 << 20), &pair.from, LIMIT).unwrap();
+        give_up(2 << 20);
+        let sent: Vec<_> = [(1, 2 << 20), (2, 3 << 20)]
+            .map(|(byte, bytes)| pair.sender.start_send(&tensors(byte, bytes), &pair.to, LIMIT).unwrap())
+            .into();
+        drop(kept);
+        for (byte, received) in [(1, first), (2, second)] {
+            let received = received.wait().unwrap();
+            assert!(received[0].as_slice::<u8>().unwrap().iter().all(|one| *one == byte));
+        }
+        sent.into_iter().for_each(|sent| sent.wait().unwrap());
+    }
+    // Where nothing else comes, that is said; unless its thread had no processor while the tree was offered.
+    let kept = full();
+    let is_said = (0..5).any(|_| {
+        let held = pair.receiver.start_receive_into(tensors(7, 2 << 20), &pair.from, 3 * SHORT).unwrap();
+        give_up(2 << 20);
+        let failed = held.wait().unwrap_err();
+        assert!(failed.value.unwrap()[0].as_slice::<u8>().unwrap().iter().all(|one| *one == 7));
+        matches!(*failed.error, Error::Refused { .. })
+    });
+    assert!(is_said);
+    drop(kept);
     assert_works(&pair);
 }
 
@@ -446,6 +498,52 @@ fn tensors_of_one_memory_are_filled_together() {
         }
         assert_eq!(addresses(&held), before);
     }
+}
+
+/// Deliberate bug: a view without elements is left where it is, and holds the memory that is filled.
+#[test]
+fn views_without_elements_are_filled_with_their_memory() {
+    let pair = pair_of("nothing", [1 << 20; 2]);
+    let held = || {
+        let whole = Tensor::from(vec![0_u8; 8]);
+        let lone = Tensor::from(Vec::<u8>::new());
+        vec![
+            whole.narrow(0, 0, 4).unwrap(),
+            whole.narrow(0, 4, 4).unwrap(),
+            whole.narrow(0, 4, 0).unwrap(),
+            lone,
+        ]
+    };
+    let tree: Vec<Tensor> = held().iter().map(|one| Tensor::from(vec![6_u8; one.numel()])).collect();
+    let held = pair.pass(&tree, held());
+    for (held, tree) in held.iter().zip(&tree) {
+        assert_eq!(held.to_bytes().unwrap(), tree.to_bytes().unwrap());
+    }
+    assert!(held[0].shares_memory_with(&held[1]));
+    // Nothing arrives at all.
+    let nothing = |held: &[Tensor]| held[2..].to_vec();
+    assert_eq!(pair.pass(&nothing(&tree), nothing(&held)).len(), 2);
+}
+
+/// Deliberate bug: it is cut into pieces first, which takes all memory that there is.
+#[test]
+fn a_view_of_more_bytes_than_there_are_finds_no_room() {
+    let pair = pair_of("huge", [1 << 20; 2]);
+    let huge = Tensor::from(vec![1.5_f32]).as_strided(&[1 << 26, 1 << 24], &[0, 0], 0).unwrap();
+    let full = pair.sender.start_send(&huge, &pair.to, LIMIT).unwrap_err();
+    assert!(matches!(full, Error::ArenaFull { asked, .. } if asked == 1 << 52), "{full}");
+    assert_works(&pair);
+}
+
+/// Deliberate bug: the receiver refuses it, and waits on.
+#[test]
+fn a_manifest_that_no_peer_keeps_is_an_error_of_its_send() {
+    let pair = pair_of("long", [1 << 20; 2]);
+    let key = |number: usize| format!("{number}{}", "k".repeat(1 << 20));
+    let tree: BTreeMap<String, Tensor> = (0..65).map(|number| (key(number), Tensor::scalar(1_u8))).collect();
+    let error = pair.sender.start_send(&tree, &pair.to, LIMIT).unwrap().wait().unwrap_err();
+    assert!(matches!(error, Error::ManifestTooLong { bytes, limit } if bytes > limit), "{error}");
+    assert_works(&pair);
 }
 
 /// Deliberate bugs: memory that a copy has failed to fill is cut, and lost with a receive that fails; what cannot be sent is named by its number in a piece.
