@@ -191,7 +191,7 @@ fn a_dropped_receive_takes_no_tree() {
 /// they were for that tree.
 #[test]
 fn a_tree_that_never_came_is_none() {
-    let pair = pair_of("never", [64 << 20, 4 << 20]);
+    let pair = pair_of("given up", [64 << 20, 4 << 20]);
     // Memory of the receiver that leaves no room.
     let full = || {
         let sent = pair.sender.start_send(&tensors(9, 3 << 20), &pair.to, LIMIT).unwrap();

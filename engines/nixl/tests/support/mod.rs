@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each program of tests uses some of it")]
 
+use std::collections::BTreeSet;
 use std::env;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use transship::TensorTree;
@@ -31,6 +33,9 @@ pub(crate) struct Pair {
 impl Pair {
     /// With these options of the sender and of the receiver.
     pub(crate) fn new(name: &str, [sending, receiving]: [AgentOptions; 2]) -> Self {
+        // Agents of one name are one to the library: tests would get each other's trees.
+        static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        assert!(NAMES.lock().unwrap().insert(name.to_owned()), "another pair is called {name}");
         let agent = |role: &str, options| Agent::new(&nixl(), &format!("{role} of {name}"), options).unwrap();
         let (sender, receiver) = (agent("sender", sending), agent("receiver", receiving));
         let to = sender.add_peer(&receiver.metadata().unwrap()).unwrap();
