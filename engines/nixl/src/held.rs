@@ -85,26 +85,38 @@ impl Held {
 
     /// Nobody but one copy may hold the memory that it fills: tensors of one memory, such as those of a packed batch, are due when the last of them is.
     fn fill_at_once_what_shares_memory(&self, fillings: &mut [Filling]) {
-        let views = fillings.iter().enumerate().filter_map(|(number, filling)| {
-            let tensor =
-                self.parts.get(filling.part)?.as_ref().filter(|one| one.retained_bytes() > one.nbytes())?;
-            Some((tensor.address().ok().flatten(), number, tensor))
-        });
-        let mut views: Vec<_> = views.collect();
+        let (empty, mut views): (Vec<_>, Vec<_>) = self.views(fillings).into_iter().partition(View::is_empty);
         // Those of one memory come next to each other. Which lie together without an address is not looked for.
-        views.sort_unstable_by_key(|(address, number, _)| (*address, *number));
-        let runs = views.chunk_by(|(one, _, tensor), (next, _, behind)| {
-            (one.is_none() && next.is_none()) || tensor.shares_memory_with(behind)
-        });
-        for run in runs.filter(|run| run.len() > 1) {
-            let numbers = || run.iter().map(|(_, number, _)| *number);
-            let due = numbers().filter_map(|number| Some(fillings.get(number)?.due)).max().unwrap_or(0);
-            numbers().for_each(|number| {
-                if let Some(filling) = fillings.get_mut(number) {
-                    filling.due = due;
-                }
-            });
+        views.sort_unstable_by_key(|view| (view.address, view.filling));
+        let runs: Vec<&[View<'_>]> = views.chunk_by(View::lies_with).collect();
+        let dues: Vec<usize> = runs
+            .iter()
+            .map(|run| run.iter().filter_map(|view| Some(fillings.get(view.filling)?.due)).max().unwrap_or(0))
+            .collect();
+        let mut set = |view: &View<'_>, due: usize| {
+            if let Some(filling) = fillings.get_mut(view.filling) {
+                filling.due = due;
+            }
+        };
+        for (run, due) in runs.iter().zip(&dues) {
+            run.iter().for_each(|view| set(view, *due));
         }
+        for view in &empty {
+            if let Some(due) = run_of(view, &runs).and_then(|run| dues.get(run)) {
+                set(view, *due);
+            }
+        }
+    }
+
+    /// What may share memory. What is all of its memory shares it with views without elements alone.
+    fn views(&self, fillings: &[Filling]) -> Vec<View<'_>> {
+        let has_empty = fillings.iter().any(|filling| filling.layout.numel() == 0);
+        let view = |(number, filling): (usize, &Filling)| {
+            let tensor = self.parts.get(filling.part)?.as_ref()?;
+            let may_share = has_empty || tensor.retained_bytes() > tensor.nbytes();
+            may_share.then(|| View { address: tensor.address().ok().flatten(), filling: number, tensor })
+        };
+        fillings.iter().enumerate().filter_map(view).collect()
     }
 
     /// Parts, to be filled.
@@ -131,6 +143,35 @@ impl Held {
         };
         self.wholes.into_iter().map(whole).collect()
     }
+}
+
+/// A tensor that is filled, which may share memory with others.
+struct View<'a> {
+    address: Option<u64>,
+    filling: usize,
+    tensor: &'a Tensor,
+}
+
+impl View<'_> {
+    fn is_empty(&self) -> bool {
+        self.tensor.numel() == 0
+    }
+
+    fn lies_with(&self, other: &Self) -> bool {
+        (self.address.is_none() && other.address.is_none()) || self.tensor.shares_memory_with(other.tensor)
+    }
+}
+
+/// The run that shares the memory of a view without elements. Its address is that of the memory, wherever it was cut out of that, and parts of one tensor (`Tensor::split`) lie in
+/// one memory with others.
+fn run_of(view: &View<'_>, runs: &[&[View<'_>]]) -> Option<usize> {
+    let address = |run: &[View<'_>]| run.first().and_then(|first| first.address);
+    let start = view.address.map(|address| address.saturating_sub(view.tensor.offset() as u64));
+    let end = start.map(|start| start.saturating_add(view.tensor.retained_bytes() as u64));
+    let first = runs.partition_point(|run| address(run) < start);
+    let mut near =
+        runs.iter().enumerate().skip(first).take_while(|(_, run)| end.is_none() || address(run) < end);
+    near.find(|(_, run)| run.first().is_some_and(|first| first.lies_with(view))).map(|(number, _)| number)
 }
 
 fn is_ready_on_host(tensor: &Tensor) -> bool {

@@ -525,6 +525,59 @@ fn views_without_elements_are_filled_with_their_memory() {
     assert_eq!(pair.pass(&nothing(&tree), nothing(&held)).len(), 2);
 }
 
+/// Deliberate bug: a tensor that is all of its memory is filled apart from an empty view of it.
+#[test]
+fn a_view_without_elements_and_all_of_its_memory_are_filled_together() {
+    let pair = pair_of("all and nothing", [64 << 20; 2]);
+    let filler = |byte: u8| Tensor::from(vec![byte; 12 << 20]);
+    for bytes in [1000, 9 << 20] {
+        for (at, empty_first) in [(0, true), (bytes / 2, true), (bytes, true), (0, false), (bytes, false)] {
+            let held = |byte: u8| {
+                let whole = Tensor::from(vec![byte; bytes]);
+                let empty = whole.narrow(0, at, 0).unwrap();
+                let [first, last] = if empty_first { [empty, whole] } else { [whole, empty] };
+                vec![first, filler(byte), last]
+            };
+            for byte in 1..4 {
+                let tree: Vec<Tensor> =
+                    held(byte).iter().map(|one| Tensor::from(one.to_bytes().unwrap())).collect();
+                let filled = pair.pass(&tree, held(0));
+                assert!(
+                    filled.iter().all(|one| one.as_slice::<u8>().unwrap().iter().all(|found| *found == byte))
+                );
+                assert!(filled[0].shares_memory_with(&filled[2]));
+            }
+        }
+    }
+}
+
+/// Deliberate bug: `run_of` looks at the first tensor alone that lies in the memory of all parts.
+#[test]
+fn views_without_elements_are_filled_with_their_part_of_a_tensor() {
+    let pair = pair_of("neighbours", [64 << 20; 2]);
+    let held = |byte: u8, is_cut: bool| {
+        let parts = Tensor::from(vec![byte; 3000]).split(0, &[1000; 3]).unwrap();
+        let cut = |part: usize, at: usize, bytes: usize| parts[part].narrow(0, at, bytes).unwrap();
+        let mut tree: Vec<Tensor> =
+            (0..3).flat_map(|part| [0, 500, 1000].map(|at| cut(part, at, 0))).collect();
+        let sizes: &[usize] = if is_cut { &[100, 300, 600] } else { &[1000] };
+        let mut at = 0;
+        for bytes in sizes {
+            tree.extend((0..3).rev().map(|part| cut(part, at, *bytes)));
+            tree.push(Tensor::from(vec![byte; 5 << 20]));
+            at += bytes;
+        }
+        tree.push(cut(2, 7, 0));
+        tree
+    };
+    for (byte, is_cut) in (1..7).zip([true, false].into_iter().cycle()) {
+        let tree = held(byte, is_cut);
+        let tree: Vec<Tensor> = tree.iter().map(|one| Tensor::from(one.to_bytes().unwrap())).collect();
+        let filled = pair.pass(&tree, held(0, is_cut));
+        assert!(filled.iter().all(|one| one.as_slice::<u8>().unwrap().iter().all(|found| *found == byte)));
+    }
+}
+
 /// Deliberate bug: it is cut into pieces first, which takes all memory that there is.
 #[test]
 fn a_view_of_more_bytes_than_there_are_finds_no_room() {
