@@ -143,12 +143,12 @@ impl Agent {
     }
 
     /// Starts to receive the next tree of `peer`, whatever it has, into registered memory. It has to be there, all of it, within `limit`; so long it waits for
-    /// room as well. A tree of which nothing was written before its transfer ended at the peer is none: the one behind it is the next. Each receive has a thread of its own until it ends.
+    /// room as well. A tree that the peer gives up before it has told that any of it is there is none: the one behind it is the next. Each receive has a thread of its own until it ends.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPeer`]; [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::Broken`], [`Error::TimedOut`]; [`Error::Refused`], if the peer gives up a
-    /// tree of which it has written some, or if no other one came behind such as it has given up; [`Error::ArenaFull`], at once for a tree that is larger than all the registered memory, else by the deadline; [`Error::UnknownPeer`] if the peer is added anew while its tree
+    /// [`Error::UnknownPeer`]; [`Error::System`]. Later ones come out of the transfer: [`Error::Protocol`], [`Error::Broken`], [`Error::TimedOut`]; [`Error::Withdrawn`], if the peer gives up a
+    /// tree of which it has told that some is there, or if no other one came behind such as it has given up; [`Error::ArenaFull`], at once for a tree that is larger than all the registered memory, else by the deadline; [`Error::UnknownPeer`] if the peer is added anew while its tree
     /// is waited for.
     pub fn start_receive(&self, peer: &Peer, limit: Duration) -> Result<Transfer<Received>> {
         let receive = self.receive(peer, limit)?;

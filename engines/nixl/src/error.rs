@@ -85,13 +85,21 @@ pub enum Error {
         /// What the library says.
         code: i32,
     },
-    /// The peer does not take, or give, the tree that was sent.
+    /// The peer does not take the tree that was sent.
     #[error("{peer} has refused: {reason}")]
     Refused {
         /// The name of the peer.
         peer: String,
         /// What it says.
         reason: String,
+    },
+    /// The peer has given up a tree that it has offered.
+    #[error(
+        "{peer} has withdrawn the tree before all of it was there: the error of its own transfer says why"
+    )]
+    Withdrawn {
+        /// The name of the peer.
+        peer: String,
     },
     /// What a peer has sent makes no sense, or is of another version. Nothing was moved.
     #[error("what {peer} has sent is refused: {reason}")]

@@ -91,7 +91,7 @@ impl Inbox {
     }
 
     /// This one waits again, in front of those that have begun behind it.
-    pub(crate) fn queue_first(&mut self, turn: u64) {
+    pub(crate) fn queue_again(&mut self, turn: u64) {
         self.leave(turn);
         let before = self.turns.partition_point(|other| *other < turn);
         self.turns.insert(before, turn);

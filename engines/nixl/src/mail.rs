@@ -123,7 +123,7 @@ impl Mail {
 
     /// Whoever receives has no tree after all, and waits for the next one, in front of those behind it.
     pub(crate) fn receive_again(&mut self, turn: u64, peer: &CStr, added: u64) -> Result<()> {
-        self.current(peer, added)?.queue_first(turn);
+        self.current(peer, added)?.queue_again(turn);
         Ok(())
     }
 

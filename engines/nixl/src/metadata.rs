@@ -49,10 +49,14 @@ impl Metadata {
         let Some(head) = bytes.first_chunk::<5>() else {
             return Err(refused("its metadata is too short"));
         };
-        if *head != HEAD {
-            let version = head[4];
+        let [own @ .., own_version] = HEAD;
+        if head[..own.len()] != own {
+            return Err(refused("it is no metadata of an agent, or damaged"));
+        }
+        let version = head[own.len()];
+        if version != own_version {
             return Err(refused(&format!(
-                "its metadata is of version {version}, or none; this is version 4"
+                "its metadata is of version {version}; this is version {own_version}"
             )));
         }
         let parts = || {

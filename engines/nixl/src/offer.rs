@@ -152,8 +152,7 @@ impl<'a> Offer<'a> {
         let progress = progress.unwrap_or_default();
         let written = progress.written.min(self.offered.bytes);
         if written <= before && progress.is_withdrawn {
-            let reason = "it has withdrawn the tree".to_owned();
-            return Err(Error::Refused { peer: self.peer.to_string(), reason });
+            return Err(Error::Withdrawn { peer: self.peer.to_string() });
         }
         Ok((written > before).then_some(written))
     }

@@ -50,41 +50,43 @@ impl Receive {
     pub(crate) fn into(self, mut tensors: Vec<Tensor>, own: &Manifest) -> Filled {
         let mut before = None;
         loop {
-            let mut offer = match Offer::next(&self) {
+            let offer = match Offer::next(&self) {
                 Ok(offer) => offer,
-                Err(error) => return unchanged(tensors, in_place_of(error, before)),
+                Err(error) => return unchanged(tensors, Some(in_place_of(error, before))),
             };
-            let (filled, is_none) = self.offered_into(&mut offer, tensors, own);
-            let error = offer.end(filled.error.map_or(Ok(()), Err)).err();
-            let (whole, error) = match (is_none, error) {
-                (true, Some(withdrawn)) => (filled.tensors.iter().all(Option::is_some), withdrawn),
-                (_, error) => return Filled { tensors: filled.tensors, error },
-            };
-            if let Err(error) = if whole { self.begin_again() } else { Err(error.clone()) } {
-                return Filled { tensors: filled.tensors, error: Some(error) };
+            let (mut filled, is_none) = self.offered_into(offer, tensors, own);
+            if !is_none || filled.tensors.iter().any(Option::is_none) {
+                return filled;
             }
+            if let Err(error) = self.begin_again() {
+                filled.error = Some(error);
+                return filled;
+            }
+            before = filled.error;
             tensors = filled.tensors.into_iter().flatten().collect();
-            before = Some(error);
         }
     }
 
-    /// Receives the tree that is offered. Whether it never came.
-    fn offered_into(&self, offer: &mut Offer<'_>, tensors: Vec<Tensor>, own: &Manifest) -> (Filled, bool) {
+    /// Receives the tree that is offered, and says whether it never came.
+    fn offered_into(&self, mut offer: Offer<'_>, tensors: Vec<Tensor>, own: &Manifest) -> (Filled, bool) {
         let accepted = offer.check_tensors(own).and_then(|manifest| {
             let range = offer.accept(self.deadline)?;
             Ok((manifest, range))
         });
         let (manifest, range) = match accepted {
             Ok(accepted) => accepted,
-            Err(error) => return (unchanged(tensors, error), offer.never_came()),
+            Err(error) => {
+                let is_none = offer.never_came();
+                return (unchanged(tensors, offer.end::<()>(Err(error)).err()), is_none);
+            }
         };
         // The peer writes meanwhile.
         let mut unpack = Unpack::new(tensors, &manifest, range, self.link.device.clone());
         let received = offer.receive(self.deadline, |bytes| unpack.arrived(bytes));
         let is_none = received.is_err() && offer.never_came();
         let (unpacked, held) = unpack.wait(self.deadline);
-        // The peer hears that all is unpacked, or why not.
-        let error = received.and(unpacked).err();
+        // The peer hears that all is unpacked, or why not, before tensors are joined.
+        let error = offer.end(received.and(unpacked)).err();
         (Filled { tensors: held.into_tensors(), error }, is_none)
     }
 
@@ -95,8 +97,8 @@ impl Receive {
     }
 }
 
-fn unchanged(tensors: Vec<Tensor>, error: Error) -> Filled {
-    Filled { tensors: tensors.into_iter().map(Some).collect(), error: Some(error) }
+fn unchanged(tensors: Vec<Tensor>, error: Option<Error>) -> Filled {
+    Filled { tensors: tensors.into_iter().map(Some).collect(), error }
 }
 
 /// Where nothing came behind a tree that was withdrawn, that says more.

@@ -230,7 +230,7 @@ fn a_tree_that_never_came_is_none() {
         give_up(2 << 20);
         let failed = held.wait().unwrap_err();
         assert!(failed.value.unwrap()[0].as_slice::<u8>().unwrap().iter().all(|one| *one == 7));
-        matches!(*failed.error, Error::Refused { .. })
+        matches!(*failed.error, Error::Withdrawn { .. })
     });
     assert!(is_said);
     drop(kept);

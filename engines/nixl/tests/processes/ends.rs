@@ -64,7 +64,7 @@ pub(crate) fn receive_late(pair: &mut Pair) {
     match *failed.error {
         Error::TimedOut { .. } => assert!(begun.elapsed() >= limit),
         // It has heard the offer before it heard that it is withdrawn.
-        Error::Refused { .. } => {}
+        Error::Withdrawn { .. } => {}
         other => unreachable!("{other}"),
     }
     assert!(begun.elapsed() < limit + LATE);
