@@ -69,11 +69,10 @@ impl<'a> RowByRow<'a> {
         // Made where it stays: what is pushed is made elsewhere, and moved if there is room.
         slots.reserve(1);
         let leaf = Leaf::to_be_filled(address, place, element, 2 * shape.len());
-        if let Some(free) = slots.spare_capacity_mut().first_mut() {
-            free.write(Slot::Leaf(At::Source(object), leaf));
-            // SAFETY: there was room for one more, which was written just now.
-            unsafe { slots.set_len(slots.len() + 1) };
-        }
+        let Some(free) = slots.spare_capacity_mut().first_mut() else { return Some(object) };
+        free.write(Slot::Leaf(At::Source(object), leaf));
+        // SAFETY: there was room for one more, which was written just now.
+        unsafe { slots.set_len(slots.len() + 1) };
         let Some(Slot::Leaf(_, leaf)) = slots.last_mut() else { return None };
         match shape.len() {
             0 => {}
