@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use transship::{Device, Manifest, TensorTree};
+use transship::{Device, TensorTree};
 
 use crate::arena::Arena;
 use crate::deadline::Deadline;
 use crate::error::{Error, Failed, Result};
+use crate::last_packings::{LastPackings, Packed};
 use crate::link::{Link, Usage};
 use crate::memory;
 use crate::metadata::Metadata;
@@ -17,7 +18,7 @@ use crate::nixl::agent::RawAgent;
 use crate::nixl::library::Nixl;
 use crate::nixl::place::{Home, Place};
 use crate::options::AgentOptions;
-use crate::pack::{ALIGNMENT, parts};
+use crate::pack::parts;
 use crate::receive::Receive;
 use crate::received::Received;
 use crate::send::Sending;
@@ -34,6 +35,7 @@ use crate::tree::{self, TransferInto};
 pub struct Agent {
     link: Arc<Link>,
     name: CString,
+    sent: Arc<LastPackings>,
 }
 
 /// Another agent, to which trees go and from which they come.
@@ -73,7 +75,7 @@ impl Agent {
         }
         // SAFETY: just now.
         let link = unsafe { Link::new(agent, arena, device) };
-        Ok(Self { link, name })
+        Ok(Self { link, name, sent: Arc::default() })
     }
 
     /// What another agent needs for [`add_peer`](Self::add_peer), to be passed on by whatever the two programs have, such as a file or a socket. Whoever has
@@ -117,7 +119,7 @@ impl Agent {
     /// Starts to send the tensors of `tree`, from whatever devices they are on. It is done when the peer has all of them; the peer has so long.
     ///
     /// They are packed into registered memory by a thread of this transfer, a piece at a time, and written from there to where the peer has room. Trees to one
-    /// peer arrive in the order of these calls. The tensors are held until it has ended and the program has asked for that ([`Transfer`]), or has dropped it.
+    /// peer arrive in the order of these calls. A tree that shows the paths, types and shapes of one of the last four in the same order is compared with that, and not planned. The tensors are held until it has ended and the program has asked for that ([`Transfer`]), or has dropped it.
     ///
     /// # Errors
     ///
@@ -132,9 +134,9 @@ impl Agent {
     ) -> Result<Transfer<()>> {
         self.link.check_here()?;
         let deadline = Deadline::after(limit);
-        let (manifest, tensors) = Manifest::packed_with_tensors(tree, ALIGNMENT)?;
+        let Packed { packing, tensors } = self.sent.pack(tree)?;
         // It has room before it is cut: views may have more bytes than there are.
-        let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), manifest)?;
+        let mut send = Sending::new(Arc::clone(&self.link), peer.clone(), packing)?;
         let parts = parts(tensors, send.pieces())?;
         Transfer::start(deadline, Claim::default(), move || {
             let result = send.run(&parts, deadline);

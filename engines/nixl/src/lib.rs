@@ -7,6 +7,7 @@ mod deadline;
 mod error;
 mod held;
 mod inbox;
+mod last_packings;
 mod link;
 mod mail;
 mod memory;

@@ -81,10 +81,11 @@ impl Receive {
             }
         };
         // The peer writes meanwhile.
-        let mut unpack = Unpack::new(tensors, &manifest, range, self.link.device.clone());
+        let device = self.link.device.clone();
+        let mut unpack = Unpack::new(tensors, &manifest, range, device, self.deadline);
         let received = offer.receive(self.deadline, |bytes| unpack.arrived(bytes));
         let is_none = received.is_err() && offer.never_came();
-        let (unpacked, held) = unpack.wait(self.deadline);
+        let (unpacked, held) = unpack.wait();
         // The peer hears that all is unpacked, or why not, before tensors are joined.
         let error = offer.end(received.and(unpacked)).err();
         (Filled { tensors: held.into_tensors(), error }, is_none)

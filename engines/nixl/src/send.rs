@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use transship::Manifest;
+use transship::RepeatedPacking;
 
 use crate::agent::Peer;
 use crate::arena::Range;
@@ -16,7 +16,7 @@ use crate::mail::{End, Reply};
 use crate::pack::{Part, bytes_of, pack};
 use crate::pieces::Pieces;
 use crate::wire::Message;
-use crate::writes::Writes;
+use crate::writes::{MOST_UNDER_WAY, Writes};
 
 /// How long writes are looked after whose transfer has ended before them, so that the peer hears of their end.
 const LINGERS: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub(crate) struct Sending {
     link: Arc<Link>,
     peer: Peer,
     id: u64,
-    manifest: Arc<Manifest>,
+    packing: Arc<RepeatedPacking>,
     range: Arc<Range>,
     pieces: Pieces,
     phase: Phase,
@@ -49,13 +49,12 @@ pub(crate) struct Late(Arc<Link>);
 
 impl Sending {
     /// Gets memory for it, and its place behind those that were begun before.
-    pub(crate) fn new(link: Arc<Link>, peer: Peer, manifest: Manifest) -> Result<Self> {
-        let range = link.range(bytes_of(&manifest))?;
+    pub(crate) fn new(link: Arc<Link>, peer: Peer, packing: Arc<RepeatedPacking>) -> Result<Self> {
+        let range = link.range(bytes_of(packing.manifest()))?;
         let pieces = Pieces::new(range.bytes, &link.device);
         let id = link.next_id();
         link.lock().mail.begin_send(id, peer.name(), peer.added())?;
-        let manifest = Arc::new(manifest);
-        Ok(Self { link, peer, id, manifest, range, pieces, phase: Phase::Begun, told: 0 })
+        Ok(Self { link, peer, id, packing, range, pieces, phase: Phase::Begun, told: 0 })
     }
 
     pub(crate) fn pieces(&self) -> &Pieces {
@@ -67,8 +66,10 @@ impl Sending {
         self.offer(deadline)?;
         let range = Arc::clone(&self.range);
         let (device, pieces) = (self.link.device.clone(), self.pieces.clone());
-        let manifest = Arc::clone(&self.manifest);
-        pack(parts, &manifest, &pieces, &range, &device, deadline, |packed| self.go_on(packed).map(drop))?;
+        let packing = Arc::clone(&self.packing);
+        pack(parts, packing.manifest(), &pieces, &range, &device, deadline, |packed| {
+            self.go_on(packed).map(drop)
+        })?;
         deadline.until("room at the receiver", || self.go_on(range.bytes))?;
         let is_told = |told: Option<usize>| told.filter(|told| *told == range.bytes);
         deadline
@@ -91,7 +92,7 @@ impl Sending {
     fn offer(&mut self, deadline: Deadline) -> Result<()> {
         let is_next = || Ok(self.link.lock().mail.may_offer(self.id, self.peer.name()).then_some(()));
         deadline.until("the turn behind an earlier tree to the same peer", is_next)?;
-        let manifest = self.manifest.to_bytes();
+        let manifest = self.packing.manifest().to_bytes();
         if manifest.len() > MOST_MANIFEST_BYTES {
             return Err(Error::ManifestTooLong { bytes: manifest.len(), limit: MOST_MANIFEST_BYTES });
         }
@@ -121,8 +122,23 @@ impl Sending {
                 return Err(self.refused(reason));
             }
         }
+        let mut told = self.tell()?;
+        // No more at a time: the library may write each before it returns, and the deadline is looked at behind them.
+        for _ in 0..MOST_UNDER_WAY {
+            let Phase::Writing(writes) = &mut self.phase else { break };
+            if !writes.post_next(packed)? {
+                break;
+            }
+            // What is written already is unpacked while the next piece is.
+            told = self.tell()?;
+        }
+        Ok(told)
+    }
+
+    /// Tells the peer what it has. How many bytes that is, once it has room.
+    fn tell(&mut self) -> Result<Option<usize>> {
         let Phase::Writing(writes) = &mut self.phase else { return Ok(None) };
-        let bytes = writes.go_on(packed)?;
+        let bytes = writes.written()?;
         if bytes > self.told {
             self.link.notify(self.peer.name(), &Message::Written { id: self.id, bytes })?;
             self.told = bytes;

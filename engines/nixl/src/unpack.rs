@@ -1,7 +1,7 @@
 //! What has arrived, copied to where it belongs while the rest is still on its way.
 
 use std::cmp::Reverse;
-use std::mem;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use transship::{CopyOptions, Device, Manifest, ManifestLeaf, SharedMemory, Tensor, start_copy_into};
@@ -20,11 +20,15 @@ pub(crate) struct Unpack<'a> {
     held: Held,
     /// What comes next, as it is due: the last one first.
     left: Vec<Filling>,
-    copies: Vec<(Vec<usize>, Copying)>,
+    /// In the order in which they were begun.
+    copies: VecDeque<(Vec<usize>, Copying)>,
+    /// The first error of those that have ended.
+    ended: Result<()>,
     pieces: Pieces,
     /// Where it arrives, on which device.
     range: Arc<Range>,
     device: Device,
+    deadline: Deadline,
 }
 
 impl<'a> Unpack<'a> {
@@ -34,11 +38,13 @@ impl<'a> Unpack<'a> {
         manifest: &'a Manifest,
         range: Arc<Range>,
         device: Device,
+        deadline: Deadline,
     ) -> Self {
         let pieces = Pieces::new(range.bytes, &device);
         let (held, mut left) = Held::new(tensors, manifest, &pieces, &device);
         left.sort_unstable_by_key(|filling| Reverse(filling.due));
-        Self { manifest, held, left, copies: Vec::new(), pieces, range, device }
+        let copies = VecDeque::new();
+        Self { manifest, held, left, copies, ended: Ok(()), pieces, range, device, deadline }
     }
 
     /// So many bytes have arrived, from the first one on.
@@ -51,7 +57,11 @@ impl<'a> Unpack<'a> {
         let behind = self.left.partition_point(|filling| filling.due > bytes);
         let mut some = self.left.split_off(behind);
         some.sort_unstable_by_key(|filling| filling.part);
-        if some.is_empty() { Ok(()) } else { self.copy(&shared(&self.range, &self.device)?, &some) }
+        if !some.is_empty() {
+            self.copy(&shared(&self.range, &self.device)?, &some)?;
+        }
+        self.collect();
+        Ok(())
     }
 
     fn copy(&mut self, memory: &SharedMemory, some: &[Filling]) -> Result<()> {
@@ -61,7 +71,7 @@ impl<'a> Unpack<'a> {
         let into = self.held.take(parts.iter().copied());
         let others = devices_of(&into);
         match start_copy_into(sources, into, CopyOptions::default()) {
-            Ok(copy) => self.copies.push((parts, Copying::new("unpacking", &self.device, others, copy))),
+            Ok(copy) => self.copies.push_back((parts, Copying::new("unpacking", &self.device, others, copy))),
             Err(failed) => {
                 let (error, (_, into)) = (failed.error().clone(), failed.into_both());
                 self.put_back(parts, into);
@@ -75,18 +85,30 @@ impl<'a> Unpack<'a> {
     }
 
     /// Waits for all copies. The first error of them, and what was filled.
-    pub(crate) fn wait(mut self, deadline: Deadline) -> (Result<()>, Held) {
-        let mut result = Ok(());
-        for (parts, copy) in mem::take(&mut self.copies) {
-            match copy.wait(deadline) {
-                Ok(tensors) => self.put_back(parts, Some(tensors)),
-                Err((error, tensors)) => {
-                    result = result.and(Err(error));
-                    self.put_back(parts, tensors);
-                }
-            }
+    pub(crate) fn wait(mut self) -> (Result<()>, Held) {
+        while !self.copies.is_empty() {
+            self.end_first();
         }
-        (result, self.held)
+        (self.ended, self.held)
+    }
+
+    /// Ends the copies that are done: what that takes is not left for when all has arrived.
+    fn collect(&mut self) {
+        while self.copies.front().is_some_and(|(_, copy)| copy.is_done()) {
+            self.end_first();
+        }
+    }
+
+    fn end_first(&mut self) {
+        let Some((parts, copy)) = self.copies.pop_front() else { return };
+        let (error, tensors) = match copy.wait(self.deadline) {
+            Ok(tensors) => (None, Some(tensors)),
+            Err((error, tensors)) => (Some(error), tensors),
+        };
+        if self.ended.is_ok() {
+            self.ended = error.map_or(Ok(()), Err);
+        }
+        self.put_back(parts, tensors);
     }
 
     fn put_back(&mut self, parts: Vec<usize>, tensors: Option<Vec<Tensor>>) {

@@ -11,7 +11,7 @@ use crate::pieces::Pieces;
 use crate::requests::Piece;
 
 /// How many pieces are under way at a time.
-const MOST_UNDER_WAY: usize = 4;
+pub(crate) const MOST_UNDER_WAY: usize = 4;
 
 /// Writes of one tree. Dropped, what is under way is set aside, all of it at once: who looked between two of them would find that the first is all that is left of
 /// the tree, and tell the peer of its end.
@@ -45,18 +45,27 @@ impl Writes {
         Self { link, peer, id, range, pieces, to, posted: 0, written: 0, under_way, is_broken: false }
     }
 
-    /// Goes on with what is packed, so many bytes from the first one on, as far as that is possible at once. How many lie in the peer.
+    /// How many bytes lie in the peer, from the first one on.
     ///
     /// # Errors
     ///
     /// [`Error::Broken`]: what was on its way then may still arrive, and the peer never hears that it has ended. Others of the library.
-    pub(crate) fn go_on(&mut self, packed: usize) -> Result<usize> {
-        let went_on = self.collect().and_then(|()| self.post(packed));
-        if matches!(went_on, Err(Error::Broken { .. })) {
-            self.is_broken = true;
-            self.under_way.iter_mut().for_each(|(_, posted)| posted.hush());
-        }
-        went_on.map(|()| self.written)
+    pub(crate) fn written(&mut self) -> Result<usize> {
+        let collected = self.collect();
+        self.note_if_broken(&collected);
+        collected.map(|()| self.written)
+    }
+
+    /// Posts the next piece, if it lies among so many bytes that are packed, and not too many are under way. Whether it has. Where the library copies by itself, the piece is
+    /// written when this returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`written`](Self::written).
+    pub(crate) fn post_next(&mut self, packed: usize) -> Result<bool> {
+        let posted = self.post(packed);
+        self.note_if_broken(&posted);
+        posted
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
@@ -79,25 +88,30 @@ impl Writes {
         Ok(())
     }
 
-    fn post(&mut self, packed: usize) -> Result<()> {
-        while self.posted < self.range.bytes && self.under_way.len() < MOST_UNDER_WAY {
-            let (start, end) = (self.posted, self.pieces.end_at(self.posted));
-            if end > packed {
-                break;
-            }
-            let piece = Piece {
-                peer: self.peer.name().to_owned(),
-                from: self.range.address() + start,
-                to: self.to + start,
-                place: self.peer.place(),
-                bytes: end - start,
-            };
-            // SAFETY: the range has the piece, which is packed: nobody writes there any more.
-            let posted = unsafe { self.link.post(self.id, piece, &self.range) }?;
-            self.under_way.push_back((end, posted));
-            self.posted = end;
+    fn post(&mut self, packed: usize) -> Result<bool> {
+        let (start, end) = (self.posted, self.pieces.end_at(self.posted));
+        if end > packed || self.under_way.len() == MOST_UNDER_WAY {
+            return Ok(false);
         }
-        Ok(())
+        let piece = Piece {
+            peer: self.peer.name().to_owned(),
+            from: self.range.address() + start,
+            to: self.to + start,
+            place: self.peer.place(),
+            bytes: end - start,
+        };
+        // SAFETY: the range has the piece, which is packed: nobody writes there any more.
+        let posted = unsafe { self.link.post(self.id, piece, &self.range) }?;
+        self.under_way.push_back((end, posted));
+        self.posted = end;
+        Ok(true)
+    }
+
+    fn note_if_broken<T>(&mut self, result: &Result<T>) {
+        if matches!(result, Err(Error::Broken { .. })) {
+            self.is_broken = true;
+            self.under_way.iter_mut().for_each(|(_, posted)| posted.hush());
+        }
     }
 }
 

@@ -578,6 +578,46 @@ fn views_without_elements_are_filled_with_their_part_of_a_tensor() {
     }
 }
 
+/// Deliberate bugs: a tree is packed as the one before it, though it looks otherwise; one that shares no memory has one place for two tensors, as the one before had.
+#[test]
+fn trees_are_packed_as_they_look_and_not_as_the_one_before() {
+    let pair = pair_of("looks", [1 << 20; 2]);
+    let tensor =
+        |byte: u8, shape: &[usize]| Tensor::from(vec![byte; shape.iter().product()]).reshape(shape).unwrap();
+    let tied = |byte: u8| {
+        let one = tensor(byte, &[2, 3]);
+        vec![one.clone(), one]
+    };
+    let transposed = |byte: u8| {
+        let bytes: Vec<u8> = (byte..byte + 6).collect();
+        vec![Tensor::from(bytes).reshape(&[2, 3]).unwrap().transpose(0, 1).unwrap(), tensor(byte, &[2])]
+    };
+    let looks: [&dyn Fn(u8) -> Vec<Tensor>; 7] = [
+        &|byte| vec![tensor(byte, &[2, 3]), tensor(byte + 1, &[2, 3])],
+        &tied,
+        &|byte| vec![tensor(byte, &[3, 2]), tensor(byte + 1, &[2])],
+        &transposed,
+        &|byte| vec![tensor(byte, &[7])],
+        &|byte| vec![tensor(byte, &[7]), tensor(byte, &[0]), tensor(byte + 1, &[7])],
+        &|_| Vec::new(),
+    ];
+    // Some looks come again at once, some behind others, and some when they are forgotten.
+    for (turn, look) in
+        (0..3).flat_map(|_| [1, 0, 0, 1, 0, 1, 1, 2, 3, 2, 3, 4, 5, 6, 4, 5, 0, 1]).enumerate()
+    {
+        let tree = looks[look](turn as u8);
+        let held = tree.iter().map(|one| Tensor::zeros(one.shape(), DType::U8, &Device::host()).unwrap());
+        let filled = pair.pass(&tree, held.collect::<Vec<_>>());
+        for (filled, sent) in filled.iter().zip(&tree) {
+            assert_eq!(
+                filled.to_bytes().unwrap(),
+                sent.contiguous().unwrap().to_bytes().unwrap(),
+                "turn {turn}"
+            );
+        }
+    }
+}
+
 /// Deliberate bug: it is cut into pieces first, which takes all memory that there is.
 #[test]
 fn a_view_of_more_bytes_than_there_are_finds_no_room() {
