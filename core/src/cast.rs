@@ -149,10 +149,10 @@ impl Cast {
         match self.kind() {
             None if self.from != self.to => refused(self.what_there_is()),
             kind if self.scaling.is_some() && kind != Some(Kind::Scaled) => {
-                refused("only uint8 is scaled, to float16, bfloat16 or float32; leave scaled() out")
+                refused("only uint8 is scaled, to float16, bfloat16 or float32; ask for no scale and no bias")
             }
             kind if self.saturating && kind != Some(Kind::Integers) && !is_integer_kept => {
-                refused("only integers that become integers saturate; leave saturating() out")
+                refused("only integers that become integers saturate; ask for no saturation")
             }
             _ => Ok(()),
         }

@@ -131,7 +131,7 @@ fn refused(object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     let said = said.trim_end_matches('.');
     let instead = match object.hasattr("tolist") {
         Ok(true) => {
-            "give it other elements (astype), make a list of it (tolist), which goes through, or take it out of the structure"
+            "give it other elements (astype) or strides (numpy.ascontiguousarray), make a list of it (tolist), which goes through, or take it out of the structure"
         }
         _ => "take it out of the structure",
     };

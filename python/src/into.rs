@@ -92,7 +92,8 @@ fn check(leaf: &Typed, into: &Destination) -> std::result::Result<(), String> {
     if leaf.to.shape() == into.leaf.shape() && leaf.to.element() == into.leaf.element() {
         return Ok(());
     }
-    let cast = if leaf.to.element() == leaf.leaf.element() { "; a type is changed by cast=" } else { "" };
+    let (from, to) = (leaf.to.element(), into.leaf.element());
+    let cast = if from == leaf.leaf.element() && from != to { "; a type is changed by cast=" } else { "" };
     Err(format!("{} to copy, but {} to copy into{cast}", said(&leaf.to), said(&into.leaf)))
 }
 

@@ -1,5 +1,6 @@
 //! What kind of memory leaves of the host lie in.
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use transship::MemoryKind;
 
@@ -32,7 +33,7 @@ impl<'a> Kinds<'a> {
             return Ok((kind, Some(slot)));
         }
         let is_large = leaf.bytes > LARGEST_PACKED && self.torch.is_some_and(|torch| torch.is_tensor(object));
-        let is_pinned = is_large && object.call_method0("is_pinned")?.is_truthy()?;
+        let is_pinned = is_large && is_pinned(object)?;
         Ok((if is_pinned { MemoryKind::Pinned } else { MemoryKind::Pageable }, None))
     }
 
@@ -58,4 +59,12 @@ impl<'a> Kinds<'a> {
     fn slot_of(&self, _address: u64, _bytes: usize) -> Option<(u64, MemoryKind)> {
         None
     }
+}
+
+/// Modes and classes of the program are asked as well, and may refuse; what such a tensor has is staged.
+fn is_pinned(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let answer = tensor.call_method0("is_pinned").and_then(|answer| answer.is_truthy());
+    answer.or_else(
+        |error| if error.is_instance_of::<PyException>(tensor.py()) { Ok(false) } else { Err(error) },
+    )
 }

@@ -49,6 +49,7 @@ mod misaligned;
 mod modules;
 mod named_device;
 mod on_source;
+mod once;
 mod order;
 mod ours;
 mod paused;

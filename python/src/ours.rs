@@ -19,6 +19,7 @@ use crate::forebear;
 use crate::leaf::Leaf;
 use crate::leaf_slots::{self, At, Slot};
 use crate::modules;
+use crate::once::get_or_make;
 use crate::place::Place;
 #[cfg(target_os = "linux")]
 use crate::slot_batch;
@@ -105,7 +106,9 @@ impl<'py> Ours<'py> {
     ) -> PyResult<Self> {
         let device = torch.map(|torch| torch.device_at(py, target)).transpose()?;
         static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let find = FIND.import(py, "transship._containers", "find")?.clone();
+        let find =
+            get_or_make(&FIND, py, || Ok(py.import("transship._containers")?.getattr("find")?.unbind()))?;
+        let find = find.bind(py).clone();
         let (kinds, slots) = (Kinds::default(), leaf_slots::ROOM.list());
         Ok(Self {
             torch,

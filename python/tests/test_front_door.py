@@ -74,6 +74,10 @@ class Couple(tuple):
         return super().__new__(cls, (first, second))
 
 
+class NamedCouple(collections.namedtuple("NamedCouple", "first second")):
+    pass
+
+
 class OfWords(Mapping):
     def __init__(self, **held):
         self._held = held
@@ -83,10 +87,11 @@ class OfWords(Mapping):
 
 # Deliberate bug: `_tuple` in `_containers.py` calls the class; it leaves the attributes out.
 def test_tuples_of_any_class():
-    couple = Couple(torch.ones(2), "text")
-    couple.note = "kept"
-    result = copied([couple, torch.Size([1, 2]), torch.max(torch.ones(2, 2), 0)])
-    assert [type(item) for item in result] == [Couple, torch.Size, torch.return_types.max]
+    couple, named = Couple(torch.ones(2), "text"), NamedCouple(torch.ones(2), "text")
+    couple.note = named.note = "kept"
+    result = copied([couple, torch.Size([1, 2]), torch.max(torch.ones(2, 2), 0), named])
+    assert [type(item) for item in result] == [Couple, torch.Size, torch.return_types.max, NamedCouple]
+    assert result[3].note == "kept" and result[3].first.tolist() == [1, 1] and result[3].second == "text"
     assert result[0].note == "kept" and result[0][1] == "text" and result[1] == (1, 2)
     assert result[0][0] is not couple[0] and result[2].values.tolist() == [1, 1]
     assert_same(result[0][0], couple[0])
@@ -821,6 +826,38 @@ def test_ways_do_not_depend_on_the_first_call():
     done = run(program), run(program.replace("sys.argv", "['fake']"))
     assert [one.returncode for one in done] == [0, 0], done[1].stderr
     assert done[0].stdout == done[1].stdout != ""
+
+
+# Deliberate bug: `get_or_make` in `once.rs` holds the cell while it makes what that has: the program waits for itself.
+def test_a_mode_that_copies_may_see_the_first_call():
+    program = """
+        import torch, transship
+
+        seen = []
+        class CopiesAll(torch.overrides.TorchFunctionMode):
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                result = function(*args, **(kwargs or {}))
+                if isinstance(result, torch.Tensor):
+                    seen.extend(transship.start_copy([result], "cpu", copy=True).get())
+                return result
+
+        tensor = torch.ones(3)
+        with CopiesAll():
+            print(transship.start_copy([tensor], "cpu", copy=True).get()[0].tolist(), len(seen) > 0)
+    """
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "[1.0, 1.0, 1.0] True\n"), done.stderr
+
+
+# Deliberate bug: an error of `is_pinned` in `kinds.rs` is passed on, for large tensors alone.
+@pytest.mark.parametrize("numbers", [10, 1 << 17])
+def test_modes_that_refuse_questions_refuse_no_copy(numbers):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tensor = torch.arange(numbers)
+    with FakeTensorMode():
+        result = copied([tensor])
+    assert_same(result[0], tensor)
 
 
 # Deliberate bugs: `note` in `room.rs` gives no room back; `start_copy_as_forebear` calls it for devices of the library alone.

@@ -57,7 +57,7 @@ DIFFERENT = [
     ({"a": torch.ones(1)}, {"a": None}, r"\['a'\]: a tensor to copy, but no tensor"),
     ([None], [torch.ones(1)], r"\[0\]: no tensor to copy, but a tensor"),
     ([torch.ones(1)], (torch.ones(1),), "the structure: a list of 1"),
-    ([Layer(torch.ones(2))], [Layer(torch.ones(3))], r"\[0\]\.weight: shape \[2\] of float32 to copy, but shape \[3\]"),
+    ([Layer(torch.ones(2))], [Layer(torch.ones(3))], r"\[0\]\.weight: shape \[2\] of float32 to copy, but shape \[3\] of float32 to copy into$"),
     ({"x": Pair(1, torch.ones(2))}, {"x": Pair(1, torch.ones(2).double())}, r"\['x'\]\.right: .* float64 to copy into; a type is changed by cast="),
     (torch.ones(1), torch.ones(2), "the structure: shape"),
 ]

@@ -69,7 +69,20 @@ def find(cls: type) -> Flatten | None:
 
 
 def _named_tuple(value):
-    return list(value), type(value)._make, tuple(type(value)._fields)
+    cls, attributes = type(value), _attributes(value)
+
+    def rebuild(items):
+        made = cls._make(items)
+        if attributes:
+            made.__dict__.update(attributes)
+        return made
+
+    return list(value), rebuild, tuple(cls._fields)
+
+
+def _attributes(value):
+    cls = type(value)
+    return {name: held for name, held in getattr(value, "__dict__", {}).items() if not _is_computed(cls, name)}
 
 
 def _tuple(value):
@@ -80,7 +93,7 @@ def _tuple(value):
     except TypeError:
         # Python refuses that for classes that are written in C, which are made out of what they hold.
         return list(value), cls, None
-    attributes = {name: held for name, held in getattr(value, "__dict__", {}).items() if not _is_computed(cls, name)}
+    attributes = _attributes(value)
 
     def rebuild(items):
         made = tuple.__new__(cls, items)

@@ -146,7 +146,7 @@ def start_copy(
         background: let threads of the library stage what is large.
         copy: copy tensors that are on the device already as well: results share no memory with what went in.
 
-    The caller neither changes nor frees the inputs before the copy is done. Copies carry no gradient.
+    The caller neither changes nor frees the inputs before the copy is done, nor has PyTorch move them to other memory (``resize_``, ``share_memory_``, a queue of ``torch.multiprocessing``). Copies carry no gradient.
 
     Raises:
         transship.Error: the device is none, is not there, or the copy cannot be started; an integer that its new type cannot hold.

@@ -14,6 +14,7 @@ use super::results::{Borrowed, is_like};
 use super::symbols::{self, Ask, Empty, EmptyStrided, Views};
 use crate::dtype;
 use crate::leaf::Leaf;
+use crate::once::get_or_make;
 use crate::place::Place;
 
 impl Torch {
@@ -51,7 +52,7 @@ impl Torch {
         }
         let Some(empty_strided) = empty.pinned else { return Ok(None) };
         let maker = Maker { empty_strided, data: empty.data, place: Place::Host, views };
-        let is_sound = self.prepared.pinned_is_sound.get_or_try_init(py, || maker.makes_pinned(py))?;
+        let is_sound = get_or_make(&self.prepared.pinned_is_sound, py, || maker.makes_pinned(py))?;
         Ok(is_sound.then_some(maker))
     }
 

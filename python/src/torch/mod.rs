@@ -22,6 +22,7 @@ pub use results::{Part, Parts};
 
 use crate::dtype;
 use crate::modules;
+use crate::once::get_or_make;
 use crate::place::Place;
 
 /// Set to `slow`, only what every PyTorch has is used: for tests, and where a new PyTorch breaks the fast way.
@@ -55,7 +56,7 @@ pub struct Torch {
 impl Torch {
     /// Imports it.
     pub fn import(py: Python<'_>) -> PyResult<&Self> {
-        TORCH.get_or_try_init(py, || outside_of_modes(py, || Self::new(py)))
+        get_or_make(&TORCH, py, || outside_of_modes(py, || Self::new(py)))
     }
 
     /// It, if the program has imported it.
