@@ -381,17 +381,25 @@ unsafe impl Api for Cuda {
         unsafe { self.calls().unregister_host(start.as_ptr().cast()) }
     }
 
-    unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>> {
+    unsafe fn memory_at(&self, address: u64) -> Result<Option<(MemoryKind, usize)>> {
         const HOST: u32 = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as u32;
         const DEVICE: u32 = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE as u32;
-        if self.pointer_attribute(PointerAttribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, address)? != 0 {
-            return Ok(Some(MemoryKind::Managed));
-        }
-        Ok(match self.pointer_attribute(PointerAttribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)? {
-            HOST => Some(MemoryKind::Pinned),
-            DEVICE => Some(MemoryKind::Device),
-            _ => None,
-        })
+        // Asked for together, they are no error of memory that the driver does not know, which has no type then (H200).
+        let [kind, is_managed, ordinal] = self.pointer_attributes(
+            [
+                PointerAttribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                PointerAttribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                PointerAttribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            ],
+            address,
+        )?;
+        let kind = match kind {
+            _ if is_managed != 0 => MemoryKind::Managed,
+            HOST => MemoryKind::Pinned,
+            DEVICE => MemoryKind::Device,
+            _ => return Ok(None),
+        };
+        Ok(Some((kind, ordinal as usize)))
     }
 
     unsafe fn reaches_memory(&self, address: u64, owner: &Self) -> Result<bool> {
@@ -411,11 +419,6 @@ unsafe impl Api for Cuda {
                 Ok(flags == sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             }
         }
-    }
-
-    unsafe fn ordinal_of(&self, address: u64) -> Result<usize> {
-        let attribute = PointerAttribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-        self.pointer_attribute(attribute, address).map(|ordinal| ordinal as usize)
     }
 
     unsafe fn allocation_of(&self, address: u64) -> Result<(u64, usize)> {

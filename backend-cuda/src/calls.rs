@@ -115,6 +115,8 @@ calls! {
     unregister_host = cuMemHostUnregister(address: *mut c_void);
     pointer_attribute = cuPointerGetAttribute(
         value: *mut c_void, attribute: sys::CUpointer_attribute, address: sys::CUdeviceptr);
+    pointer_attributes = cuPointerGetAttributes(
+        count: c_uint, attributes: *mut sys::CUpointer_attribute, values: *mut *mut c_void, address: sys::CUdeviceptr);
     address_range = cuMemGetAddressRange_v2(
         start: *mut sys::CUdeviceptr, bytes: *mut usize, address: sys::CUdeviceptr);
 

@@ -1,5 +1,7 @@
 //! A device, its primary context retained.
 
+use std::ffi::c_void;
+
 use cudarc::driver::sys;
 use transship_core::{DeviceId, Error, Result};
 
@@ -44,13 +46,18 @@ impl Cuda {
         &self.calls
     }
 
-    /// An attribute of at most 32 bits.
-    pub(crate) fn pointer_attribute(&self, attribute: sys::CUpointer_attribute, address: u64) -> Result<u32> {
-        let mut value = 0_u32;
-        // SAFETY: the context is retained. The attributes asked for are 32 bits or a bool, written to a local; any address
-        // may be asked about.
-        unsafe { self.calls.pointer_attribute((&raw mut value).cast(), attribute, address)? };
-        Ok(value)
+    /// Attributes of at most 32 bits each.
+    pub(crate) fn pointer_attributes<const N: usize>(
+        &self,
+        mut attributes: [sys::CUpointer_attribute; N],
+        address: u64,
+    ) -> Result<[u32; N]> {
+        let mut values = [0_u32; N];
+        let mut places = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
+        let (attributes, count) = (attributes.as_mut_ptr(), N as u32);
+        // SAFETY: the context is retained. The attributes asked for are 32 bits or a bool, each written to a local; any address may be asked about.
+        unsafe { self.calls.pointer_attributes(count, attributes, places.as_mut_ptr(), address)? };
+        Ok(values)
     }
 
     /// An attribute that is a handle of the driver's.

@@ -342,21 +342,22 @@ unsafe impl Api for Hip {
     }
 
     /// The numbers of memory types changed with ROCm 6: what has an address on the host is told by that.
-    unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>> {
-        if self.pointer_attribute(PointerAttribute::HIP_POINTER_ATTRIBUTE_IS_MANAGED, address)? != 0 {
-            return Ok(Some(MemoryKind::Managed));
-        }
-        match self.pointer_attribute(PointerAttribute::HIP_POINTER_ATTRIBUTE_HOST_POINTER, address) {
-            Ok(0) => Ok(Some(MemoryKind::Device)),
-            Ok(_) => Ok(Some(MemoryKind::Pinned)),
-            Err(error) if is_code(&error, i64::from(INVALID_VALUE)) => Ok(Some(MemoryKind::Device)),
-            Err(error) => Err(error),
-        }
-    }
-
-    unsafe fn ordinal_of(&self, address: u64) -> Result<usize> {
-        let attribute = PointerAttribute::HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-        self.pointer_attribute(attribute, address).map(|ordinal| ordinal as usize)
+    unsafe fn memory_at(&self, address: u64) -> Result<Option<(MemoryKind, usize)>> {
+        let asked = |attribute| self.pointer_attribute(attribute, address);
+        let is_managed = match asked(PointerAttribute::HIP_POINTER_ATTRIBUTE_IS_MANAGED) {
+            Err(error) if is_code(&error, i64::from(INVALID_VALUE)) => return Ok(None),
+            answer => answer? != 0,
+        };
+        let on_host = asked(PointerAttribute::HIP_POINTER_ATTRIBUTE_HOST_POINTER);
+        let kind = match on_host {
+            _ if is_managed => MemoryKind::Managed,
+            Ok(0) => MemoryKind::Device,
+            Ok(_) => MemoryKind::Pinned,
+            Err(error) if is_code(&error, i64::from(INVALID_VALUE)) => MemoryKind::Device,
+            Err(error) => return Err(error),
+        };
+        let ordinal = asked(PointerAttribute::HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?;
+        Ok(Some((kind, ordinal as usize)))
     }
 
     unsafe fn allocation_of(&self, address: u64) -> Result<(u64, usize)> {

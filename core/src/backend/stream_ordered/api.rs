@@ -245,11 +245,8 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Ends what [`register_host`](Api::register_host) has begun.
     unsafe fn unregister_host(&self, start: NonNull<u8>) -> Result<()>;
 
-    /// What the driver takes the byte at this address for; it may lie anywhere.
-    unsafe fn kind_of(&self, address: u64) -> Result<Option<MemoryKind>>;
-
-    /// The ordinal of the device whose memory this is.
-    unsafe fn ordinal_of(&self, address: u64) -> Result<usize>;
+    /// What memory the driver takes the byte at this address for, and the ordinal of the device whose it is. The address may be any number; `None` of memory that the driver does not know.
+    unsafe fn memory_at(&self, address: u64) -> Result<Option<(MemoryKind, usize)>>;
 
     /// Where the allocation begins that the byte at this address of device memory lies in, and how many bytes it has.
     unsafe fn allocation_of(&self, _address: u64) -> Result<(u64, usize)> {

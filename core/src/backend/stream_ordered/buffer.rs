@@ -164,15 +164,16 @@ fn check<A: Api>(context: &Context<A>, memory: &RawMemory) -> Result<()> {
 
 fn check_address<A: Api>(driver: &Current<'_, A>, address: u64, kind: MemoryKind) -> Result<(), String> {
     // SAFETY: the device is current; any address may be asked about.
-    let known = unsafe { driver.kind_of(address) }.map_err(|error| error.to_string())?;
-    if known != Some(kind) {
-        return Err(format!("the driver knows {address:#x} as another kind of memory than {kind:?}"));
+    let known = unsafe { driver.memory_at(address) }.map_err(|error| error.to_string())?;
+    let Some((known, ordinal)) = known else {
+        return Err(format!("the driver knows no memory at {address:#x}"));
+    };
+    if known != kind {
+        return Err(format!("the driver knows {address:#x} as {known:?} memory, and not as {kind:?}"));
     }
     if kind != MemoryKind::Device {
         return Ok(());
     }
-    // SAFETY: as above.
-    let ordinal = unsafe { driver.ordinal_of(address) }.map_err(|error| error.to_string())?;
     let (expected, actual) = (driver.id(), DeviceId::new(driver.id().driver(), ordinal));
     match actual {
         Ok(actual) if actual == expected => Ok(()),

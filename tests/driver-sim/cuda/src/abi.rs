@@ -54,6 +54,11 @@ impl<T: Copy> Out<T> {
 }
 
 impl Out<std::ffi::c_void> {
+    /// A place at an address.
+    pub(crate) fn of(address: u64) -> Self {
+        Self(std::ptr::with_exposed_provenance_mut(address as usize))
+    }
+
     /// The same place, for a value of another type.
     pub(crate) fn cast<T>(&self) -> Out<T> {
         Out(self.0.cast())

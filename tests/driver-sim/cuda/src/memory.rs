@@ -131,11 +131,37 @@ exports! {
         pointer_attribute(&value, attribute, address, &place)
     };
 
+    // No error of memory that the driver does not know: values are those of none then, as far as they are known here.
+    fn cuPointerGetAttributes(count: u32, attributes: In<u32>, values: In<u64>, address: u64) |sim| {
+        let place = sim.place(address)?;
+        for index in 0..count as usize {
+            let (value, attribute) = (Out::of(values.at(index)?), attributes.at(index)?);
+            match &place {
+                Some(place) => pointer_attribute(&value, attribute, address, place)?,
+                None => attribute_of_none(&value, attribute)?,
+            }
+        }
+        Ok(())
+    };
+
     fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, address: u64) |sim| {
         let place = sim.place(address)?.filter(|place| place.device.is_some()).ok_or(Failure::InvalidValue)?;
         start.put(place.start)?;
         bytes.put(place.bytes)
     };
+}
+
+const MEMORY_TYPE: u32 = 2;
+const IS_MANAGED: u32 = 8;
+const ORDINAL: u32 = 9;
+
+fn attribute_of_none(value: &Out<c_void>, attribute: u32) -> Result<(), Failure> {
+    match attribute {
+        MEMORY_TYPE => value.cast().put(0_u32),
+        IS_MANAGED => value.cast().put(false),
+        ORDINAL => value.cast().put(-2_i32),
+        _ => Err(Failure::InvalidValue),
+    }
 }
 
 fn pointer_attribute(
@@ -145,11 +171,8 @@ fn pointer_attribute(
     place: &Place,
 ) -> Result<(), Failure> {
     const CONTEXT: u32 = 1;
-    const MEMORY_TYPE: u32 = 2;
     const DEVICE_POINTER: u32 = 3;
     const HOST_POINTER: u32 = 4;
-    const IS_MANAGED: u32 = 8;
-    const ORDINAL: u32 = 9;
     const START: u32 = 11;
     const SIZE: u32 = 12;
     const POOL: u32 = 17;

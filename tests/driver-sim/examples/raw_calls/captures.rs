@@ -44,6 +44,7 @@ const CALLS: &[Call] = calls! {
     "cuMemHostAlloc" => (cuda.cuMemHostAlloc)(&mut 0, 512, 1);
     "cuMemGetInfo" => (cuda.cuMemGetInfo_v2)(&mut 0, &mut 0);
     "cuPointerGetAttribute" => (cuda.cuPointerGetAttribute)(&mut 0, 2, on.device);
+    "cuPointerGetAttributes" => (cuda.cuPointerGetAttributes)(1, &2, &std::ptr::from_mut(&mut 0), on.device);
     "cuEventCreate" => (cuda.cuEventCreate)(&mut 0, 2);
     "cuEventQuery" => (cuda.cuEventQuery)(on.event);
     "cuEventSynchronize" => (cuda.cuEventSynchronize)(on.event);

@@ -125,6 +125,7 @@ functions! {
     cuMemPoolSetAttribute(usize, i32, *mut u64);
     cuMemPoolSetAccess(usize, *const [i32; 3], usize);
     cuPointerGetAttribute(*mut u64, i32, usize);
+    cuPointerGetAttributes(u32, *const i32, *const *mut u32, usize);
     cuMemcpyHtoDAsync_v2(usize, usize, usize, usize);
     cuMemcpyDtoHAsync_v2(usize, usize, usize, usize);
     cuMemcpyDtoDAsync_v2(usize, usize, usize, usize);

@@ -105,6 +105,7 @@ pub(crate) unsafe fn kinds(cuda: &Cuda) {
         ];
         for (name, address, start) in places {
             ask(cuda, name, (address, start), context);
+            ask_together(cuda, name, address);
         }
         say("cuPointerGetAttribute null", (cuda.cuPointerGetAttribute)(null_mut(), 2, device));
         for attribute in [-1, 0, 1000] {
@@ -119,6 +120,9 @@ pub(crate) unsafe fn kinds(cuda: &Cuda) {
         say("kind of freed page-locked memory", (cuda.cuPointerGetAttribute)(&raw mut value, 2, pinned));
         let code = (cuda.cuPointerGetAttribute)(&raw mut value, 2, ordered);
         say("kind of freed ordered memory, synchronised", code);
+        for (name, address) in [("device", device), ("page-locked", pinned), ("ordered", ordered)] {
+            ask_together(cuda, &format!("freed {name}"), address);
+        }
     }
 }
 
@@ -146,4 +150,14 @@ fn ask(cuda: &Cuda, name: &str, (address, start): (usize, usize), context: usize
             _ => show(&label, code, value as i32),
         }
     }
+}
+
+/// What the library asks for of memory that it is lent: the kind, whether it is managed, the device.
+fn ask_together(cuda: &Cuda, name: &str, address: usize) {
+    let attributes = [2, 8, 9];
+    let mut values = [77_u32, 0, 77];
+    let places = values.each_mut().map(std::ptr::from_mut);
+    // SAFETY: each of these has 4 bytes or one, and is written to a local.
+    let code = unsafe { (cuda.cuPointerGetAttributes)(3, attributes.as_ptr(), places.as_ptr(), address) };
+    show(&format!("{name}: attributes 2, 8 and 9"), code, format!("{:?}", values.map(|value| value as i32)));
 }
