@@ -35,7 +35,7 @@ impl<'a> Job<'a> {
     /// The batch has failed with each, for the reason that the error says: [`IpcError::TooLarge`]; [`IpcError::Tensors`] if a tensor cannot be read or
     /// `tree` does not show its tensors. [`IpcError::PeerGone`]; [`IpcError::Forked`], and the batch is still to be made by the parent.
     pub fn write<S: TensorTree + ?Sized>(self, tree: &S) -> Result<(), IpcError> {
-        let mut place = self.in_place(tree)?;
+        let mut place = self.places(|| Manifest::packed(tree, ALIGNMENT))?;
         let written = for_each_path(tree, |path, tensor| match tensor.is_contiguous() {
             true => place.put(&path.to_string(), tensor.as_bytes()?),
             false => place.put(&path.to_string(), &tensor.to_bytes()?),
@@ -46,14 +46,22 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Makes room in the slot for tensors of the paths, types and shapes that those of `like` have, to write their bytes there.
+    /// Makes room in the slot for tensors of the paths, types and shapes that those of `like` have, to write their bytes there. Each has a place of its own, also where those of
+    /// `like` share memory, as clones do.
     ///
     /// # Errors
     ///
-    /// The batch has failed with each: [`IpcError::TooLarge`]; [`IpcError::Tensors`] as [`Manifest::packed`]. With [`IpcError::Forked`] it is still to be made by the parent.
+    /// The batch has failed with each: [`IpcError::TooLarge`]; [`IpcError::Tensors`] as [`Manifest::packed_apart`]. With [`IpcError::Forked`] it is still to be made by the parent.
     pub fn in_place<S: TensorTree + ?Sized>(self, like: &S) -> Result<InPlace<'a>, IpcError> {
+        self.places(|| Manifest::packed_apart(like, ALIGNMENT))
+    }
+
+    fn places(
+        self,
+        manifest: impl FnOnce() -> transship_core::Result<Manifest>,
+    ) -> Result<InPlace<'a>, IpcError> {
         self.loader.check_here()?;
-        match Manifest::packed(like, ALIGNMENT) {
+        match manifest() {
             Ok(manifest) => InPlace::new(self, manifest),
             Err(error) => self.give_up(error.into()),
         }

@@ -63,7 +63,8 @@ fn tensor(layout: &Layout) -> String {
 }
 
 fn lies(path: String, own: &ManifestLeaf<'_>, other: &ManifestLeaf<'_>) -> Error {
-    Error::ManifestMismatch { path, own: place(own), other: place(other) }
+    let other = format!("{} (tensors over the same memory share a place)", place(other));
+    Error::ManifestMismatch { path, own: place(own), other }
 }
 
 fn place(leaf: &ManifestLeaf<'_>) -> String {

@@ -54,6 +54,24 @@ impl Manifest {
         let mut shown: Vec<_> = entries.into_shown().into_iter().map(Some).collect();
         Ok((manifest, tensors_at(&places, &mut shown)))
     }
+
+    /// The same as [`packed`](Self::packed), with a place of its own for each tensor, whatever memory they share: for places that are written one by one.
+    ///
+    /// ```
+    /// use transship_core::{Alignment, DType, Device, Manifest, Tensor};
+    ///
+    /// let tree = vec![Tensor::zeros(&[4], DType::U8, &Device::host())?; 3];
+    /// assert_eq!(Manifest::packed(&tree, Alignment::ONE)?.chunks(), &[4]);
+    /// assert_eq!(Manifest::packed_apart(&tree, Alignment::ONE)?.chunks(), &[12]);
+    /// # Ok::<(), transship_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`packed`](Self::packed).
+    pub fn packed_apart<S: TensorTree + ?Sized>(tree: &S, alignment: Alignment) -> Result<Self> {
+        Ok(pack_entries(entries(tree, apart)?, alignment)?.0)
+    }
 }
 
 /// The manifest, the places in its chunk by their offsets, and what the structure has shown.
@@ -61,7 +79,13 @@ pub(crate) fn pack<S: TensorTree + ?Sized>(
     tree: &S,
     alignment: Alignment,
 ) -> Result<(Manifest, Vec<PackedPlace>, Entries<Shared>)> {
-    let entries = entries(tree, shared)?;
+    pack_entries(entries(tree, shared)?, alignment)
+}
+
+fn pack_entries(
+    entries: Entries<Shared>,
+    alignment: Alignment,
+) -> Result<(Manifest, Vec<PackedPlace>, Entries<Shared>)> {
     let leaves = entries.by_path().map(|(.., shared)| leaf_of(shared)).collect::<Result<Vec<Leaf>>>()?;
     let plan = Plan::new(&leaves, &options(alignment), &Limits::new(alignment, LARGEST));
     let plan = plan.map_err(|error| error.on(DeviceId::HOST))?;
@@ -107,6 +131,11 @@ pub(crate) struct Shared {
 pub(crate) fn shared(tensor: &Tensor) -> Result<Shared> {
     let is_shared = is_shared(tensor)?;
     Ok(Shared { tensor: tensor.clone(), is_shared })
+}
+
+/// As if no other tensor had its memory.
+fn apart(tensor: &Tensor) -> Result<Shared> {
+    Ok(Shared { tensor: tensor.clone(), is_shared: false })
 }
 
 /// Whether others may show the same memory.

@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Trial> {
             "batches_fail_one_by_one_and_with_their_reasons",
             batches_fail_one_by_one_and_with_their_reasons,
         ),
+        case("clones_are_written_apart", clones_are_written_apart),
         case("a_feed_is_the_users_own_and_waits_no_longer_than_asked", a_feed_is_the_users_own),
     ]
 }
@@ -143,6 +144,28 @@ fn batches_fail_one_by_one_and_with_their_reasons() {
         assert!(matches!(error, Error::ManifestMismatch { path, .. } if path == "[\"odd\"]"));
         check(&there, devices()[0]);
         assert!(next(feed).is_none() && next(feed).is_none());
+    });
+}
+
+/// Deliberate bug: what shares memory in `like` has one place in the slot.
+fn clones_are_written_apart() {
+    let zeros = |count| vec![Tensor::zeros(&[4], DType::U8, &Device::host()).unwrap(); count];
+    let load = |loader: &mut Loader| {
+        while let Some(job) = loader.next_job()? {
+            let mut place = job.in_place(&zeros(3))?;
+            for number in 0..3_u8 {
+                place.write(&format!("[{number}]"), 0, &[number; 4])?;
+            }
+            place.finish()?;
+        }
+        Ok(())
+    };
+    with_a_loader(1, options(), load, |feed| {
+        let tensors = next(feed).unwrap().tensors().unwrap();
+        let there = start_copy(tensors, &Device::host(), CopyOptions::default()).unwrap().wait().unwrap();
+        let bytes: Vec<_> = there.iter().map(|(_, tensor)| tensor.to_bytes().unwrap()).collect();
+        assert_eq!(bytes, [[0; 4], [1; 4], [2; 4]]);
+        assert!(next(feed).is_none());
     });
 }
 
