@@ -13,9 +13,7 @@ use crate::loan::Loan;
 use crate::mapped_piece::{MappedPiece, MappedPieces};
 use crate::mapping::Mapping;
 use crate::packed::bytes_of_both;
-
-/// The largest manifest that is believed, in bytes: that of more than a million tensors.
-const LARGEST_MANIFEST: usize = 64 << 20;
+use crate::wire::LARGEST_MANIFEST;
 
 /// A chunk that two processes have. Each tensor of its manifest lies in it.
 pub(crate) struct Arrived {

@@ -9,7 +9,7 @@ use crate::error::IpcError;
 use crate::kept::Kept;
 use crate::ledger::{Filling, Ledger};
 use crate::offer::Offer;
-use crate::packed::{ALIGNMENT, Packed, Packing};
+use crate::packed::{ALIGNMENT, Packed, Packing, check_manifest};
 use crate::pools::Shared;
 use crate::window::Window;
 
@@ -45,12 +45,14 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`IpcError::PeerGone`]; [`IpcError::Forked`]; [`IpcError::TooManyTrees`] if the importer has 128; [`IpcError::SeveralDevices`]; [`IpcError::System`] if there is no memory;
+    /// [`IpcError::PeerGone`]; [`IpcError::Forked`]; [`IpcError::TooManyTrees`] if the importer has 128; [`IpcError::SeveralDevices`]; [`IpcError::ManifestTooLarge`] above 64 MiB, which
+    /// take more than a million tensors, or very long paths; [`IpcError::System`] if there is no memory;
     /// [`IpcError::Tensors`] if `tree` does not show its tensors, one of them cannot be copied, or their device shares no memory
     /// ([`Unsupported`](transship_core::Error::Unsupported)) or has none left. Nothing is handed over then.
     pub fn export<S: TensorTree + ?Sized>(&mut self, tree: &S) -> Result<Offer, IpcError> {
         self.ledger.check_there()?;
         let tree = Packing::new(tree, self.last.as_ref().map(|(last, _)| last))?;
+        check_manifest(tree.packing().manifest())?;
         let (packing, device) = (Arc::clone(tree.packing()), tree.device().id());
         let is_like_last = self.last.as_ref().is_some_and(|(last, of)| {
             *of == device && (Arc::ptr_eq(last, &packing) || last.has_places_of(&packing))
@@ -129,6 +131,7 @@ impl Connection {
     ) -> Result<Window, IpcError> {
         self.ledger.check_there()?;
         let manifest = Manifest::packed(tree, ALIGNMENT)?;
+        check_manifest(&manifest)?;
         let packed = self.memory_for(&manifest, device)?;
         let ticket = self.ledger.open_window(&packed)?;
         Ok(Window::new(&self.ledger, ticket, (manifest, packed), device))

@@ -98,6 +98,16 @@ pub enum IpcError {
         /// Its UUID, or that it has none.
         own: String,
     },
+    /// The paths, types and shapes of a tree take more than the other process believes. Nothing was sent.
+    #[error("a manifest of {bytes} bytes is above the limit of {limit}; {cure}")]
+    ManifestTooLarge {
+        /// Bytes that it has.
+        bytes: usize,
+        /// Bytes that it may have.
+        limit: usize,
+        /// What to do, as in `hand it over as several trees`.
+        cure: &'static str,
+    },
     /// A batch does not fit into a slot.
     #[error(
         "a batch of {needed} bytes does not fit into a slot of {slot}; make slots larger (FeedOptions::new)"

@@ -12,6 +12,7 @@ use transship_core::{
 use crate::copy_in_parts::{Places, copy_in_parts, places_of};
 use crate::error::IpcError;
 use crate::shared_piece::SharedPiece;
+use crate::wire::LARGEST_MANIFEST;
 
 /// How tensors in a chunk are aligned, to lines of the caches, and pieces that are handed over as they lie.
 pub(crate) const ALIGNMENT: Alignment = match Alignment::new(64) {
@@ -158,6 +159,13 @@ impl Packing {
     pub(crate) fn copy_to(self, places: Places) -> Result<Places> {
         copy_in_parts(self.tensors, places, self.packing.manifest()).map_err(|(error, _)| error)
     }
+}
+
+/// Fails for one that no importer believes.
+pub(crate) fn check_manifest(manifest: &Manifest) -> std::result::Result<(), IpcError> {
+    let (bytes, limit) = (manifest.to_bytes().len(), LARGEST_MANIFEST);
+    let cure = "make the paths of the tree shorter, or hand it over as several trees";
+    if bytes <= limit { Ok(()) } else { Err(IpcError::ManifestTooLarge { bytes, limit, cure }) }
 }
 
 /// How many bytes the only chunk of a manifest has, and the manifest itself.

@@ -9,6 +9,9 @@ pub(crate) const BYTES: usize = 40;
 /// system's own limit), so that one that takes no more is one that has gone wrong.
 pub(crate) const MOST_SLOTS: usize = 128;
 
+/// The largest manifest that an importer believes, in bytes: that of more than a million tensors.
+pub(crate) const LARGEST_MANIFEST: usize = 64 << 20;
+
 const HEAD: [u8; 5] = *b"TSRG\x02";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,6 +19,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("results_of_a_device_arrive", results_of_a_device_arrive),
         case("another_structure_is_refused", another_structure_is_refused),
         case("what_lies_on_devices_is_refused", what_lies_on_devices_is_refused),
+        case("a_manifest_that_nobody_believes_is_not_sent", a_manifest_that_nobody_believes_is_not_sent),
         case("a_socket_has_one_exporter", a_socket_has_one_exporter),
     ]
 }
@@ -159,6 +160,26 @@ fn what_lies_on_devices_is_refused() {
     let refused = connection.export(&mixed).unwrap_err();
     assert!(matches!(refused, IpcError::SeveralDevices { path, .. } if path == r#"["image"]"#));
     assert_eq!(connection.lent(), 0);
+}
+
+/// Deliberate bugs: `export`, or `open_window`, does not look at the size of the manifest.
+fn a_manifest_that_nobody_believes_is_not_sent() {
+    let (_folder, path) = folder();
+    let (mut connection, mut importer) = pair(&path, devices()[0]);
+    let long = |number: u8| (format!("{number:03}{}", "x".repeat(1 << 20)), Tensor::scalar(number));
+    let tree: BTreeMap<String, Tensor> = (0..65).map(long).collect();
+    let is_refused = |error: IpcError| {
+        let said = error.to_string();
+        assert!(
+            matches!(error, IpcError::ManifestTooLarge { bytes, limit, .. } if bytes > limit && limit == 64 << 20)
+        );
+        assert!(said.contains("above the limit of 67108864; "), "{said}");
+    };
+    is_refused(connection.export(&tree).unwrap_err());
+    is_refused(connection.open_window(&tree, devices()[0]).unwrap_err());
+    assert_eq!(connection.lent(), 0);
+    connection.export(&batch(1)).unwrap();
+    compare(tree_of(&importer.next_within(LONG).unwrap().unwrap(), 1), 1);
 }
 
 fn a_socket_has_one_exporter() {
