@@ -19,7 +19,7 @@ use crate::kept::{Kept, LARGEST_KEPT};
 use crate::packed::{OnDevice, Packed};
 use crate::pools::words;
 use crate::shared_piece::{FreePieces, MOST_KEPT, SharedPiece};
-use crate::socket::{hear_now, tell, tell_with};
+use crate::socket::{hear_now, is_closed, tell, tell_with};
 use crate::wire::{MOST_SLOTS, Message};
 
 /// What an importer says is heard by a thread, which ends with the connection: when the importer has gone, or when the connection was closed here and all trees are
@@ -84,9 +84,10 @@ impl Trees {
         }
     }
 
-    /// How many trees and windows there are.
+    /// How many trees and windows the importer has.
     fn used(&self) -> usize {
-        self.lent.values().filter(|lent| lent.turn.is_some() || lent.tree.is_some()).count()
+        let is_used = |lent: &&Lent| lent.turn.is_some() || lent.tree.is_some();
+        if self.has_gone { 0 } else { self.lent.values().filter(is_used).count() }
     }
 
     /// A window has gone. Whether the importer still has it.
@@ -95,8 +96,9 @@ impl Trees {
         self.lent.get_mut(&ticket).map(|lent| lent.is_unwanted = true).is_some()
     }
 
+    /// Whoever has gone has none, also where what it had is not freed yet.
     fn has(&self, tree: Tree) -> bool {
-        self.lent.get(&tree.ticket).is_some_and(|lent| lent.tree == Some(tree.number))
+        !self.has_gone && self.lent.get(&tree.ticket).is_some_and(|lent| lent.tree == Some(tree.number))
     }
 }
 
@@ -167,7 +169,7 @@ impl Ledger {
         uuid: DeviceUuid,
         descriptor: &OwnedFd,
     ) -> Result<(), IpcError> {
-        tell_with(&self.socket, Message::Pool { pool, uuid: words(uuid) }, descriptor)
+        self.note_gone(tell_with(&self.socket, Message::Pool { pool, uuid: words(uuid) }, descriptor))
     }
 
     /// Memory for a tree, of so many bytes: what a tree has lain in that is back, or new memory.
@@ -228,7 +230,7 @@ impl Ledger {
         lent.tree = Some(number);
         drop(trees);
         // Behind that: the importer may give it back at once.
-        match tell(&self.socket, Message::Again { ticket }) {
+        match self.note_gone(tell(&self.socket, Message::Again { ticket })) {
             Ok(()) => Ok(Tree { ticket, number }),
             Err(error) => {
                 self.leave_empty(ticket);
@@ -359,7 +361,7 @@ impl Ledger {
         message: impl FnOnce(u64, bool) -> Message,
     ) -> Result<u64, IpcError> {
         let (ticket, lasts) = self.new_ticket(turn, kept, chunk, piece)?;
-        match tell_with(&self.socket, message(ticket, lasts), &piece.descriptor) {
+        match self.note_gone(tell_with(&self.socket, message(ticket, lasts), &piece.descriptor)) {
             Ok(()) => Ok(ticket),
             Err(error) => {
                 self.take_back(ticket);
@@ -429,6 +431,15 @@ impl Ledger {
         drop(trees);
         drop(other);
         Ok((ticket, lasts))
+    }
+
+    /// An importer that takes no more has gone if its socket is closed: from here on, before the thread that listens has seen it. That takes in what is still to be heard.
+    fn note_gone(&self, told: Result<(), IpcError>) -> Result<(), IpcError> {
+        if matches!(told, Err(IpcError::PeerGone)) && is_closed(&self.socket) {
+            self.trees().has_gone = true;
+            self.changed.notify_all();
+        }
+        told
     }
 
     fn listen(&self) {

@@ -17,8 +17,8 @@ impl Offer {
         Self { ledger: Arc::clone(ledger), tree }
     }
 
-    /// Whether the importer has let go of its last tensor of the tree, and no copy of it reads one any more; or has gone. Never, as a child that was forked from this
-    /// process sees it.
+    /// Whether the importer has let go of its last tensor of the tree, and no copy of it reads one any more; or has gone. An importer that was dropped, and whose tensors are still
+    /// used, takes no more ([`IpcError::PeerGone`]) and has not gone. Never, as a child that was forked from this process sees it.
     pub fn is_released(&self) -> bool {
         self.ledger.check_here().is_ok() && !self.ledger.has_tree(self.tree)
     }

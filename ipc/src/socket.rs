@@ -3,8 +3,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -15,6 +17,9 @@ use rustix::process::geteuid;
 
 use crate::error::{IpcError, Named, broken};
 use crate::wire::{BYTES, Message};
+
+/// Who takes no more may be about to close: an importer gives back what it has not looked at before that.
+const CLOSING: Duration = Duration::from_millis(10);
 
 /// Fails unless the process at the other end runs as this user.
 pub(crate) fn check_user(socket: impl AsFd) -> Result<(), IpcError> {
@@ -47,6 +52,13 @@ pub(crate) fn tell_with(socket: impl AsFd, message: Message, descriptor: &OwnedF
         Err(Errno::TOOMANYREFS) => Err(Errno::TOOMANYREFS).named("sending shared memory"),
         Err(_) => Err(IpcError::PeerGone),
     }
+}
+
+/// Whether the other end, which takes no more, is closed: it says nothing more, but for what is still to be heard.
+pub(crate) fn is_closed(socket: impl AsFd) -> bool {
+    let mut polled = PollFd::new(&socket, PollFlags::empty());
+    let asked = poll(std::slice::from_mut(&mut polled), Timespec::try_from(CLOSING).ok().as_ref());
+    asked.is_ok() && polled.revents().contains(PollFlags::HUP)
 }
 
 /// The next message, `None` if there is none yet. There is no room for descriptors: the system closes those that come.

@@ -8,9 +8,10 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use transship_core::{CopyOptions, CopyPolicy, Device, Tensor, start_copy};
-use transship_ipc::IpcError;
+use transship_ipc::{Exporter, IpcError, Offer};
 
 use crate::exported::pair;
+use crate::hostile_loader::socket;
 use crate::support::{LONG, batch, case, compare, devices, eventually, folder, held};
 use crate::tree_child::{Phase, Role, connect, spawn, tree_of};
 
@@ -36,6 +37,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("what_is_not_taken_is_given_back", what_is_not_taken_is_given_back),
         case("there_are_no_more_than_so_many_trees", there_are_no_more_than_so_many_trees),
         case("an_importer_that_has_gone_has_nothing", an_importer_that_has_gone_has_nothing),
+        case("who_has_gone_for_a_call_has_no_tree", who_has_gone_for_a_call_has_no_tree),
         case("a_forked_child_gives_no_tree_back", a_forked_child_gives_no_tree_back),
     ]
 }
@@ -197,6 +199,8 @@ fn tensors_outlive_their_exporter() {
 }
 
 /// catches: 566-what-is-not-taken-stays-lent
+///
+/// Deliberate bug: who takes no more has gone.
 fn what_is_not_taken_is_given_back() {
     let (_folder, path) = folder();
     let (mut connection, mut importer) = pair(&path, devices()[0]);
@@ -243,6 +247,32 @@ fn an_importer_that_has_gone_has_nothing() {
     drop(importer);
     waiting.join().unwrap().unwrap();
     assert!(matches!(connection.export(&batch(1)), Err(IpcError::PeerGone)));
+}
+
+/// One that is played, and closes its socket without a word. A call that sends may see that before the thread that listens.
+///
+/// Deliberate bug: only that thread notes it.
+fn who_has_gone_for_a_call_has_no_tree() {
+    for _ in 0..500 {
+        let (_folder, path) = folder();
+        let exporter = Exporter::bind(&path).unwrap();
+        let importer = socket(&path);
+        let mut connection = exporter.accept_within(LONG).unwrap();
+        let tree = vec![Tensor::from(vec![1_u8])];
+        let goes = thread::spawn(move || drop(importer));
+        let mut offers = Vec::new();
+        let gone = loop {
+            match connection.export(&tree) {
+                Ok(offer) => offers.push(offer),
+                Err(IpcError::TooManyTrees { .. }) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(gone, IpcError::PeerGone), "{gone}");
+        assert!(offers.iter().all(Offer::is_released));
+        assert_eq!(connection.lent(), 0);
+        goes.join().unwrap();
+    }
 }
 
 /// Deliberate bugs: a child says that a tree has gone which its parent has; it ends the connection of its parent.
