@@ -98,7 +98,7 @@ pub enum IpcError {
         /// Its UUID, or that it has none.
         own: String,
     },
-    /// The paths, types and shapes of a tree take more than the other process believes. Nothing was sent.
+    /// The paths, types and shapes of a tree, or of a batch, take more than the other process believes. Nothing of it was sent.
     #[error("a manifest of {bytes} bytes is above the limit of {limit}; {cure}")]
     ManifestTooLarge {
         /// Bytes that it has.

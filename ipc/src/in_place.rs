@@ -28,7 +28,12 @@ struct Place {
 
 impl<'a> InPlace<'a> {
     pub(crate) fn new(job: Job<'a>, manifest: Manifest) -> Result<Self, IpcError> {
-        let needed = end(&manifest).saturating_add(manifest.to_bytes().len());
+        let (bytes, limit) = (manifest.to_bytes().len(), job.loader().largest_manifest);
+        if bytes > limit {
+            let cure = "let the feed take larger ones (FeedOptions::largest_manifest), or make paths shorter";
+            return job.give_up(IpcError::ManifestTooLarge { bytes, limit, cure });
+        }
+        let needed = end(&manifest).saturating_add(bytes);
         let slot = job.slot_bytes();
         if needed > slot {
             return job.give_up(IpcError::TooLarge { needed, slot });

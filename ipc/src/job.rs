@@ -32,7 +32,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// The batch has failed with each, for the reason that the error says: [`IpcError::TooLarge`]; [`IpcError::Tensors`] if a tensor cannot be read or
+    /// The batch has failed with each, for the reason that the error says: [`IpcError::TooLarge`]; [`IpcError::ManifestTooLarge`]; [`IpcError::Tensors`] if a tensor cannot be read or
     /// `tree` does not show its tensors. [`IpcError::PeerGone`]; [`IpcError::Forked`], and the batch is still to be made by the parent.
     pub fn write<S: TensorTree + ?Sized>(self, tree: &S) -> Result<(), IpcError> {
         let mut place = self.places(|| Manifest::packed(tree, ALIGNMENT))?;
@@ -51,7 +51,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// The batch has failed with each: [`IpcError::TooLarge`]; [`IpcError::Tensors`] as [`Manifest::packed_apart`]. With [`IpcError::Forked`] it is still to be made by the parent.
+    /// The batch has failed with each: [`IpcError::TooLarge`]; [`IpcError::ManifestTooLarge`]; [`IpcError::Tensors`] as [`Manifest::packed_apart`]. With [`IpcError::Forked`] it is still to be made by the parent.
     pub fn in_place<S: TensorTree + ?Sized>(self, like: &S) -> Result<InPlace<'a>, IpcError> {
         self.places(|| Manifest::packed_apart(like, ALIGNMENT))
     }

@@ -21,6 +21,8 @@ pub struct Loader {
     pub(crate) socket: OwnedFd,
     pub(crate) mapping: Mapping,
     pub(crate) slot_bytes: usize,
+    /// Of a batch, in bytes.
+    pub(crate) largest_manifest: usize,
     slots: usize,
     is_over: AtomicBool,
     process: Pid,
@@ -37,7 +39,7 @@ impl Loader {
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, IpcError> {
         let socket = connect_to(path.as_ref())?;
         let (message, memory) = hear_with_descriptor(&socket)?;
-        let Message::Ring { slots, slot_bytes } = message else {
+        let Message::Ring { slots, slot_bytes, largest_manifest } = message else {
             return Err(broken("a feed does not begin with a ring"));
         };
         let slots = usize::try_from(slots).ok().filter(|slots| (1..=MOST_SLOTS).contains(slots));
@@ -45,11 +47,12 @@ impl Loader {
         let (Some(slots), Some(slot_bytes)) = (slots, slot_bytes) else {
             return Err(broken("a ring has too many slots or none"));
         };
+        let largest_manifest = usize::try_from(largest_manifest).unwrap_or(usize::MAX);
         let bytes = slots.checked_mul(slot_bytes).filter(|bytes| isize::try_from(*bytes).is_ok());
         let bytes = bytes.ok_or_else(|| broken("a ring is larger than any memory"))?;
         let mapping = Mapping::of(&memory, bytes)?;
         let (is_over, process, forks) = (AtomicBool::new(false), getpid(), ForkCount::now());
-        Ok(Self { socket, mapping, slot_bytes, slots, is_over, process, forks })
+        Ok(Self { socket, mapping, slot_bytes, largest_manifest, slots, is_over, process, forks })
     }
 
     /// The next batch to make, `None` once the feed is over. Waits for it.

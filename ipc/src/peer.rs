@@ -58,7 +58,8 @@ impl Peer {
     ) -> Result<Self, IpcError> {
         let (ring, descriptor) = Ring::new(device, options, event)?;
         let (slots, slot_bytes) = (ring.slots() as u64, ring.slot_bytes() as u64);
-        tell_with(&socket, Message::Ring { slots, slot_bytes }, &descriptor)?;
+        let largest_manifest = options.largest_manifest as u64;
+        tell_with(&socket, Message::Ring { slots, slot_bytes, largest_manifest }, &descriptor)?;
         let slots = (0..ring.slots()).map(|_| Slot::Free).collect();
         let patience = options.patience;
         Ok(Self {

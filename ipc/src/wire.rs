@@ -12,12 +12,12 @@ pub(crate) const MOST_SLOTS: usize = 128;
 /// The largest manifest that an importer believes, in bytes: that of more than a million tensors.
 pub(crate) const LARGEST_MANIFEST: usize = 64 << 20;
 
-const HEAD: [u8; 5] = *b"TSRG\x02";
+const HEAD: [u8; 5] = *b"TSRG\x03";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// To a loader, first of all, with the descriptor of the ring.
-    Ring { slots: u64, slot_bytes: u64 },
+    /// To a loader, first of all, with the descriptor of the ring, and the largest manifest that a batch may have.
+    Ring { slots: u64, slot_bytes: u64, largest_manifest: u64 },
     /// To a loader: write the batch of this number to this slot.
     Work { ticket: u64, number: u64, slot: u64 },
     /// To a loader or an importer: there will be no more.
@@ -51,7 +51,9 @@ pub(crate) enum Message {
 impl Message {
     pub(crate) fn to_bytes(self) -> [u8; BYTES] {
         let (kind, words) = match self {
-            Self::Ring { slots, slot_bytes } => (1, [slots, slot_bytes, 0, 0]),
+            Self::Ring { slots, slot_bytes, largest_manifest } => {
+                (1, [slots, slot_bytes, largest_manifest, 0])
+            }
             Self::Work { ticket, number, slot } => (2, [ticket, number, slot, 0]),
             Self::Over => (3, [0; 4]),
             Self::Filled { ticket, slot, manifest_at, manifest_bytes } => {
@@ -98,7 +100,7 @@ impl Message {
         let [one, two, three, four] = words;
         let kind = bytes[HEAD.len()];
         Ok(match kind {
-            1 => Self::Ring { slots: one, slot_bytes: two },
+            1 => Self::Ring { slots: one, slot_bytes: two, largest_manifest: three },
             2 => Self::Work { ticket: one, number: two, slot: three },
             3 => Self::Over,
             4 => Self::Filled { ticket: one, slot: two, manifest_at: three, manifest_bytes: four },
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn messages_come_back_and_others_are_refused() {
         for message in [
-            Message::Ring { slots: 3, slot_bytes: u64::MAX },
+            Message::Ring { slots: 3, slot_bytes: u64::MAX, largest_manifest: 34 },
             Message::Work { ticket: 1, number: 1 << 40, slot: 2 },
             Message::Over,
             Message::Filled { ticket: 1, slot: 2, manifest_at: 3, manifest_bytes: 4 },

@@ -5,10 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use transship_core::{Cast, CopyOptions, CopyPolicy, DType, Device, Error, Tensor, start_copy};
+use transship_core::{
+    Alignment, Cast, CopyOptions, CopyPolicy, DType, Device, Error, Manifest, Tensor, start_copy,
+};
 use transship_ipc::{Feed, FeedOptions, IpcError, Loader};
 
-use crate::support::{batch, case, check, compare, devices, folder, like, next, options};
+use crate::support::{LONG, Tree, batch, case, check, compare, devices, folder, like, next, options};
 use crate::workers::Workers;
 
 pub(crate) fn cases() -> Vec<Trial> {
@@ -22,6 +24,7 @@ pub(crate) fn cases() -> Vec<Trial> {
             "batches_fail_one_by_one_and_with_their_reasons",
             batches_fail_one_by_one_and_with_their_reasons,
         ),
+        case("a_manifest_that_is_too_large_is_named_at_both_ends", a_manifest_that_is_too_large_is_named),
         case("clones_are_written_apart", clones_are_written_apart),
         case("a_feed_is_the_users_own_and_waits_no_longer_than_asked", a_feed_is_the_users_own),
     ]
@@ -145,6 +148,31 @@ fn batches_fail_one_by_one_and_with_their_reasons() {
         check(&there, devices()[0]);
         assert!(next(feed).is_none() && next(feed).is_none());
     });
+}
+
+/// Deliberate bugs: the loader does not look at the size of the manifest; it is told the size of a slot as the limit.
+fn a_manifest_that_is_too_large_is_named() {
+    let bytes = manifest_bytes(&batch(0));
+    let load = |loader: &mut Loader| {
+        let job = loader.next_job()?.unwrap();
+        let error = job.write(&batch(0)).unwrap_err();
+        let said = format!("is above the limit of {}; let the feed take larger ones", bytes - 1);
+        assert!(error.to_string().contains(&said), "{error}");
+        loader.next_job()?.unwrap().write(&vec![Tensor::from(vec![7_u8])])?;
+        assert!(loader.next_job()?.is_none());
+        Ok(())
+    };
+    with_a_loader(2, options().slots(1).largest_manifest(bytes - 1), load, |feed| {
+        let error = feed.next_within(LONG).unwrap_err();
+        let said = format!("batch 0: a manifest of {bytes} bytes is above");
+        assert!(error.to_string().starts_with(&said), "{error}");
+        assert_eq!(next(feed).unwrap().number(), 1);
+        assert!(next(feed).is_none());
+    });
+}
+
+fn manifest_bytes(tree: &Tree) -> usize {
+    Manifest::packed(tree, Alignment::new(64).unwrap()).unwrap().to_bytes().len()
 }
 
 /// Deliberate bug: what shares memory in `like` has one place in the slot.

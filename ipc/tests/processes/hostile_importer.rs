@@ -90,7 +90,7 @@ fn one_that_does_nothing_is_in_nobodys_way() {
         // It was told nothing but offers.
         let mut bytes = [0; 40];
         assert_eq!(recv(raw, &mut bytes, RecvFlags::empty()).unwrap().1, 40);
-        assert_eq!((&bytes[..5], bytes[5]), (&b"TSRG\x02"[..], 6));
+        assert_eq!((&bytes[..5], bytes[5]), (&b"TSRG\x03"[..], 6));
     });
 }
 

@@ -68,7 +68,7 @@ impl Raw {
     fn work(&self) -> Work {
         let mut bytes = [0; 40];
         assert_eq!(recv(&self.socket, &mut bytes, RecvFlags::empty()).unwrap().1, 40);
-        assert_eq!((&bytes[..5], bytes[5]), (&b"TSRG\x02"[..], 2));
+        assert_eq!((&bytes[..5], bytes[5]), (&b"TSRG\x03"[..], 2));
         [8, 16, 24].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()))
     }
 
@@ -102,7 +102,7 @@ pub(crate) fn socket(path: &Path) -> OwnedFd {
 
 pub(crate) fn message(kind: u8, words: [u64; 4]) -> Vec<u8> {
     let words = words.into_iter().flat_map(u64::to_le_bytes);
-    b"TSRG\x02".iter().copied().chain([kind, 0, 0]).chain(words).collect()
+    b"TSRG\x03".iter().copied().chain([kind, 0, 0]).chain(words).collect()
 }
 
 fn manifest(bytes: usize) -> Vec<u8> {
