@@ -135,13 +135,24 @@ pub enum IpcError {
         attempts: u32,
     },
     /// No batch came in time. The next call waits for the same one.
-    #[error("no batch within {limit:?}; {loaders} loaders are connected")]
+    #[error("no batch within {limit:?}{}", why_late(*loaders, *held))]
     TimedOut {
         /// How long was waited.
         limit: Duration,
         /// How many loaders there are.
         loaders: usize,
+        /// How many slots they have, if batches that this process holds have all of them.
+        held: Option<usize>,
     },
+}
+
+fn why_late(loaders: usize, held: Option<usize>) -> String {
+    match held {
+        Some(slots) => {
+            format!(": the program holds all {slots} slots; drop a batch, with the tensors over it")
+        }
+        None => format!("; {loaders} loaders are connected"),
+    }
 }
 
 /// Names what failed.

@@ -105,7 +105,7 @@ impl<I: Iterator<Item = u64>> Feed<I> {
                 return Err(trouble);
             }
             if until.is_some_and(|until| until <= Instant::now()) {
-                return Err(IpcError::TimedOut { limit, loaders: self.peers.len() });
+                return Err(IpcError::TimedOut { limit, loaders: self.peers.len(), held: self.held() });
             }
             self.trouble = self.listen(until).err();
         }
@@ -152,11 +152,18 @@ impl<I: Iterator<Item = u64>> Feed<I> {
     /// What has failed is for loaders that have delivered something: others may fail at everything. If there are none, or if the caller has batches in all of their
     /// slots, it is for anyone.
     fn may_anyone_try_again(&self) -> bool {
-        let will_have_a_slot = |peer: &Peer| {
-            !peer.is_leased()
-                || self.schedule.has_made(|made| made.as_ref().is_ok_and(|batch| peer.has(batch)))
-        };
-        !self.peers.iter().any(|peer| peer.has_delivered() && will_have_a_slot(peer))
+        !self.peers.iter().any(|peer| peer.has_delivered() && self.will_have_a_slot(peer))
+    }
+
+    /// Whether it has a slot, or will, whatever the caller does.
+    fn will_have_a_slot(&self, peer: &Peer) -> bool {
+        !peer.is_leased() || self.schedule.has_made(|made| made.as_ref().is_ok_and(|batch| peer.has(batch)))
+    }
+
+    /// How many slots there are, if the caller has batches in all of them.
+    fn held(&self) -> Option<usize> {
+        let are_held = !self.peers.is_empty() && !self.peers.iter().any(|peer| self.will_have_a_slot(peer));
+        are_held.then(|| self.options.slots.saturating_mul(self.peers.len()))
     }
 
     /// Waits until something happens, for as long as nobody is late, and takes in what did.

@@ -10,7 +10,9 @@ use transship_core::{
 };
 use transship_ipc::{Feed, FeedOptions, IpcError, Loader};
 
-use crate::support::{LONG, Tree, batch, case, check, compare, devices, folder, like, next, options};
+use crate::support::{
+    LONG, Tree, batch, case, check, compare, connect, devices, folder, hand_out, like, make, next, options,
+};
 use crate::workers::Workers;
 
 pub(crate) fn cases() -> Vec<Trial> {
@@ -25,6 +27,7 @@ pub(crate) fn cases() -> Vec<Trial> {
             batches_fail_one_by_one_and_with_their_reasons,
         ),
         case("a_manifest_that_is_too_large_is_named_at_both_ends", a_manifest_that_is_too_large_is_named),
+        case("who_holds_all_slots_is_told_so", who_holds_all_slots_is_told_so),
         case("clones_are_written_apart", clones_are_written_apart),
         case("a_feed_is_the_users_own_and_waits_no_longer_than_asked", a_feed_is_the_users_own),
     ]
@@ -173,6 +176,26 @@ fn a_manifest_that_is_too_large_is_named() {
 
 fn manifest_bytes(tree: &Tree) -> usize {
     Manifest::packed(tree, Alignment::new(64).unwrap()).unwrap().to_bytes().len()
+}
+
+/// Deliberate bugs: slots that the loader still writes count as held; those that the program holds do not.
+fn who_holds_all_slots_is_told_so() {
+    let [host, _] = devices();
+    let (_folder, path) = folder();
+    let mut feed = Feed::new(&path, 0..3, host, options().slots(2)).unwrap();
+    let mut loader = connect(&mut feed, &path, 1);
+    let limit = Duration::from_millis(20);
+    make(&mut loader, 0);
+    let first = next(&mut feed).unwrap();
+    assert!(matches!(feed.next_within(limit), Err(IpcError::TimedOut { held: None, loaders: 1, .. })));
+    make(&mut loader, 1);
+    let second = next(&mut feed).unwrap();
+    let said = feed.next_within(limit).unwrap_err().to_string();
+    assert!(said.starts_with("no batch within 20ms: the program holds all 2 slots; drop a batch"), "{said}");
+    drop(first);
+    hand_out(&mut feed);
+    make(&mut loader, 2);
+    assert_eq!((second.number(), next(&mut feed).unwrap().number()), (1, 2));
 }
 
 /// Deliberate bug: what shares memory in `like` has one place in the slot.
