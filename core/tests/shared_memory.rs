@@ -77,7 +77,7 @@ fn memory_is_given_back_with_the_last_tensor_in_whatever_order_they_go() {
 
 /// With its neighbours alive and after the last of them has gone.
 ///
-/// Deliberate bugs: memory for copies alone may be written, or is read in place.
+/// Deliberate bugs: memory for copies alone may be written, or is read in place; it is said to lie in no vector.
 #[test]
 fn no_tensor_is_written_or_read_in_place() {
     for has_neighbours in [true, false] {
@@ -88,7 +88,8 @@ fn no_tensor_is_written_or_read_in_place() {
         }
         assert!(matches!(tensor.as_mut_bytes(), Err(Error::NotWritable { .. })));
         assert!(matches!(tensor.as_bytes(), Err(Error::SharedMemory)));
-        let tensor = tensor.into_vec::<u8>().unwrap_err().into_value();
+        let (error, tensor) = tensor.into_vec::<u8>().unwrap_err().into_parts();
+        assert!(matches!(error, Error::SharedMemory), "{error}");
         let source = Tensor::from(vec![77_u8; EACH]);
         assert!(start_copy_into(source, tensor, CopyOptions::default()).is_err());
         assert_eq!(*lent.counted, (0..4 * EACH as u8).collect::<Vec<u8>>());

@@ -22,7 +22,8 @@ impl Tensor {
     /// The tensor comes back with each: [`Error::WrongDType`]; [`Error::NotOnHost`]; [`Error::NotVector`] if it lies in no vector, or is not all
     /// of one, in row-major order; [`Error::NotWritable`] while anything else shares the memory, a copy or a stream included;
     /// [`Error::NotReady`] while a copy into it is in flight, [`Error::CopyFailed`] if nobody will ever know whether one is;
-    /// [`Error::Taken`]; [`Error::InvalidBits`] if a bool is neither 0 nor 1; what the driver says, in which case it is still registered.
+    /// [`Error::SharedMemory`] if others may write to it at any time; [`Error::Taken`]; [`Error::InvalidBits`] if a bool is neither 0 nor 1; what the
+    /// driver says, in which case it is still registered.
     pub fn into_vec<T: Element>(mut self) -> Result<Vec<T>, Refused<Self>> {
         self.take_vec().map_err(|error| Refused::new(error, self))
     }
@@ -49,6 +50,7 @@ impl Tensor {
         if storage.device().is_some() {
             return Err(Error::NotOnHost { device: storage.device_id() });
         }
+        storage.check_unshared()?;
         storage.settle();
         let no_vector = || self.layout.not_vector("does not lie in a vector".to_owned());
         if !vector_memory(storage.buffer()).is_some_and(HostMemory::is_vec_of::<T>) {
