@@ -16,6 +16,7 @@ use crate::event_fd::EventFd;
 use crate::listener::Listener;
 use crate::options::FeedOptions;
 use crate::peer::{Outcome, Peer};
+use crate::ring::sizes;
 use crate::schedule::{Schedule, Task};
 
 /// How many connections are looked at before anything else is.
@@ -51,13 +52,15 @@ impl<I: Iterator<Item = u64>> Feed<I> {
     /// # Errors
     ///
     /// [`IpcError::System`] if there can be no socket at `path`, such as one that is there already: that of a feed which runs, or of one whose process was killed.
-    /// Remove that one.
+    /// Remove that one. [`InvalidOption`](transship_core::Error::InvalidOption) for slots of more bytes than any memory has.
     pub fn new(
         path: impl AsRef<Path>,
         numbers: impl IntoIterator<IntoIter = I>,
         device: &Device,
         options: FeedOptions,
     ) -> Result<Self, IpcError> {
+        // Else each loader that comes would be an error.
+        sizes(&options)?;
         let schedule = Schedule::new(numbers.into_iter(), options.attempts);
         let (listener, event) = (Listener::new(path.as_ref())?, Arc::new(EventFd::new()?));
         Ok(Self {

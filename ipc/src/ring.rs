@@ -36,12 +36,7 @@ impl Ring {
         options: &FeedOptions,
         event: &Arc<EventFd>,
     ) -> Result<(Self, OwnedFd), IpcError> {
-        let slot_bytes = options.slot_bytes.max(1).checked_next_multiple_of(page_size());
-        let bytes = slot_bytes.and_then(|bytes| bytes.checked_mul(options.slots));
-        let (Some(slot_bytes), Some(bytes)) = (slot_bytes, bytes) else { return Err(too_large()) };
-        if isize::try_from(bytes).is_err() {
-            return Err(too_large());
-        }
+        let (slot_bytes, bytes) = sizes(options)?;
         let (mapping, descriptor) = Mapping::new("transship-ring", bytes)?;
         let mapping = Arc::new(mapping);
         let registered = lock_for(device, &mapping, Arc::clone(&mapping))?;
@@ -96,9 +91,19 @@ impl Drop for Lease {
     }
 }
 
+/// The bytes of a slot, and of all. Fails for more than memory can have.
+pub(crate) fn sizes(options: &FeedOptions) -> Result<(usize, usize), IpcError> {
+    let sizes = || {
+        let slot_bytes = options.slot_bytes.max(1).checked_next_multiple_of(page_size())?;
+        let bytes = slot_bytes.checked_mul(options.slots)?;
+        isize::try_from(bytes).is_ok().then_some((slot_bytes, bytes))
+    };
+    sizes().ok_or_else(|| too_large(options))
+}
+
 #[cold]
-fn too_large() -> IpcError {
-    let limit = isize::MAX.unsigned_abs();
-    Error::TooLarge { device: transship_core::DeviceId::HOST, kind: "host", requested: usize::MAX, limit }
-        .into()
+fn too_large(options: &FeedOptions) -> IpcError {
+    let value = format!("{} for each of {} slots", options.slot_bytes, options.slots);
+    let reason = "no memory has so many bytes; pass the size of the largest batch (FeedOptions::new)";
+    Error::InvalidOption { name: "slot_bytes", value, reason }.into()
 }

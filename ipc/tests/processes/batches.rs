@@ -28,6 +28,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         ),
         case("a_manifest_that_is_too_large_is_named_at_both_ends", a_manifest_that_is_too_large_is_named),
         case("who_holds_all_slots_is_told_so", who_holds_all_slots_is_told_so),
+        case("slots_that_no_memory_has_are_refused", slots_that_no_memory_has_are_refused),
         case("clones_are_written_apart", clones_are_written_apart),
         case("a_feed_is_the_users_own_and_waits_no_longer_than_asked", a_feed_is_the_users_own),
     ]
@@ -196,6 +197,17 @@ fn who_holds_all_slots_is_told_so() {
     hand_out(&mut feed);
     make(&mut loader, 2);
     assert_eq!((second.number(), next(&mut feed).unwrap().number()), (1, 2));
+}
+
+/// Deliberate bug: only a loader that comes finds out.
+fn slots_that_no_memory_has_are_refused() {
+    let (_folder, path) = folder();
+    for bytes in [usize::MAX, usize::MAX / 2, usize::MAX / 6 + 4096] {
+        let error = Feed::new(&path, 0..1, devices()[0], FeedOptions::new(bytes)).unwrap_err();
+        let said = format!("option slot_bytes cannot be {bytes} for each of 3 slots: ");
+        assert!(error.to_string().starts_with(&said), "{error}");
+        assert!(!path.exists());
+    }
 }
 
 /// Deliberate bug: what shares memory in `like` has one place in the slot.
