@@ -119,11 +119,11 @@ pub enum IpcError {
         slot: usize,
     },
     /// The loader says that a batch cannot be had. Those behind it come.
-    #[error("batch {number}: {message}")]
+    #[error("batch {number}: {}", printable(message))]
     Failed {
         /// Its number.
         number: u64,
-        /// What the loader says.
+        /// What the loader says, as it says it. The error prints it with escapes for control characters.
         message: String,
     },
     /// Loaders died over a batch again and again. Those behind it come.
@@ -153,6 +153,18 @@ fn why_late(loaders: usize, held: Option<usize>) -> String {
         }
         None => format!("; {loaders} loaders are connected"),
     }
+}
+
+/// What another process says, for a terminal or a log.
+fn printable(text: &str) -> String {
+    let mut printed = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => printed.extend(letter.escape_debug()),
+            false => printed.push(letter),
+        }
+    }
+    printed
 }
 
 /// Names what failed.

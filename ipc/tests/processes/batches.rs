@@ -29,6 +29,7 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("a_manifest_that_is_too_large_is_named_at_both_ends", a_manifest_that_is_too_large_is_named),
         case("who_holds_all_slots_is_told_so", who_holds_all_slots_is_told_so),
         case("slots_that_no_memory_has_are_refused", slots_that_no_memory_has_are_refused),
+        case("what_a_loader_says_is_printed_with_escapes", what_a_loader_says_is_printed_with_escapes),
         case("clones_are_written_apart", clones_are_written_apart),
         case("a_feed_is_the_users_own_and_waits_no_longer_than_asked", a_feed_is_the_users_own),
     ]
@@ -208,6 +209,17 @@ fn slots_that_no_memory_has_are_refused() {
         assert!(error.to_string().starts_with(&said), "{error}");
         assert!(!path.exists());
     }
+}
+
+/// Deliberate bugs: what a loader says is printed as it is; other letters are escaped, too.
+fn what_a_loader_says_is_printed_with_escapes() {
+    const REASON: &str = "[\"é\"] is \u{1b}[31mred\r\n";
+    let load = |loader: &mut Loader| loader.next_job()?.unwrap().fail(REASON);
+    with_a_loader(1, options(), load, |feed| {
+        let error = feed.next_within(LONG).unwrap_err();
+        assert_eq!(error.to_string(), "batch 0: [\"é\"] is \\u{1b}[31mred\\r\\n");
+        assert!(matches!(error, IpcError::Failed { message, .. } if message == REASON));
+    });
 }
 
 /// Deliberate bug: what shares memory in `like` has one place in the slot.
