@@ -28,7 +28,7 @@ const ACCEPTED_AT_ONCE: usize = 16;
 /// they were given, a batch for each of their slots.
 ///
 /// As an iterator it waits for each batch as long as it takes; [`next_within`](Self::next_within) does not. An error stands in the place of one batch, or is about
-/// none; the next call goes on.
+/// none; the next call goes on. Loaders hear that the feed is over once `next` has returned `None`, or the feed is dropped, and not with the last batch.
 ///
 /// A process that is forked from this one may drop it, which changes nothing, and is refused all batches ([`IpcError::Forked`]).
 pub struct Feed<I: Iterator<Item = u64>> {
@@ -76,7 +76,8 @@ impl<I: Iterator<Item = u64>> Feed<I> {
         })
     }
 
-    /// The next batch, `None` behind the last one. Waits for at most `limit`.
+    /// The next batch, `None` behind the last one. Waits for at most `limit`. Loaders hear that the feed is over once this has returned `None`, or the feed is dropped: who waits
+    /// for them to end behind the last batch, and has done neither, waits for ever.
     ///
     /// # Errors
     ///

@@ -69,6 +69,8 @@ impl Importer {
     /// Connects to the exporter at `path`. What comes in memory of the host is page-locked for copies to `device` (and all others of its driver), where that needs it; what comes
     /// in memory of a device must be of `device`, whatever its number is in the other process.
     ///
+    /// It does not wait for the exporter to accept, unless more than 128 connections there are not accepted yet: then it waits for one of them, without limit.
+    ///
     /// # Errors
     ///
     /// [`IpcError::System`] if nobody listens there; [`IpcError::OtherUser`].

@@ -30,12 +30,13 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Connects to the feed at `path`. Waits until that has looked at its loaders once.
+    /// Connects to the feed at `path`. Waits until that has looked at its loaders once, without limit: a process that has the path and accepts nobody is waited for, and so is an
+    /// [`Exporter`](crate::Exporter) there, until that hands something over ([`IpcError::Protocol`]).
     ///
     /// # Errors
     ///
-    /// [`IpcError::System`] if nobody listens there; [`IpcError::PeerGone`] if the feed is over, or has enough loaders; [`IpcError::OtherUser`];
-    /// [`IpcError::Protocol`] if it sends no memory that is safe to use.
+    /// [`IpcError::System`] if nobody listens there; [`IpcError::PeerGone`] if the feed is over, or has enough loaders ([`FeedOptions::most_loaders`](crate::FeedOptions::most_loaders));
+    /// [`IpcError::OtherUser`]; [`IpcError::Protocol`] if it sends no memory that is safe to use.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, IpcError> {
         let socket = connect_to(path.as_ref())?;
         let (message, memory) = hear_with_descriptor(&socket)?;
@@ -55,7 +56,8 @@ impl Loader {
         Ok(Self { socket, mapping, slot_bytes, largest_manifest, slots, is_over, process, forks })
     }
 
-    /// The next batch to make, `None` once the feed is over. Waits for it.
+    /// The next batch to make, `None` once the feed is over. Waits for it, without limit. A feed hands out work while it is asked for batches, and says
+    /// that it is over when it has given `None`, or is dropped.
     ///
     /// # Errors
     ///

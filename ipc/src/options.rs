@@ -35,8 +35,8 @@ impl FeedOptions {
         self
     }
 
-    /// How many loaders there may be at a time, 64 unless told otherwise. Each has page-locked memory for all of its slots; further ones are sent away.
-    /// The memory of one that has gone stays with its batches until they are dropped.
+    /// How many loaders there may be at a time, 64 unless told otherwise. Each has page-locked memory for all of its slots; further ones are sent away, and hear
+    /// [`PeerGone`](crate::IpcError::PeerGone) when they connect, as where the feed has gone: connect again once a loader has ended. The memory of one that has gone stays with its batches until they are dropped.
     #[must_use]
     pub fn most_loaders(mut self, loaders: usize) -> Self {
         self.most_loaders = loaders.max(1);
