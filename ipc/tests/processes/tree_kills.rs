@@ -74,6 +74,7 @@ fn export_to_one_that_dies(seed: u64, dies: Option<(Phase, u64)>, after: Option<
     }
     drop(killing.join().unwrap());
     offers.iter().for_each(|offer| offer.wait_released(LONG).unwrap());
+    eventually("the memory of its trees has gone", || held().1 == before.1);
     drop((connection, exporter, offers));
     eventually("all is back", || held() == before);
 }
