@@ -97,14 +97,9 @@ impl Inbox {
         self.turns.insert(before, turn);
     }
 
-    /// Whether an earlier receive has not got a tree, or room for it.
-    pub(crate) fn is_behind(&self, turn: u64) -> bool {
-        self.turns.front().is_some_and(|first| *first != turn)
-    }
-
-    /// Whether this one waits here: a peer that was added anew has another inbox.
-    pub(crate) fn has_turn(&self, turn: u64) -> bool {
-        self.turns.contains(&turn)
+    /// How many earlier receives have not got a tree, or room for it. `None` if this one does not wait here: a peer that was added anew has another inbox.
+    pub(crate) fn before(&self, turn: u64) -> Option<usize> {
+        self.turns.iter().position(|other| *other == turn)
     }
 
     /// Whether there is a tree for this one.

@@ -1,6 +1,8 @@
 //! A tree that a peer has offered, checked before there is room for any byte of it.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use transship::Manifest;
 
@@ -16,6 +18,11 @@ use crate::wire::Message;
 
 /// What a receive waits for whose turn has not come.
 const BEHIND: &str = "the turn behind an earlier receive, which waits for a tree of the sender, or for room in the memory of its own agent,";
+
+/// How long a receive does not look for each one that is before it, but for the first: about as long as a small tree takes.
+const NAP_FOR_EACH: Duration = Duration::from_micros(250);
+/// A receive that is dropped goes within this time.
+const LONGEST_NAP: Duration = Duration::from_millis(20);
 
 /// A tree that a peer has offered. Dropped, it is refused.
 pub(crate) struct Offer<'a> {
@@ -38,21 +45,22 @@ impl<'a> Offer<'a> {
     /// [`Error::UnknownPeer`], if another one has the name of the peer meanwhile.
     pub(crate) fn next(receive: &'a Receive) -> Result<Self> {
         let Receive { link, peer, turn, deadline, claim } = receive;
-        let mut is_behind = false;
+        let mut before = 0;
         let offered = deadline.until("a tree of the sender", || {
+            // The one in front looks for the trees of all.
+            thread::sleep(nap_behind(before).min(deadline.left()));
             let mut state = link.hear()?;
-            let Some(inbox) = state.mail.inbox(peer.name()).filter(|inbox| inbox.has_turn(*turn)) else {
-                return Err(Error::UnknownPeer { peer: peer.to_string() });
-            };
+            let unknown = || Error::UnknownPeer { peer: peer.to_string() };
+            let inbox = state.mail.inbox(peer.name()).ok_or_else(unknown)?;
+            before = inbox.before(*turn).ok_or_else(unknown)?;
             if claim.is_given_up() || (inbox.may_take(*turn) && !claim.take()) {
                 // The transfer was dropped: nobody hears it.
                 return Err(Error::Lost);
             }
-            is_behind = inbox.is_behind(*turn);
             Ok(inbox.next(*turn))
         });
         let offered = offered.map_err(|error| match error {
-            Error::TimedOut { limit, .. } if is_behind => Error::TimedOut { what: BEHIND, limit },
+            Error::TimedOut { limit, .. } if before > 0 => Error::TimedOut { what: BEHIND, limit },
             error => error,
         })?;
         let refusal = Some("the receiver has stopped".to_owned());
@@ -178,5 +186,23 @@ impl Drop for Offer<'_> {
         };
         // A peer that has gone needs no answer.
         let _ = state.agent.notify(self.peer.name(), &message.to_bytes());
+    }
+}
+
+/// How long a receive with so many before it need not look.
+fn nap_behind(before: usize) -> Duration {
+    let others = u32::try_from(before.saturating_sub(1)).unwrap_or(u32::MAX);
+    NAP_FOR_EACH.saturating_mul(others).min(LONGEST_NAP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Deliberate bugs: the next one naps, and takes its tree late; naps are as long as the queue.
+    #[test]
+    fn who_is_far_behind_looks_seldom_and_soon_enough() {
+        let naps = [0, 1, 2, 3, 81, 82, usize::MAX].map(nap_behind);
+        assert_eq!(naps.map(|nap| nap.as_micros()), [0, 0, 250, 500, 20_000, 20_000, 20_000]);
     }
 }
