@@ -96,7 +96,7 @@ impl Agent {
         Ok(metadata.to_bytes())
     }
 
-    /// The agent that has given out this [`metadata`](Self::metadata). Both sides add each other before the first tree. One that has begun anew under its old
+    /// The agent that has given out this [`metadata`](Self::metadata). Both sides add each other; what the other one has sent before it is added here is received all the same. One that has begun anew under its old
     /// name takes the place of the old one, which must have ended (one that lives may be added again, and then goes by its new [`Peer`] alone): room that it was given and may not have filled is free for other trees from here on. Receives that wait for a tree of the old one
     /// end with [`Error::UnknownPeer`]. Trees go to the new one by the [`Peer`] that this
     /// returns, and not by that of before.

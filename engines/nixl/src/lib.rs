@@ -4,6 +4,7 @@ mod agent;
 mod arena;
 mod copies;
 mod deadline;
+mod early;
 mod error;
 mod held;
 mod inbox;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 
 use crate::arena::Range;
+use crate::early::Early;
 use crate::error::{Error, Result};
 use crate::inbox::{Inbox, Offered};
 use crate::wire::Message;
@@ -17,6 +18,7 @@ pub(crate) struct Mail {
     sends: HashMap<u64, Sent>,
     /// Those to each peer that are to be offered, in their order.
     to_offer: HashMap<CString, VecDeque<u64>>,
+    early: Early,
     /// Notifications that made no sense, came too late, or from nobody known.
     pub(crate) ignored: u64,
 }
@@ -43,10 +45,14 @@ pub(crate) enum End {
 }
 
 impl Mail {
-    /// Knows a peer, which has said nothing.
+    /// Knows a peer, which has said nothing but what it said before it was known.
     pub(crate) fn add(&mut self, peer: CString, added: u64) {
         self.added.insert(peer.clone(), added);
-        self.inboxes.insert(peer, Inbox::default());
+        self.inboxes.insert(peer.clone(), Inbox::default());
+        for bytes in self.early.take(&peer) {
+            // No more was kept than one may offer: none is refused.
+            let _ = self.deliver(&peer, &bytes, |_| false);
+        }
     }
 
     /// Knows it no more.
@@ -76,8 +82,12 @@ impl Mail {
         bytes: &[u8],
         is_late: impl Fn(u64) -> bool,
     ) -> Option<Vec<u8>> {
-        let (Ok(message), Some(inbox)) = (Message::from_bytes(bytes), self.inboxes.get_mut(peer)) else {
+        let Ok(message) = Message::from_bytes(bytes) else {
             self.ignored += 1;
+            return None;
+        };
+        let Some(inbox) = self.inboxes.get_mut(peer) else {
+            self.ignored += u64::from(!self.early.keep(peer, &message, bytes));
             return None;
         };
         let is_known = match message {
@@ -166,6 +176,7 @@ impl Mail {
 #[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use super::*;
+    use crate::inbox::{MOST_MANIFEST_BYTES, MOST_WAITING};
 
     const PEER: &CStr = c"peer";
 
@@ -183,9 +194,33 @@ mod tests {
         {
             assert!(mail.deliver(PEER, bytes, |_| false).is_none());
         }
-        let offer = Message::Offer { id: 1, bytes: 8, manifest: b"m" }.to_bytes();
-        assert!(mail.deliver(c"stranger", &offer, |_| false).is_none());
+        assert!(mail.deliver(c"stranger", &Message::Done { id: 1 }.to_bytes(), |_| false).is_none());
         assert_eq!(mail.ignored, 6);
+    }
+
+    /// Deliberate bugs: what an agent says that is not known is kept without limit; it is forgotten; others get it.
+    #[test]
+    fn what_is_offered_early_is_kept_within_limits() {
+        let mut mail = mail();
+        let offer = |id, manifest| Message::Offer { id, bytes: 8, manifest }.to_bytes();
+        let large = vec![1; MOST_MANIFEST_BYTES];
+        mail.deliver(c"early", &offer(1000, &large), |_| false);
+        assert_eq!(mail.ignored, 1);
+        for id in 0..MOST_WAITING as u64 {
+            mail.deliver(if id % 2 == 0 { c"early" } else { c"other" }, &offer(id, b"m"), |_| false);
+        }
+        mail.deliver(c"early", &offer(1001, b"m"), |_| false);
+        assert_eq!(mail.ignored, 2);
+        mail.add(c"early".to_owned(), 9);
+        mail.deliver(c"early", &Message::Withdrawn { id: 4 }.to_bytes(), |_| false);
+        mail.deliver(c"other", &Message::Withdrawn { id: 5 }.to_bytes(), |_| false);
+        mail.add(c"other".to_owned(), 10);
+        for (peer, ids) in [(c"early", [0, 2, 6]), (c"other", [1, 3, 7])] {
+            let inbox = mail.inbox(peer).unwrap();
+            inbox.queue(1);
+            assert_eq!(ids.map(|_| inbox.next(1).unwrap().id), ids);
+        }
+        assert_eq!(mail.ignored, 2);
     }
 
     /// Deliberate bugs: a peer answers for another one; it moves room that it has given already.

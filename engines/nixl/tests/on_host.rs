@@ -187,6 +187,23 @@ fn a_dropped_receive_takes_no_tree() {
     assert_works(&pair);
 }
 
+/// Deliberate bug: what is said by an agent that is not known yet is ignored, and the tree is waited for in vain.
+#[test]
+fn a_tree_that_is_sent_before_its_sender_is_known_arrives() {
+    let [sender, receiver] = ["early sender", "late to know it"].map(|name| agent(name, 1 << 20));
+    let to = sender.add_peer(&receiver.metadata().unwrap()).unwrap();
+    let sent = [1, 2].map(|byte| sender.start_send(&tensors(byte, 100), &to, LIMIT).unwrap());
+    // Notifications are looked for before the sender is known.
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(receiver.usage().ignored, 0);
+    let from = receiver.add_peer(&sender.metadata().unwrap()).unwrap();
+    for (byte, sent) in (1..).zip(sent) {
+        let held = receiver.start_receive_into(tensors(0, 100), &from, LIMIT).unwrap().wait().unwrap();
+        assert_eq!(held[0].as_slice::<u8>().unwrap(), [byte; 100]);
+        sent.wait().unwrap();
+    }
+}
+
 /// Deliberate bugs: a tree that was given up before any of it was written ends the receive that has it; that takes none any more, or none before those behind it; held tensors stay where
 /// they were for that tree.
 #[test]

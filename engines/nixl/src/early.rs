@@ -1,0 +1,36 @@
+//! What agents say that are not known yet: of two that exchange their metadata one knows the other first, and may send at once.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
+
+use crate::inbox::{MOST_MANIFEST_BYTES, MOST_WAITING};
+use crate::wire::Message;
+
+/// Notifications of agents until they are added, as much as one peer may have offered.
+#[derive(Default)]
+pub(crate) struct Early {
+    kept: VecDeque<(CString, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Early {
+    /// Keeps it, unless there is too much already, or it is an answer: such an agent was asked nothing. Whether it is kept.
+    pub(crate) fn keep(&mut self, agent: &CStr, message: &Message<'_>, bytes: &[u8]) -> bool {
+        let is_first = matches!(message, Message::Offer { .. } | Message::Withdrawn { .. });
+        let has_room = self.kept.len() < MOST_WAITING && self.bytes + bytes.len() <= MOST_MANIFEST_BYTES;
+        if is_first && has_room {
+            self.bytes += bytes.len();
+            self.kept.push_back((agent.to_owned(), bytes.to_vec()));
+        }
+        is_first && has_room
+    }
+
+    /// What this one has said, in its order.
+    pub(crate) fn take(&mut self, agent: &CStr) -> Vec<Vec<u8>> {
+        let (own, others): (VecDeque<_>, _) =
+            self.kept.drain(..).partition(|(name, _)| name.as_c_str() == agent);
+        self.kept = others;
+        self.bytes = self.kept.iter().map(|(_, bytes)| bytes.len()).sum();
+        own.into_iter().map(|(_, bytes)| bytes).collect()
+    }
+}
