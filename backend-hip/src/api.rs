@@ -356,7 +356,10 @@ unsafe impl Api for Hip {
             Err(error) if is_code(&error, i64::from(INVALID_VALUE)) => MemoryKind::Device,
             Err(error) => return Err(error),
         };
-        let ordinal = asked(PointerAttribute::HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?;
+        let ordinal = match kind {
+            MemoryKind::Device => asked(PointerAttribute::HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?,
+            _ => 0,
+        };
         Ok(Some((kind, ordinal as usize)))
     }
 

@@ -36,12 +36,12 @@ impl Copying {
         Self { what, devices, handle }
     }
 
-    /// The tensors that it has filled; where it has not, those that come back.
     /// Whether it is done, well or not: who waits for it then does not wait.
     pub(crate) fn is_done(&self) -> bool {
         self.handle.is_ready().unwrap_or(true)
     }
 
+    /// The tensors that it has filled; where it has not, those that come back.
     pub(crate) fn wait(self, deadline: Deadline) -> Result<Vec<Tensor>, (Error, Option<Vec<Tensor>>)> {
         let Self { what, devices, handle } = self;
         if is_on_host(&devices) {

@@ -28,8 +28,7 @@ pub(crate) struct Part {
     offset: usize,
 }
 
-/// The tensors of a packed tree, each with its place ([`Manifest::packed_with_tensors`](transship::Manifest::packed_with_tensors)), in the order of
-/// their places. Contiguous ones are cut where a piece ends.
+/// The tensors of a packed tree, each with its offset, in the order of their places. Contiguous ones are cut where a piece ends.
 pub(crate) fn parts(tensors: Vec<(usize, Tensor)>, pieces: &Pieces) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = tensors.into_iter().map(|(offset, source)| Part { source, offset }).collect();
     parts.sort_by_key(|part| part.offset);
@@ -125,48 +124,5 @@ impl Part {
             start = next;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
-mod tests {
-    use std::cell::Cell;
-
-    use transship::{Paths, Step, Stop, TensorTree, Visitor};
-
-    use super::*;
-
-    /// Shows other tensors than before.
-    struct Changing {
-        shown: Cell<usize>,
-        in_turn: [Vec<Tensor>; 2],
-    }
-
-    impl TensorTree for Changing {
-        fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
-            self.in_turn[0].visit(visitor)
-        }
-
-        fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
-            let turn = self.shown.replace(self.shown.get() + 1);
-            paths.nested(|paths| paths.part(Step::Field("tensors"), &self.in_turn[turn]))
-        }
-    }
-
-    /// Deliberate bug: tensors are packed that the tree shows to another look than the manifest's, which has no room for them.
-    #[test]
-    fn what_is_packed_has_room_though_a_tree_changes() {
-        let tensor = |elements: usize| Tensor::from(vec![1_u8; elements]);
-        let tree = Changing {
-            shown: Cell::new(0),
-            in_turn: [vec![tensor(8), tensor(9)], vec![tensor(800), tensor(900), tensor(7)]],
-        };
-        let (manifest, tensors) = Manifest::packed_with_tensors(&tree, ALIGNMENT).unwrap();
-        let pieces = Pieces::new(bytes_of(&manifest), &Device::host());
-        let parts = parts(tensors, &pieces).unwrap();
-        let lengths: Vec<_> = parts.iter().map(|part| part.source.nbytes()).collect();
-        assert_eq!((lengths, tree.shown.get()), (vec![8, 9], 1));
-        assert!(parts.last().unwrap().end() <= manifest.chunks()[0]);
     }
 }

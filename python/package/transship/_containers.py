@@ -73,11 +73,10 @@ def _named_tuple(value):
 
     def rebuild(items):
         made = cls._make(items)
-        if attributes:
-            made.__dict__.update(attributes)
+        made.__dict__.update(attributes)
         return made
 
-    return list(value), rebuild, tuple(cls._fields)
+    return list(value), rebuild if attributes else cls._make, tuple(cls._fields)
 
 
 def _attributes(value):

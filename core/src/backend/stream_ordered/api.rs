@@ -245,7 +245,7 @@ pub unsafe trait Api: Send + Sync + Sized + 'static {
     /// Ends what [`register_host`](Api::register_host) has begun.
     unsafe fn unregister_host(&self, start: NonNull<u8>) -> Result<()>;
 
-    /// What memory the driver takes the byte at this address for, and the ordinal of the device whose it is. The address may be any number; `None` of memory that the driver does not know.
+    /// What memory the driver takes the byte at this address for, and of [`Device`](MemoryKind::Device) memory the ordinal of its device. The address may be any number; `None` of memory that the driver does not know.
     unsafe fn memory_at(&self, address: u64) -> Result<Option<(MemoryKind, usize)>>;
 
     /// Where the allocation begins that the byte at this address of device memory lies in, and how many bytes it has.
