@@ -2,14 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use transship_core::ForkCount;
 
 use crate::connection::Connection;
-use crate::error::{IpcError, Named, check_here};
+use crate::deadline::Deadline;
+use crate::error::{IpcError, check_here};
 use crate::listener::Listener;
 
 /// Where the processes connect to which this one hands trees over.
@@ -36,20 +35,12 @@ impl Exporter {
     /// [`IpcError::NotInTime`]; [`IpcError::Forked`]: who connects is the parent's; [`IpcError::System`].
     pub fn accept_within(&self, limit: Duration) -> Result<Connection, IpcError> {
         check_here(self.forks)?;
-        let until = Instant::now().checked_add(limit);
+        let deadline = Deadline::within(limit);
         loop {
             if let Some(socket) = self.listener.accept()? {
                 return Connection::new(socket);
             }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(IpcError::NotInTime { what: "no importer has connected", limit });
-            }
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], left.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno).named("waiting for importers"),
-            }
+            deadline.wait_for(&self.listener, "no importer has connected")?;
         }
     }
 }

@@ -4,16 +4,15 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, getpid};
 use transship_core::{Device, ForkCount, TensorTree};
 
 use crate::arrived::{Arrived, Kept, LastManifest};
-use crate::error::{IpcError, Named, broken, check_here};
+use crate::deadline::Deadline;
+use crate::error::{IpcError, broken, check_here};
 use crate::imported::Imported;
 use crate::lasting::Lasting;
 use crate::listener::connect_to;
@@ -75,7 +74,7 @@ impl Importer {
     ///
     /// [`IpcError::System`] if nobody listens there; [`IpcError::OtherUser`].
     pub fn connect(path: impl AsRef<Path>, device: &Device) -> Result<Self, IpcError> {
-        let socket = Arc::new(connect_to(path.as_ref())?);
+        let socket = Arc::new(connect_to(path.as_ref(), Deadline::NEVER)?);
         let (device, pools) = (device.clone(), Pools::default());
         let (pieces, last, process) = (MappedPieces::new(), LastManifest::default(), getpid());
         let (lasting, turns, trees) = (Lasting::default(), Arc::default(), VecDeque::new());
@@ -90,7 +89,7 @@ impl Importer {
     /// [`IpcError::NotInTime`]. [`IpcError::Forked`]. [`IpcError::PeerGone`] and [`IpcError::Protocol`], once: the connection has ended. [`IpcError::OtherDevice`], and [`IpcError::System`] and
     /// [`IpcError::Tensors`] where it cannot be mapped or page-locked here, in the place of a tree: it is given back, and those behind it come.
     pub fn next_within(&mut self, limit: Duration) -> Result<Option<Imported>, IpcError> {
-        self.next_before(Instant::now().checked_add(limit), limit)
+        self.next_before(Deadline::within(limit))
     }
 
     /// The same, put into the places of the tensors of `tree`, as [`Imported::put_into`] does. `false` where that gives `None`. Where trees of this look have come before, all but the last step of that is done
@@ -110,16 +109,16 @@ impl Importer {
         limit: Duration,
     ) -> Result<bool, IpcError> {
         check_here(self.forks)?;
-        let until = Instant::now().checked_add(limit);
-        let next = match self.next_now(until)? {
+        let deadline = Deadline::within(limit);
+        let next = match self.next_now(deadline)? {
             Some(next) => next,
             None => {
                 let ready = self.lasting.ready();
                 // One that does not fit may be for another tree than comes.
                 let prepared = ready.as_ref().and_then(|ready| Some((ready, ready.prepare(tree).ok()?)));
                 let next = loop {
-                    self.wait(until, limit, "no tree was handed over")?;
-                    if let Some(next) = self.next_now(until)? {
+                    deadline.wait_for(&*self.socket, "no tree was handed over")?;
+                    if let Some(next) = self.next_now(deadline)? {
                         break next;
                     }
                 };
@@ -148,16 +147,16 @@ impl Importer {
     /// As [`next_within`](Self::next_within), in the place of a window, which is given back then.
     pub fn next_turn_within(&mut self, limit: Duration) -> Result<Option<Turn>, IpcError> {
         check_here(self.forks)?;
-        let until = Instant::now().checked_add(limit);
+        let deadline = Deadline::within(limit);
         loop {
             // First of all: a window in line may have been closed.
-            if self.hear_all(until)? {
+            if self.hear_all(deadline)? {
                 return Ok(None);
             }
             if let Some(turn) = self.turns.take() {
                 return Ok(Some(turn));
             }
-            self.wait(until, limit, "no window is to be written")?;
+            deadline.wait_for(&*self.socket, "no window is to be written")?;
         }
     }
 
@@ -169,9 +168,9 @@ impl Importer {
     /// As [`next_within`](Self::next_within) and [`next_turn_within`](Self::next_turn_within).
     pub fn next_arrival_within(&mut self, limit: Duration) -> Result<Option<Arrival>, IpcError> {
         check_here(self.forks)?;
-        let until = Instant::now().checked_add(limit);
+        let deadline = Deadline::within(limit);
         loop {
-            let is_over = self.hear_all(until)?;
+            let is_over = self.hear_all(deadline)?;
             if let Some(tree) = self.trees.pop_front() {
                 return Ok(Some(Arrival::Tree(tree)));
             }
@@ -181,13 +180,13 @@ impl Importer {
             if let Some(turn) = self.turns.take() {
                 return Ok(Some(Arrival::Turn(turn)));
             }
-            self.wait(until, limit, "no tree was handed over, and no window is to be written")?;
+            deadline.wait_for(&*self.socket, "no tree was handed over, and no window is to be written")?;
         }
     }
 
     /// Takes in all that the exporter has said. Whether that was its last word.
-    fn hear_all(&mut self, until: Option<Instant>) -> Result<bool, IpcError> {
-        while let Some(next) = self.hear_next(until)? {
+    fn hear_all(&mut self, deadline: Deadline) -> Result<bool, IpcError> {
+        while let Some(next) = self.hear_next(deadline)? {
             match next {
                 Some(tree) => self.keep(tree)?,
                 None => return Ok(true),
@@ -196,26 +195,26 @@ impl Importer {
         Ok(false)
     }
 
-    fn next_before(&mut self, until: Option<Instant>, limit: Duration) -> Result<Option<Imported>, IpcError> {
+    fn next_before(&mut self, deadline: Deadline) -> Result<Option<Imported>, IpcError> {
         check_here(self.forks)?;
         loop {
-            if let Some(next) = self.next_now(until)? {
+            if let Some(next) = self.next_now(deadline)? {
                 return Ok(next);
             }
-            self.wait(until, limit, "no tree was handed over")?;
+            deadline.wait_for(&*self.socket, "no tree was handed over")?;
         }
     }
 
     /// The next tree, or that there will be no more, if either is known.
-    fn next_now(&mut self, until: Option<Instant>) -> Result<Option<Option<Imported>>, IpcError> {
+    fn next_now(&mut self, deadline: Deadline) -> Result<Option<Option<Imported>>, IpcError> {
         match self.trees.pop_front() {
             Some(tree) => Ok(Some(Some(tree))),
-            None => self.hear_next(until),
+            None => self.hear_next(deadline),
         }
     }
 
-    /// The same of what the exporter says. One that goes on to say what is no tree is not listened to beyond `until`.
-    fn hear_next(&mut self, until: Option<Instant>) -> Result<Option<Option<Imported>>, IpcError> {
+    /// The same of what the exporter says. One that goes on to say what is no tree is not listened to beyond the deadline.
+    fn hear_next(&mut self, deadline: Deadline) -> Result<Option<Option<Imported>>, IpcError> {
         let mut others = 0;
         while let Some(heard) = self.hear_now()? {
             match heard {
@@ -223,7 +222,7 @@ impl Importer {
                 Heard::Other => others += 1,
                 Heard::Over => return Ok(Some(None)),
             }
-            if others >= MOST_UNHEARD && until.is_some_and(|until| until <= Instant::now()) {
+            if others >= MOST_UNHEARD && deadline.has_passed() {
                 break;
             }
         }
@@ -343,26 +342,13 @@ impl Importer {
         let kept = Kept { pieces: &self.pieces, last: &mut self.last };
         Arrived::in_pool(loan, memory, sizes, (&*pool, &self.device), kept)
     }
-
-    /// Waits for a message.
-    fn wait(&self, until: Option<Instant>, limit: Duration, missing: &'static str) -> Result<(), IpcError> {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(IpcError::NotInTime { what: missing, limit });
-        }
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut [PollFd::new(&*self.socket, PollFlags::IN)], left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno).named("waiting for an exporter"),
-        }
-    }
 }
 
 impl Iterator for Importer {
     type Item = Result<Imported, IpcError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.next_before(None, Duration::MAX);
+        let next = self.next_before(Deadline::NEVER);
         match next {
             // Once: a loop that goes on behind errors ends.
             Err(IpcError::Forked) if std::mem::replace(&mut self.has_ended, true) => None,

@@ -109,6 +109,8 @@ mod connection;
 #[cfg(target_os = "linux")]
 mod copy_in_parts;
 #[cfg(target_os = "linux")]
+mod deadline;
+#[cfg(target_os = "linux")]
 mod error;
 #[cfg(target_os = "linux")]
 mod event_fd;

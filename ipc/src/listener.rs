@@ -2,14 +2,17 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf, absolute};
+use std::time::Duration;
 
 use rustix::fs::{Mode, chmod, lstat, unlink};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 use rustix::process::{Pid, getpid};
 
+use crate::deadline::Deadline;
 use crate::error::{IpcError, Named};
 use crate::socket::check_user;
 
@@ -87,12 +90,23 @@ fn file(path: &Path) -> rustix::io::Result<(u64, u64)> {
     lstat(path).map(|file| (file.st_dev, file.st_ino))
 }
 
-/// A connection to who listens at `path`, whose process must be of the same user.
-pub(crate) fn connect_to(path: &Path) -> Result<OwnedFd, IpcError> {
+/// A connection to who listens at `path`, whose process must be of the same user. Waits while more have connected there than the system keeps for it.
+pub(crate) fn connect_to(path: &Path, deadline: Deadline) -> Result<OwnedFd, IpcError> {
     let socket = new_socket(SocketFlags::CLOEXEC)?;
     let address = address(path)?;
-    // One that was interrupted has not begun: only sockets of networks go on without their caller.
-    retry_on_intr(|| connect(&socket, &address)).named("connecting to a socket")?;
+    loop {
+        // The system's zero is no limit.
+        let left = deadline.left().map(|left| left.max(Duration::from_millis(1)));
+        set_socket_timeout(&socket, Timeout::Send, left).named("limiting how long a connection takes")?;
+        match connect(&socket, &address) {
+            // Only sockets of networks go on without their caller: this one has not begun.
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                return Err(deadline.missed("nobody has accepted those who connected before"));
+            }
+            connected => break connected.named("connecting to a socket")?,
+        }
+    }
     check_user(&socket)?;
     Ok(socket)
 }

@@ -1,17 +1,19 @@
 //! The end of a process that loads.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
 use transship_core::ForkCount;
 
+use crate::deadline::Deadline;
 use crate::error::{IpcError, broken, check_here};
 use crate::job::Job;
 use crate::listener::connect_to;
 use crate::mapping::Mapping;
-use crate::socket::{hear, hear_now, hear_with_descriptor, tell};
+use crate::socket::{hear_now, hear_with_descriptor, tell};
 use crate::wire::{MOST_SLOTS, Message};
 
 /// A process that loads batches for a [`Feed`](crate::Feed). It opens no device.
@@ -31,15 +33,33 @@ pub struct Loader {
 
 impl Loader {
     /// Connects to the feed at `path`. Waits until that has looked at its loaders once, without limit: a process that has the path and accepts nobody is waited for, and so is an
-    /// [`Exporter`](crate::Exporter) there, until that hands something over ([`IpcError::Protocol`]).
+    /// [`Exporter`](crate::Exporter) there, until that hands something over ([`IpcError::Protocol`]). [`connect_within`](Self::connect_within) does not.
     ///
     /// # Errors
     ///
     /// [`IpcError::System`] if nobody listens there; [`IpcError::PeerGone`] if the feed is over, or has enough loaders ([`FeedOptions::most_loaders`](crate::FeedOptions::most_loaders));
     /// [`IpcError::OtherUser`]; [`IpcError::Protocol`] if it sends no memory that is safe to use.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, IpcError> {
-        let socket = connect_to(path.as_ref())?;
-        let (message, memory) = hear_with_descriptor(&socket)?;
+        Self::connect_before(path.as_ref(), Deadline::NEVER)
+    }
+
+    /// The same, waiting for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and [`IpcError::NotInTime`]: the feed then finds that this loader has gone. A feed looks at its loaders while it is asked for batches.
+    pub fn connect_within(path: impl AsRef<Path>, limit: Duration) -> Result<Self, IpcError> {
+        Self::connect_before(path.as_ref(), Deadline::within(limit))
+    }
+
+    fn connect_before(path: &Path, deadline: Deadline) -> Result<Self, IpcError> {
+        let socket = connect_to(path, deadline)?;
+        let (message, memory) = loop {
+            if let Some(heard) = hear_with_descriptor(&socket)? {
+                break heard;
+            }
+            deadline.wait_for(&socket, "the feed did not answer")?;
+        };
         let Message::Ring { slots, slot_bytes, largest_manifest } = message else {
             return Err(broken("a feed does not begin with a ring"));
         };
@@ -57,17 +77,36 @@ impl Loader {
     }
 
     /// The next batch to make, `None` once the feed is over. Waits for it, without limit. A feed hands out work while it is asked for batches, and says
-    /// that it is over when it has given `None`, or is dropped.
+    /// that it is over when it has given `None`, or is dropped. [`next_job_within`](Self::next_job_within) has a limit.
     ///
     /// # Errors
     ///
     /// [`IpcError::PeerGone`]; [`IpcError::Protocol`]; [`IpcError::Forked`].
     pub fn next_job(&mut self) -> Result<Option<Job<'_>>, IpcError> {
+        self.next_before(Deadline::NEVER)
+    }
+
+    /// The same, waiting for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_job`](Self::next_job), and [`IpcError::NotInTime`]: the next call waits for the same one.
+    pub fn next_job_within(&mut self, limit: Duration) -> Result<Option<Job<'_>>, IpcError> {
+        self.next_before(Deadline::within(limit))
+    }
+
+    fn next_before(&mut self, deadline: Deadline) -> Result<Option<Job<'_>>, IpcError> {
         self.check_here()?;
         if *self.is_over.get_mut() {
             return Ok(None);
         }
-        match hear(&self.socket)? {
+        let message = loop {
+            if let Some(message) = hear_now(&self.socket)? {
+                break message;
+            }
+            deadline.wait_for(&self.socket, "no batch was asked for")?;
+        };
+        match message {
             Message::Work { ticket, number, slot } => {
                 let slot = usize::try_from(slot).ok().filter(|slot| *slot < self.slots);
                 let slot = slot.ok_or_else(|| broken("a feed names a slot that is none"))?;
@@ -105,6 +144,14 @@ impl Loader {
     /// The size of a slot, in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
+    }
+}
+
+/// For loops that wait for several things at a time: readable exactly as long as [`next_job_within`](Loader::next_job_within) would not wait, but once that has given `None`. Nothing is to be
+/// read there.
+impl AsFd for Loader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

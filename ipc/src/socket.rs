@@ -63,18 +63,9 @@ pub(crate) fn is_closed(socket: impl AsFd) -> bool {
 
 /// The next message, `None` if there is none yet. There is no room for descriptors: the system closes those that come.
 pub(crate) fn hear_now(socket: impl AsFd) -> Result<Option<Message>, IpcError> {
-    hear_with(socket, RecvFlags::DONTWAIT)
-}
-
-/// The next message, waiting for it.
-pub(crate) fn hear(socket: impl AsFd) -> Result<Message, IpcError> {
-    hear_with(&socket, RecvFlags::empty())?.ok_or(IpcError::PeerGone)
-}
-
-fn hear_with(socket: impl AsFd, flags: RecvFlags) -> Result<Option<Message>, IpcError> {
     let mut bytes = [0; BYTES];
     loop {
-        return match recv(&socket, &mut bytes, flags | RecvFlags::TRUNC) {
+        return match recv(&socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok((_, 0)) => Err(IpcError::PeerGone),
             Ok((_, length)) => Message::from_bytes(&bytes, length).map(Some),
             // A reset is said once, before what is still in the queue.
@@ -93,19 +84,14 @@ pub(crate) enum Sent {
     Lost,
 }
 
-/// The next message and the one descriptor that comes with it, waiting for them.
-pub(crate) fn hear_with_descriptor(socket: impl AsFd) -> Result<(Message, OwnedFd), IpcError> {
-    match receive(socket, RecvFlags::empty())? {
-        Some((message, Sent::Descriptor(descriptor))) => Ok((message, descriptor)),
+/// The next message and the one descriptor that comes with it; `None` if there is none yet.
+pub(crate) fn hear_with_descriptor(socket: impl AsFd) -> Result<Option<(Message, OwnedFd)>, IpcError> {
+    match hear_all_now(socket)? {
+        Some((message, Sent::Descriptor(descriptor))) => Ok(Some((message, descriptor))),
         Some((_, Sent::Nothing)) => Err(broken("the ring comes with no descriptor")),
         Some((_, Sent::Lost)) => Err(no_room_for_descriptors()),
-        None => Err(IpcError::PeerGone),
+        None => Ok(None),
     }
-}
-
-/// The next message, with what came with it; `None` if there is none yet.
-pub(crate) fn hear_all_now(socket: impl AsFd) -> Result<Option<(Message, Sent)>, IpcError> {
-    receive(socket, RecvFlags::DONTWAIT)
 }
 
 /// The process has as many descriptors as it may have.
@@ -113,10 +99,11 @@ pub(crate) fn no_room_for_descriptors() -> IpcError {
     IpcError::System { what: "receiving shared memory", error: Errno::MFILE.into() }
 }
 
-fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Option<(Message, Sent)>, IpcError> {
+/// The next message, with what came with it; `None` if there is none yet.
+pub(crate) fn hear_all_now(socket: impl AsFd) -> Result<Option<(Message, Sent)>, IpcError> {
     let (mut bytes, mut space) = ([0; BYTES], [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))]);
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
     let (length, is_cut) = loop {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         match recvmsg(&socket, &mut parts, &mut control, flags) {

@@ -1,16 +1,17 @@
 //! Waiting for several things at a time, by descriptors.
 
 use std::os::fd::AsFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use transship_core::Device;
-use transship_ipc::{Arrival, Exporter, IpcError, Window};
+use transship_ipc::{Arrival, Exporter, Feed, FeedOptions, IpcError, Loader, Window};
 
 use crate::exported::pair;
 use crate::hostile_loader::socket;
-use crate::support::{LONG, batch, case, compare, devices, folder, like};
+use crate::support::{LONG, batch, case, compare, devices, folder, hand_out, like, next, welcome};
 use crate::tree_child::{Role, TREES, connect, spawn, tree_of};
 use crate::windows::{read, write};
 
@@ -22,8 +23,13 @@ pub(crate) fn cases() -> Vec<Trial> {
         case("a_window_that_is_closed_is_not_waited_for", a_window_that_is_closed),
         case("an_importer_that_says_nothing_more_is_not_waited_for", an_importer_that_says_nothing_more),
         case("a_call_that_gives_nothing_has_heard_all", a_call_that_gives_nothing_has_heard_all),
+        case("a_loader_waits_for_work_within_its_limit", a_loader_waits_for_work_within_its_limit),
+        case("a_loader_waits_for_its_feed_within_its_limit", a_loader_waits_for_its_feed_within_its_limit),
     ]
 }
+
+/// What does not happen is not waited for longer.
+const SHORT: Duration = Duration::from_millis(20);
 
 /// Which of these are readable, when at most so much time has passed.
 fn readable(descriptors: &[impl AsFd], limit: Duration) -> Vec<bool> {
@@ -196,4 +202,64 @@ fn a_call_that_gives_nothing_has_heard_all() {
     drop((window, connection));
     assert_eq!(readable(&[&importer], LONG), [true]);
     assert!(importer.next_arrival_within(LONG).unwrap().is_none());
+}
+
+/// Its descriptor is readable where it would not wait. One that waits in the kernel for ever (`recv` without `DONTWAIT`) fails this.
+fn a_loader_waits_for_work_within_its_limit() {
+    let (_folder, path) = folder();
+    let mut feed = Feed::new(&path, 0..2, devices()[0], FeedOptions::new(400 << 10).slots(1)).unwrap();
+    let mut loader = thread::scope(|scope| {
+        let loader = scope.spawn(|| Loader::connect_within(&path, LONG).unwrap());
+        welcome(&mut feed, 1);
+        loader.join().unwrap()
+    });
+    assert_eq!(readable(&[&loader], LONG), [true]);
+    loader.next_job_within(Duration::ZERO).unwrap().unwrap().write(&batch(0)).unwrap();
+    // The only slot is not free before this batch has gone.
+    let first = next(&mut feed).unwrap();
+    hand_out(&mut feed);
+    assert!(!is_readable(&loader));
+    for limit in [Duration::ZERO, SHORT] {
+        let begin = Instant::now();
+        let error = loader.next_job_within(limit).unwrap_err();
+        assert!(matches!(error, IpcError::NotInTime { .. }), "{error}");
+        assert!((limit..LONG).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    }
+    drop(first);
+    hand_out(&mut feed);
+    assert_eq!(readable(&[&loader], LONG), [true]);
+    loader.next_job_within(Duration::ZERO).unwrap().unwrap().write(&batch(1)).unwrap();
+    drop(next(&mut feed).unwrap());
+    assert!(next(&mut feed).is_none());
+    assert_eq!(readable(&[&loader], LONG), [true]);
+    assert!(loader.next_job_within(Duration::ZERO).unwrap().is_none());
+    assert!(loader.next_job_within(Duration::MAX).unwrap().is_none());
+}
+
+/// Also where the kernel keeps it waiting, since too many have connected before it. Without the socket's limit that call never returns.
+fn a_loader_waits_for_its_feed_within_its_limit() {
+    let (_folder, path) = folder();
+    let mut feed = Feed::new(&path, 0..1, devices()[0], FeedOptions::new(400 << 10)).unwrap();
+    let late = |limit| {
+        let begin = Instant::now();
+        let error = Loader::connect_within(&path, limit).unwrap_err();
+        assert!(matches!(error, IpcError::NotInTime { .. }), "{error}");
+        assert!((limit..LONG).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+        error.to_string()
+    };
+    assert!(late(SHORT).starts_with("the feed did not answer"));
+    // Who has given up is still among those who wait to be accepted.
+    while late(Duration::ZERO).starts_with("the feed did not answer") {}
+    assert!(late(SHORT).starts_with("nobody has accepted"));
+    // All of those have gone, and the feed finds no loader among them.
+    hand_out(&mut feed);
+    let mut loader = thread::scope(|scope| {
+        let loader = scope.spawn(|| Loader::connect_within(&path, Duration::MAX).unwrap());
+        while !loader.is_finished() {
+            hand_out(&mut feed);
+        }
+        loader.join().unwrap()
+    });
+    loader.next_job_within(LONG).unwrap().unwrap().write(&batch(0)).unwrap();
+    drop(next(&mut feed).unwrap());
 }
