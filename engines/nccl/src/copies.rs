@@ -132,6 +132,9 @@ fn check_sizes<S: TensorTree>(tree: &S, dim: usize, sizes: &[usize]) -> Result<(
         Ok(())
     })?;
     match unsuited {
+        Some((path, shape)) if dim >= shape.len() => {
+            Err(Error::NoSuchDimension { path, rank: None, shape, dim })
+        }
         Some((path, shape)) => Err(Error::NotScattered { path, shape, dim, sizes: sizes.to_vec() }),
         None => Ok(()),
     }
@@ -148,19 +151,29 @@ fn gathered_shapes(ranks: &[Leaves], dim: usize) -> Result<Vec<Vec<usize>>> {
             if !is_alike(one, tensor, dim) {
                 return Err(unsuited(path, index + 1, tensor, one, dim));
             }
-            if let (Some(sum), Some(size)) = (whole.get_mut(dim), tensor.shape().get(dim)) {
-                *sum = sum.saturating_add(*size);
-            }
+            add_size(whole, dim, tensor)?;
         }
     }
     Ok(shapes)
+}
+
+/// Makes `whole` longer along `dim`, by as much as `tensor` has there.
+fn add_size(whole: &mut [usize], dim: usize, tensor: &Tensor) -> Result<()> {
+    let (Some(sum), Some(size)) = (whole.get(dim), tensor.shape().get(dim)) else { return Ok(()) };
+    let Some(longer) = sum.checked_add(*size) else {
+        return Err(transship::Error::SizeOverflow { shape: whole.to_vec(), dtype: tensor.dtype() }.into());
+    };
+    if let Some(sum) = whole.get_mut(dim) {
+        *sum = longer;
+    }
+    Ok(())
 }
 
 fn check_dim(first: &Leaves, dim: usize) -> Result<()> {
     match first.named().find(|(_, tensor)| dim >= tensor.rank()) {
         Some((path, tensor)) => {
             let (path, shape) = (path.to_owned(), tensor.shape().to_vec());
-            Err(Error::NoSuchDimension { path, rank: 0, shape, dim })
+            Err(Error::NoSuchDimension { path, rank: Some(0), shape, dim })
         }
         None => Ok(()),
     }

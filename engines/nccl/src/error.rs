@@ -66,8 +66,8 @@ pub enum Error {
     /// The tensors of the ranks cannot be put together. Nothing was moved.
     #[error(
         "{}: {dtype} {shape:?} of rank {rank} cannot be put behind {first_dtype} {first_shape:?} of rank 0 along dimension {dim}; \
-         all but that dimension must be the same",
-        place(path)
+         {} must be the same",
+        place(path), if dtype == first_dtype { "all but that dimension" } else { "types" }
     )]
     NotGathered {
         /// Where the tensor is; empty where it is all of the tree.
@@ -85,23 +85,23 @@ pub enum Error {
         /// The dimension asked for.
         dim: usize,
     },
-    /// A tensor does not have the dimension that tensors are to be put together along. Nothing was moved.
+    /// A tensor does not have the dimension that tensors are to be cut or put together along. Nothing was moved.
     #[error(
-        "{}: shape {shape:?} of rank {rank} has no dimension {dim}; dimensions are counted from 0",
-        place(path)
+        "{}: shape {shape:?}{} has no dimension {dim}; dimensions are counted from 0",
+        place(path), of_rank(*rank)
     )]
     NoSuchDimension {
         /// Where the tensor is; empty where it is all of the tree.
         path: String,
-        /// The rank whose tensor it is.
-        rank: usize,
+        /// The rank whose tensor it is; `None` where it is to be scattered.
+        rank: Option<usize>,
         /// Its shape.
         shape: Vec<usize>,
         /// The dimension asked for.
         dim: usize,
     },
     /// There must be one for each rank.
-    #[error("there {} {actual} {what} for {ranks} ranks; give one for each rank", if *actual == 1 { "is" } else { "are" })]
+    #[error("{ranks} ranks need as many {what}, and not {actual}; give one for each rank")]
     WrongCount {
         /// What was given: `trees`, `sizes`.
         what: &'static str,
@@ -186,6 +186,10 @@ impl<V> From<Failed<V>> for Error {
     fn from(failed: Failed<V>) -> Self {
         *failed.error
     }
+}
+
+fn of_rank(rank: Option<usize>) -> String {
+    rank.map_or(String::new(), |rank| format!(" of rank {rank}"))
 }
 
 fn place(path: &str) -> &str {

@@ -1,6 +1,7 @@
 //! What ranks tell each other before anything moves. Calls of NCCL that differ hang, or write where nothing is theirs; this one is the same
 //! for all calls and trees.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 use transship::{CopyOptions, Device, Manifest, Tensor, TensorTree, start_copy};
@@ -21,14 +22,15 @@ const VERSION: u8 = 2;
 /// A call whose tree the rank could not take.
 const REFUSED: u8 = 0;
 
-/// Fails unless all ranks have called `operation` with the same tensors, as their call of this number: then on all ranks. Waits for them.
+/// Fails unless all ranks have called `operation` with the same tensors, as their call of this number: then on all ranks. Waits for them. Without `leaves` the rank has no tree that it can
+/// give.
 pub(crate) fn agree<S: TensorTree>(
     member: &Member,
     tree: &S,
-    leaves: &Result<Leaves>,
+    leaves: Option<&Leaves>,
     (operation, number): (Operation, u32),
 ) -> Result<()> {
-    let own = Header::new((operation, number), leaves.as_ref().ok());
+    let own = Header::new((operation, number), leaves);
     let all = exchange(member, own.0.to_vec())?;
     let headers = all.iter().map(|bytes| Header::from(bytes)).collect::<Vec<_>>();
     let Some(first) = headers.first() else { return Ok(()) };
@@ -46,13 +48,14 @@ pub(crate) fn agree<S: TensorTree>(
 
 /// The error of ranks that have other trees.
 fn compare_trees<S: TensorTree>(member: &Member, tree: &S) -> Result<()> {
-    // A tree that cannot be described is an empty one to others.
-    let own = Manifest::of(tree).map(|manifest| manifest.to_bytes().to_vec()).unwrap_or_default();
-    let lengths = exchange(member, own.len().to_le_bytes().to_vec())?;
-    let longest = lengths.iter().map(|bytes| number(bytes)).max().unwrap_or(0);
-    let mut padded = own;
-    padded.resize(longest, 0);
-    let all = exchange(member, padded)?;
+    // A tree that cannot be described is an empty one to others, who wait for it: a panic of the program goes on behind that.
+    let described = catch_unwind(AssertUnwindSafe(|| Manifest::of(tree)));
+    let own = described.as_ref().ok().and_then(|described| described.as_ref().ok());
+    let told = exchange_of_any_length(member, own.map_or(Vec::new(), |own| own.to_bytes().to_vec()));
+    if let Err(panic) = described {
+        resume_unwind(panic);
+    }
+    let (all, lengths) = told?;
     let manifests = all.into_iter().zip(&lengths).map(|(mut bytes, length)| {
         bytes.truncate(number(length));
         Manifest::from_bytes(bytes)
@@ -64,6 +67,14 @@ fn compare_trees<S: TensorTree>(member: &Member, tree: &S) -> Result<()> {
     }
     // Hashes differ, and nothing else does.
     Err(transship::Error::TreeChanged { first: first.len(), second: first.len() }.into())
+}
+
+/// The bytes of each rank, padded to the longest of them, and how many those of each are.
+fn exchange_of_any_length(member: &Member, mut bytes: Vec<u8>) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+    let lengths = exchange(member, bytes.len().to_le_bytes().to_vec())?;
+    let longest = lengths.iter().map(|bytes| number(bytes)).max().unwrap_or(0);
+    bytes.resize(longest, 0);
+    Ok((exchange(member, bytes)?, lengths))
 }
 
 /// As many bytes of each rank, given to all of them. A rank that cannot take part ends the communicator: the others wait for it, and would take its next call for this one.

@@ -1,7 +1,10 @@
 //! A communicator of the library's, and waiting for it.
 
 use std::ffi::c_int;
+use std::mem;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,13 +20,16 @@ use crate::nccl::unique_id::UniqueId;
 /// How long a wait asks again and again before it sleeps between two questions.
 const SPIN: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(50);
+/// How long an abort may be overlooked by what waits for others to leave.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// One rank. The lock is held for single calls and for groups of them, none of which waits for another rank: communicators of several processes are not blocking,
 /// and those of one process are called by one thread for all ranks. Nobody ends it meanwhile.
 pub(crate) struct Comm {
     nccl: Nccl,
-    /// `None` once it was aborted.
-    raw: Mutex<Option<Handle>>,
+    state: Mutex<State>,
+    /// Whether nobody waits any more for ranks that have not left.
+    is_given_up: AtomicBool,
     /// Its collectives run here.
     stream: Stream,
     limit: Duration,
@@ -33,10 +39,17 @@ pub(crate) struct Comm {
     forks: ForkCount,
 }
 
-pub(crate) struct Handle(RawComm);
+enum State {
+    Alive(Handle),
+    /// Ended behind all that it was given.
+    Left,
+    Aborted,
+}
+
+struct Handle(RawComm);
 
 /// The communicator while calls are made with it.
-pub(crate) struct Held<'a>(MutexGuard<'a, Option<Handle>>);
+pub(crate) struct Held<'a>(MutexGuard<'a, State>);
 
 // SAFETY: communicators belong to no thread; the lock around this lets one thread call at a time.
 unsafe impl Send for Handle {}
@@ -90,8 +103,9 @@ impl Comm {
     }
 
     fn over(nccl: Nccl, raw: RawComm, stream: &Stream, limit: Duration, is_blocking: bool) -> Self {
-        let (raw, stream) = (Mutex::new(Some(Handle(raw))), stream.clone());
-        Self { nccl, raw, stream, limit, is_blocking, forks: ForkCount::now() }
+        let (state, is_given_up) = (Mutex::new(State::Alive(Handle(raw))), AtomicBool::new(false));
+        let (stream, forks) = (stream.clone(), ForkCount::now());
+        Self { nccl, state, is_given_up, stream, limit, is_blocking, forks }
     }
 
     pub(crate) fn nccl(&self) -> &Nccl {
@@ -108,7 +122,7 @@ impl Comm {
 
     /// Whether it was neither ended nor aborted.
     pub(crate) fn is_alive(&self) -> bool {
-        self.forks.is_now() && self.raw().is_some()
+        self.forks.is_now() && matches!(*self.state(), State::Alive(_))
     }
 
     /// The communicator, which nobody ends while this is there.
@@ -116,8 +130,10 @@ impl Comm {
         if !self.forks.is_now() {
             return Err(transship::Error::Forked.into());
         }
-        let raw = self.raw();
-        if raw.is_some() { Ok(Held(raw)) } else { Err(Error::Aborted) }
+        match self.state() {
+            alive if matches!(*alive, State::Alive(_)) => Ok(Held(alive)),
+            _ => Err(Error::Aborted),
+        }
     }
 
     /// Makes a call with the communicator.
@@ -160,6 +176,9 @@ impl Comm {
     /// What the library says of it: it works, or is at it. Errors of other ranks show here.
     fn async_state(&self) -> Result<c_int> {
         let mut state = 0;
+        if matches!(*self.state(), State::Left) {
+            return Ok(state);
+        }
         self.with("ncclCommGetAsyncError", |raw| {
             // SAFETY: the communicator is alive; the state goes to a local.
             unsafe { (self.nccl.functions().comm_get_async_error)(raw, &mut state) }
@@ -173,9 +192,11 @@ impl Comm {
         if !self.forks.is_now() {
             return;
         }
+        self.is_given_up.store(true, Ordering::Relaxed);
         // Held until it has ended: who finds it gone may let go of what it has used.
-        let mut handle = self.raw();
-        let Some(Handle(raw)) = handle.take() else { return };
+        let mut state = self.state();
+        let State::Alive(Handle(raw)) = *state else { return };
+        *state = State::Aborted;
         // What fails here has no other way to end.
         let _ = native::on(&self.stream, |_| {
             // SAFETY: the communicator was taken out just now, and whoever uses it holds the lock: nobody does any more.
@@ -183,7 +204,13 @@ impl Comm {
         });
     }
 
-    /// Ends it behind all that it was given; fails where that does not come to its end.
+    /// Ends it behind all that it was given, for which it waits within its limit, and aborts it where that does not come to its end. Nothing once it has ended.
+    pub(crate) fn end(&self) {
+        if self.is_alive() && self.finish().is_err() {
+            self.abort();
+        }
+    }
+
     fn finish(&self) -> Result<()> {
         let started = Instant::now();
         let end = self.stream.record()?;
@@ -195,14 +222,21 @@ impl Comm {
             })?;
             self.wait("leaving", started, || Ok(self.async_state()? != IN_PROGRESS))?;
         }
-        match self.raw().take() {
-            Some(handle) => self.destroy(handle, self.limit.saturating_sub(started.elapsed())),
-            None => Ok(()),
+        let mut state = self.state();
+        match mem::replace(&mut *state, State::Left) {
+            State::Alive(handle) => {
+                drop(state);
+                self.destroy(handle, started)
+            }
+            ended => {
+                *state = ended;
+                Ok(())
+            }
         }
     }
 
     /// The library waits there for ranks of this machine that have not left, for as long as they live (four H100s): so another thread does.
-    fn destroy(&self, handle: Handle, limit: Duration) -> Result<()> {
+    fn destroy(&self, handle: Handle, since: Instant) -> Result<()> {
         let (nccl, stream) = (self.nccl, self.stream.clone());
         let destroy = move || {
             let handle = handle;
@@ -218,28 +252,40 @@ impl Comm {
         let thread = thread::Builder::new().name("transship-nccl-leaves".to_owned());
         let started = thread.spawn(move || drop(sender.send(destroy())));
         match started {
-            // Whoever has not left by then is not waited for here.
-            Ok(_) => receiver.recv_timeout(limit).unwrap_or(Ok(())),
+            Ok(_) => self.wait_for_others(&receiver, since),
             // Nothing has it any more: it stays.
             Err(_) => Ok(()),
         }
     }
 
-    fn raw(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.raw.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whoever has not left in time, or when it is aborted, is not waited for here.
+    fn wait_for_others(&self, destroyed: &Receiver<Result<()>>, since: Instant) -> Result<()> {
+        while since.elapsed() < self.limit && !self.is_given_up.load(Ordering::Relaxed) {
+            match destroyed.recv_timeout(LOOK) {
+                Ok(destroyed) => return destroyed,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Held<'_> {
     pub(crate) fn raw(&self) -> Result<RawComm> {
-        self.0.as_ref().map(|handle| handle.0).ok_or(Error::Aborted)
+        match *self.0 {
+            State::Alive(Handle(raw)) => Ok(raw),
+            State::Left | State::Aborted => Err(Error::Aborted),
+        }
     }
 }
 
 impl Drop for Comm {
     fn drop(&mut self) {
-        if self.forks.is_now() && self.finish().is_err() {
-            self.abort();
-        }
+        self.end();
     }
 }

@@ -1,6 +1,7 @@
 //! A rank among those of several processes.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ use crate::reduce_op::ReduceOp;
 /// ```
 ///
 /// Dropped, it waits for its last collective, and for the other ranks to leave as well, for at most `limit` of [`join`](Self::join): they may still read what this rank has.
-/// Where one of them has died, [`abort`](Self::abort) waits for nobody.
+/// Where one of them has died, [`abort`](Self::abort) waits for nobody, and an [`Aborter`] ends that wait too. What [pending](Pending) collectives have filled by then is theirs.
 pub struct Communicator {
     member: Member,
     /// How many calls were made, which those of the others are compared with.
@@ -183,11 +184,13 @@ impl Communicator {
         tree: &mut S,
         operation: Operation,
     ) -> Result<(Leaves, Vec<Vec<Tensor>>)> {
-        let leaves = Leaves::of(tree);
+        // A panic of the program goes on behind what the others are told: they would take the next call for this one.
+        let leaves = catch_unwind(AssertUnwindSafe(|| Leaves::of(tree)));
         self.calls = self.calls.wrapping_add(1);
         // Those that have no tree to give take part, so that nobody waits for them.
-        let agreed = agree(&self.member, tree, &leaves, (operation, self.calls));
-        let leaves = leaves?;
+        let given = leaves.as_ref().ok().and_then(|leaves| leaves.as_ref().ok());
+        let agreed = agree(&self.member, tree, given, (operation, self.calls));
+        let leaves = leaves.unwrap_or_else(|panic| resume_unwind(panic))?;
         agreed?;
         if let Operation::Broadcast(rank) = operation
             && rank >= self.size()
@@ -209,12 +212,19 @@ impl Communicator {
     }
 }
 
+impl Drop for Communicator {
+    /// Here, and not where the last of its pending collectives goes.
+    fn drop(&mut self) {
+        self.member.comm.end();
+    }
+}
+
 /// Aborts a [`Communicator`]. It keeps none.
 #[derive(Clone)]
 pub struct Aborter(Weak<Comm>);
 
 impl Aborter {
-    /// As [`Communicator::abort`]; nothing where the communicator has gone.
+    /// As [`Communicator::abort`], also while its end waits for other ranks; nothing where the communicator has gone.
     pub fn abort(&self) {
         if let Some(comm) = self.0.upgrade() {
             comm.abort();
