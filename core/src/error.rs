@@ -335,6 +335,14 @@ pub enum Error {
         /// What the other one has.
         other: String,
     },
+    /// Two tensors of a structure have one path, since keys of a map print alike (`Debug`), and the order of a map does not tell which is which.
+    #[error(
+        "{path}: two tensors have this path, since keys of a map print alike; let `Debug` of the keys print all that tells them apart"
+    )]
+    KeysPrintAlike {
+        /// The path, as in `.layers["attn.q"][3]`.
+        path: String,
+    },
     /// A text does not name a device.
     #[error("{text:?} does not name a device; write a driver and a number such as cuda:0, or host")]
     InvalidDeviceId {
@@ -668,6 +676,7 @@ impl Error {
             | Self::InvalidDlpack { .. }
             | Self::InvalidManifest { .. }
             | Self::ManifestMismatch { .. }
+            | Self::KeysPrintAlike { .. }
             | Self::InvalidDeviceId { .. }
             | Self::InvalidDType { .. }
             | Self::DriverExists { .. }

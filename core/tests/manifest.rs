@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fmt::{Debug, Formatter};
 
 use proptest::prelude::*;
 use transship_core::{
-    Alignment, CopyOptions, DType, Device, Error, Key, Manifest, Stop, Tensor, TensorTree, Value, Visitor,
-    for_each_path, start_copy,
+    Alignment, CopyOptions, DType, Device, Error, Key, Manifest, Paths, Stop, Tensor, TensorTree, Value,
+    Visitor, for_each_path, start_copy,
 };
 
 /// Path, type, shape, chunk and offset.
@@ -137,6 +139,41 @@ fn the_order_of_maps_does_not_matter() {
     let (one, other) = (packed(&map()), packed(&map()));
     assert_eq!(one, other);
     one.check_same(&other).unwrap();
+}
+
+/// `Debug` leaves out what tells keys apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Layer(u32);
+
+impl Debug for Layer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("attn")
+    }
+}
+
+/// Deliberate bug: tensors of keys that print alike are told apart by the order of their map, which is another one in each process.
+#[test]
+fn keys_that_print_alike_are_refused() {
+    let entry = |number| (Layer(number), vec![zeros(DType::U8, &[2])]);
+    let error = Manifest::packed(&vec![HashMap::from([1, 2].map(entry))], align(8)).unwrap_err();
+    assert!(matches!(&error, Error::KeysPrintAlike { path } if path == "[0][attn][0]"), "{error}");
+    Manifest::of(&BTreeMap::from([1, 2].map(entry))).unwrap_err();
+    // One key, and parts without names of their own.
+    assert_eq!(Manifest::of(&HashMap::from([entry(1)])).unwrap().len(), 1);
+    assert_eq!(Manifest::of(&Unnamed([1, 2].map(|size| zeros(DType::U8, &[size])))).unwrap().len(), 2);
+}
+
+/// Shows its tensors by no names.
+struct Unnamed([Tensor; 2]);
+
+impl TensorTree for Unnamed {
+    fn visit(&mut self, visitor: &mut Visitor<'_>) -> Result<(), Stop> {
+        self.0.iter_mut().try_for_each(|tensor| tensor.visit(visitor))
+    }
+
+    fn show(&self, paths: &mut Paths<'_>) -> Result<(), Stop> {
+        self.0.iter().try_for_each(|tensor| tensor.show(paths))
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The tensors of a structure, in the order of their paths: that of maps differs from process to process.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::known_tree::KnownTree;
 use crate::manifest::seen_at::SeenAt;
 use crate::tensor::layout::Layout;
@@ -16,6 +16,8 @@ pub(crate) struct Entries<T> {
     ends: Vec<usize>,
     kept: Vec<T>,
     seen: Vec<SeenAt>,
+    /// Whether a key of a map is on the way.
+    keyed: Vec<bool>,
     /// By path.
     order: Vec<Key>,
 }
@@ -26,23 +28,27 @@ struct Key {
     number: usize,
 }
 
-/// All tensors of `tree`, with what `keep` makes of each.
+/// All tensors of `tree`, with what `keep` makes of each. Fails where keys of a map print alike: their tensors have one path, and another order in each map.
 pub(crate) fn entries<S: TensorTree + ?Sized, T>(
     tree: &S,
     mut keep: impl FnMut(&Tensor) -> Result<T>,
 ) -> Result<Entries<T>> {
     let (mut paths, mut ends) = (String::new(), Vec::new());
-    let (mut kept, mut seen) = (Vec::new(), Vec::new());
+    let (mut kept, mut seen, mut keyed) = (Vec::new(), Vec::new(), Vec::new());
     for_each_printed_path(tree, |path, tensor| {
-        paths.push_str(path);
+        paths.push_str(path.as_str());
         ends.push(paths.len());
         kept.push(keep(tensor)?);
         seen.push(SeenAt::of(tensor));
+        keyed.push(path.has_key());
         Ok(())
     })?;
-    let mut entries = Entries { paths, ends, kept, seen, order: Vec::new() };
+    let mut entries = Entries { paths, ends, kept, seen, keyed, order: Vec::new() };
     entries.order = entries.sorted();
-    Ok(entries)
+    match entries.printed_alike() {
+        Some(path) => Err(Error::KeysPrintAlike { path: path.to_owned() }),
+        None => Ok(entries),
+    }
 }
 
 impl<T> Entries<T> {
@@ -73,6 +79,18 @@ impl<T> Entries<T> {
         let start = number.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         let path = self.ends.get(number).and_then(|end| self.paths.get(start..*end));
         path.unwrap_or_default()
+    }
+
+    /// The first path with a key that two tensors have.
+    fn printed_alike(&self) -> Option<&str> {
+        let has_key = |key: &Key| self.keyed.get(key.number).copied().unwrap_or_default();
+        self.order.windows(2).find_map(|two| match two {
+            [one, other] if one.letters == other.letters && has_key(one) && has_key(other) => {
+                let path = self.path(one.number);
+                (path == self.path(other.number)).then_some(path)
+            }
+            _ => None,
+        })
     }
 
     fn sorted(&self) -> Vec<Key> {

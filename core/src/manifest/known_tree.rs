@@ -42,7 +42,7 @@ impl KnownTree {
                 expect(next, |number| self.seen.get(number).copied());
                 is_same = known.next().is_some_and(|(end, layout)| {
                     let from = std::mem::replace(&mut start, *end);
-                    self.paths.get(from..*end) == Some(path) && looks_like(layout, tensor.layout())
+                    self.paths.get(from..*end) == Some(path.as_str()) && looks_like(layout, tensor.layout())
                 });
                 look(tensor)?;
             }

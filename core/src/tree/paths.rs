@@ -38,6 +38,8 @@ pub struct Paths<'a> {
     path: String,
     /// `None` where nobody asks for it.
     name: Option<String>,
+    /// How many keys of maps are on the way.
+    keys: usize,
     sink: &'a mut Sink<'a>,
 }
 
@@ -48,6 +50,7 @@ type Sink<'a> = dyn FnMut(TensorPath<'_>, &Tensor) -> Result<(), Stop> + 'a;
 pub struct TensorPath<'a> {
     path: &'a str,
     name: &'a str,
+    has_key: bool,
 }
 
 impl<'a> TensorPath<'a> {
@@ -55,6 +58,17 @@ impl<'a> TensorPath<'a> {
     /// where the structure is the tensor.
     pub fn name(&self) -> &'a str {
         self.name
+    }
+
+    /// Whether a key of a map is on the way. Keys are written as they print (`Debug`): two that print alike make one path of two tensors, and whoever matches tensors
+    /// by their paths cannot tell which is which.
+    pub fn has_key(&self) -> bool {
+        self.has_key
+    }
+
+    /// As it prints.
+    pub(crate) fn as_str(&self) -> &'a str {
+        self.path
     }
 }
 
@@ -83,19 +97,19 @@ pub fn for_each_path<S: TensorTree + ?Sized>(
     tree.show(&mut Paths::new(&mut sink)).map_err(Stop::into_reason)
 }
 
-/// The same with the paths as they print, and no names.
+/// The same without names.
 pub(crate) fn for_each_printed_path<S: TensorTree + ?Sized>(
     tree: &S,
-    mut look: impl FnMut(&str, &Tensor) -> crate::error::Result<()>,
+    mut look: impl FnMut(TensorPath<'_>, &Tensor) -> crate::error::Result<()>,
 ) -> crate::error::Result<()> {
-    let mut sink = |path: TensorPath<'_>, tensor: &Tensor| look(path.path, tensor).map_err(Stop::new);
+    let mut sink = |path: TensorPath<'_>, tensor: &Tensor| look(path, tensor).map_err(Stop::new);
     tree.show(&mut Paths { name: None, ..Paths::new(&mut sink) }).map_err(Stop::into_reason)
 }
 
 impl<'a> Paths<'a> {
     /// Shows every tensor to `sink`, from the root of a structure on.
     pub fn new(sink: &'a mut Sink<'a>) -> Self {
-        Self { descent: Descent::here(), path: String::new(), name: Some(String::new()), sink }
+        Self { descent: Descent::here(), path: String::new(), name: Some(String::new()), keys: 0, sink }
     }
 
     /// Goes one level down. Every type that holds others shows them through this. Where the stack of the thread comes to its end,
@@ -136,7 +150,10 @@ impl<'a> Paths<'a> {
         }
         let (path, name) = (self.path.len(), self.name.as_ref().map_or(0, String::len));
         self.go(&step);
+        let key = usize::from(matches!(step, Step::Key(_)));
+        self.keys += key;
         let result = value.show(self);
+        self.keys -= key;
         self.path.truncate(path);
         if let Some(longer) = &mut self.name {
             longer.truncate(name);
@@ -148,7 +165,8 @@ impl<'a> Paths<'a> {
     }
 
     pub(crate) fn tensor(&mut self, tensor: &Tensor) -> Result<(), Stop> {
-        (self.sink)(TensorPath { path: &self.path, name: self.name.as_deref().unwrap_or_default() }, tensor)
+        let name = self.name.as_deref().unwrap_or_default();
+        (self.sink)(TensorPath { path: &self.path, name, has_key: self.keys > 0 }, tensor)
     }
 
     /// Shows items by index.

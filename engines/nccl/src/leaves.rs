@@ -1,6 +1,7 @@
 //! The tensors of a tree in an order that is the same on all ranks: that of maps is not.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::ptr;
 
@@ -17,13 +18,15 @@ pub(crate) struct Leaves {
     pub(crate) tensors: Vec<Tensor>,
     /// Where in the tree each is.
     places: Vec<usize>,
+    /// Whether a key of a map is on the way to it.
+    keyed: Vec<bool>,
 }
 
 impl Leaves {
     /// In the order of their paths. What `tree` shares with other structures becomes its own.
     pub(crate) fn of<S: TensorTree>(tree: &mut S) -> Result<Self> {
         unshare(tree)?;
-        Ok(Self::as_shown(tree, (0, 0))?.sorted())
+        Self::as_shown(tree, (0, 0))?.sorted()
     }
 
     fn with_room(letters: usize, count: usize) -> Self {
@@ -32,6 +35,7 @@ impl Leaves {
             ends: Vec::with_capacity(count),
             tensors: Vec::with_capacity(count),
             places: Vec::with_capacity(count),
+            keyed: Vec::with_capacity(count),
         }
     }
 
@@ -44,12 +48,14 @@ impl Leaves {
             leaves.ends.push(leaves.text.len());
             leaves.tensors.push(tensor.clone());
             leaves.places.push(ptr::from_ref(tensor).addr());
+            leaves.keyed.push(path.has_key());
             Ok(())
         })?;
         Ok(leaves)
     }
 
-    fn sorted(self) -> Self {
+    /// Fails where keys of a map print alike: their tensors have one path, and another order in each map.
+    fn sorted(self) -> Result<Self> {
         let mut order: Vec<usize> = (0..self.ends.len()).collect();
         // As in a manifest: those of the same path stay in the order in which they are shown.
         order.sort_by_key(|number| self.path(*number));
@@ -62,8 +68,24 @@ impl Leaves {
             sorted.ends.push(sorted.text.len());
             sorted.tensors.push(tensor.clone());
             sorted.places.push(*place);
+            sorted.keyed.push(self.has_key(number));
         }
-        sorted
+        let alike = (1..sorted.ends.len())
+            .find(|number| sorted.has_key(*number) && sorted.path(*number) == sorted.path(number - 1));
+        alike.map_or(Ok(()), |number| Err(printed_alike(sorted.path(number))))?;
+        Ok(sorted)
+    }
+
+    /// The same of leaves that stay in the order in which they are shown.
+    fn check_keys(&self) -> Result<()> {
+        let mut seen = HashSet::new();
+        let mut keyed = (0..self.ends.len()).filter(|number| self.has_key(*number));
+        let alike = keyed.find(|number| !seen.insert(self.path(*number)));
+        alike.map_or(Ok(()), |number| Err(printed_alike(self.path(number))))
+    }
+
+    fn has_key(&self, number: usize) -> bool {
+        self.keyed.get(number).copied().unwrap_or_default()
     }
 
     fn path(&self, number: usize) -> &str {
@@ -101,9 +123,10 @@ impl Leaves {
                 && pairs.all(|(one, other)| is_like(one, other))
         };
         if ranks.windows(2).all(|two| matches!(two, [one, other] if are_alike(one, other))) {
+            ranks.first().map_or(Ok(()), Self::check_keys)?;
             return Ok(ranks);
         }
-        let ranks: Vec<Self> = ranks.into_iter().map(Self::sorted).collect();
+        let ranks = ranks.into_iter().map(Self::sorted).collect::<Result<Vec<_>>>()?;
         let Some((first, others)) = ranks.split_first() else { return Ok(ranks) };
         for (rank, other) in (1..).zip(others) {
             if let Some(error) = first_difference(other, first, &is_like) {
@@ -188,6 +211,10 @@ impl Leaves {
     pub(crate) fn named(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().enumerate().map(|(number, tensor)| (self.path(number), tensor))
     }
+}
+
+fn printed_alike(path: &str) -> Error {
+    transship::Error::KeysPrintAlike { path: path.to_owned() }.into()
 }
 
 /// Makes what a tree shares with other structures its own (`Arc`): it shows its tensors in the same places from then on.

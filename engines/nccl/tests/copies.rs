@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
@@ -329,5 +330,31 @@ fn every_rank_gets_the_trees_of_all() {
             assert_eq!(copy[0].device_id().unwrap(), device.id());
             assert_eq!(down(copy)[0].as_slice::<u8>().unwrap(), [1; 3]);
         }
+    }
+}
+
+/// `Debug` leaves out what tells keys apart.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Layer(u32);
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("attn")
+    }
+}
+
+/// Deliberate bugs: tensors of keys that print alike are told apart by the order of their map; only where trees show theirs in another order is that looked for.
+#[test]
+fn keys_that_print_alike_are_refused() {
+    let host = Device::host();
+    let group = Group::of_copies(&[host.clone(), host.clone()]).unwrap();
+    let tree = |times: u8| {
+        (1..=2).map(|number| (Layer(number.into()), vector(&[number * times]))).collect::<HashMap<_, _>>()
+    };
+    // Maps of a few random orders.
+    for _ in 0..20 {
+        let failed = group.reduce(vec![tree(1), tree(10)], ReduceOp::Sum, &host).unwrap_err();
+        let Error::Transship(error) = &*failed.error else { panic!("{failed}") };
+        assert!(matches!(error, transship::Error::KeysPrintAlike { path } if path == "[attn]"), "{failed}");
     }
 }
