@@ -13,7 +13,7 @@ use crate::nccl::local_ranks::LocalRanks;
 use crate::nccl::native;
 use crate::reduce_op::ReduceOp;
 
-/// The ranks of one process: devices, in an order. All its calls are made by one thread, for all ranks; trees go in and come out in the
+/// The ranks of one process: devices, in an order. One call is made for all ranks, by any thread; trees go in and come out in the
 /// order of the ranks.
 ///
 /// Trees of all ranks have the same tensors, by their paths: types and shapes as well, but for what is said at

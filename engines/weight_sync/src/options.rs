@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "200KB", value_parser = bytes)]
     pub(crate) bytes: usize,
     /// How many versions are sent
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) rounds: u16,
     /// How many processes serve requests
     #[arg(long, default_value_t = 2)]
@@ -185,6 +185,7 @@ mod tests {
             ("--kill --inference 1", "two"),
             ("--device host,host", "2 for 3"),
             ("--rounds", "a value is required"),
+            ("--rounds 0", "1..=65535"),
             ("--by tcp", "ipc, window, nixl, nccl"),
             ("--inference 0", "one at least"),
         ] {

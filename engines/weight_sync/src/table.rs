@@ -116,10 +116,7 @@ impl Table {
         let rounds = self.rows.len();
         let mut rows = self.rows.split_off(1.min(rounds.saturating_sub(1)));
         rows.sort_by_key(|(seconds, _)| *seconds);
-        if let Some((seconds, _)) = rows.get(rows.len() / 2) {
-            let mut rates: Vec<f64> = rows.iter().map(|(_, rate)| *rate).collect();
-            rates.sort_by(f64::total_cmp);
-            let rate = rates.get(rates.len() / 2).copied().unwrap_or_default();
+        if let Some((seconds, rate)) = rows.get(rows.len() / 2) {
             println!(
                 "median without the first: {:.4} s, {rate:.3} GB/s to all of them together",
                 seconds.as_secs_f64()
