@@ -96,7 +96,7 @@ pub enum LoadError {
     },
     /// A tensor holds elements of a type that transship does not know.
     #[error(
-        "{}: tensor {tensor:?} at byte {offset} holds {dtype}, which transship does not know; leave it out \
+        "{}: tensor {tensor:?} at byte {offset} holds {dtype:?}, which transship does not know; leave it out \
          (LoadOptions::filter), or convert it",
         path.display()
     )]

@@ -59,6 +59,7 @@ fn is_plain(file: &str) -> bool {
 }
 
 #[derive(serde::Deserialize)]
+#[serde(expecting = "an index with a weight_map")]
 struct Contents {
     weight_map: WeightMap,
 }

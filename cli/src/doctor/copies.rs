@@ -158,7 +158,7 @@ impl Failed {
             Self::Refused(error) => (error.to_string(), cure(error.kind())),
             Self::Late(limit) => (
                 format!("not through after {:.1} s, its part of --timeout", limit.as_secs_f64()),
-                "look for a program that keeps the device busy, and into the log of the system (dmesg); then reset the device",
+                "look for a program that keeps the device busy, and into the log of the system (dmesg); then reset the device; or allow more time (--timeout), or copy less (--mib)",
             ),
             Self::NoRoom { bytes, free, of } => (
                 format!("{} do not fit: {} are free {of}", Size(*bytes), Size(*free)),

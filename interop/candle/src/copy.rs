@@ -68,7 +68,8 @@ pub fn start_copy<S: TensorTree>(mut tree: S, device: &Device) -> Result<CopyHan
 /// Starts to copy tensors of transship, out of its loader of files for instance, to tensors of candle on `device`; in the order given,
 /// with their names.
 ///
-/// `bool` becomes `u8`, as candle's comparisons give it. What is on the host is copied as well. As [`start_copy`] otherwise.
+/// `bool` becomes `u8`, as candle's comparisons give it; a byte of a file that is neither 0 nor 1 stays as it is. What is on the host is copied as well, and a tensor that is given twice (tied
+/// weights) becomes two. As [`start_copy`] otherwise.
 ///
 /// ```
 /// use std::collections::HashMap;

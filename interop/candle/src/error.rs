@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// candle has no elements of this type.
     #[error(
-        "{}: candle has no {dtype}; cast it to a type that it has, such as int64 or float32",
+        "{}: candle has no {dtype}; let integers become int64 on their way (CopyOptions::cast), and leave other types out",
         place(path)
     )]
     NotInCandle {

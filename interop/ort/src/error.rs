@@ -37,7 +37,7 @@ pub enum Error {
     },
     /// ONNX Runtime knows no strides.
     #[error(
-        "a tensor of shape {shape:?} has the strides {strides:?}, and ONNX Runtime takes row-major ones alone; copy it with `start_copy`, which leaves no gaps"
+        "a tensor of shape {shape:?} has the strides {strides:?}, and ONNX Runtime takes row-major ones alone; copy it with `CopyPolicy::Always`, which leaves no gaps"
     )]
     NotContiguous {
         /// Of the tensor, in elements.
@@ -51,7 +51,7 @@ pub enum Error {
     )]
     UnsupportedDevice(DeviceId),
     /// ONNX Runtime has no elements of that type.
-    #[error("ONNX Runtime takes no elements of the type {0}; cast the tensor on its way (CopyOptions::cast)")]
+    #[error("ONNX Runtime takes no elements of the type {0}; cast the tensor on its way, where such elements are cast (CopyOptions::cast), or leave it out")]
     UnsupportedDType(DType),
     /// What ONNX Runtime says.
     #[error("ONNX Runtime: {0}")]

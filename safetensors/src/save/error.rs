@@ -53,7 +53,7 @@ pub enum SaveError {
     },
     /// There are more tensors, or longer names, than the format allows in one file.
     #[error(
-        "{} would have a header of {bytes} bytes, and 100000000 are allowed; save to several files (SaveOptions::shard_bytes)",
+        "{} would have a header of {bytes} bytes, and 100000000 are allowed; save to several files (SaveOptions::shard_bytes), or with less metadata, which is in each of them",
         path.display()
     )]
     Header {
