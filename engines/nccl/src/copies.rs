@@ -2,10 +2,11 @@
 
 use transship::{
     CopyHandle, CopyOptions, CopyPolicy, Device, Stream, StreamPriority, Tensor, TensorTree, for_each_path,
-    for_each_tensor, start_copy, start_copy_into, start_copy_to_all,
+    for_each_tensor, start_copy, start_copy_to_all,
 };
 
 use crate::error::{Error, Result};
+use crate::gather_in_place::gather_in_place;
 use crate::leaves::Leaves;
 use crate::on_host;
 use crate::reduce_op::ReduceOp;
@@ -197,25 +198,6 @@ fn unsuited(path: &str, rank: usize, tensor: &Tensor, first: &Tensor, dim: usize
         first_shape: first.shape().to_vec(),
         dim,
     }
-}
-
-/// Copies the tensors of all ranks to where they belong, along the first dimension; `None` where `to` takes no parts that begin there.
-fn gather_in_place(ranks: &[Leaves], shapes: &[Vec<usize>], to: &Device) -> Result<Option<Vec<Tensor>>> {
-    let Some(first) = ranks.first() else { return Ok(None) };
-    let (mut sources, mut parts) = (Vec::new(), Vec::new());
-    for (leaf, (tensor, shape)) in first.tensors.iter().zip(shapes).enumerate() {
-        let column: Vec<Tensor> = ranks.iter().filter_map(|rank| rank.tensors.get(leaf).cloned()).collect();
-        let sizes: Vec<usize> =
-            column.iter().map(|tensor| tensor.shape().first().copied().unwrap_or(0)).collect();
-        let whole = Tensor::empty(shape, tensor.dtype(), to)?;
-        let Ok(split) = whole.split(0, &sizes) else { return Ok(None) };
-        sources.push(column);
-        parts.push(split);
-    }
-    let copied = start_copy_into(sources, parts, CopyOptions::default()).and_then(CopyHandle::wait);
-    let copied = copied.map_err(transship::Error::from)?;
-    let joined = copied.into_iter().map(|parts| Tensor::join(parts).map_err(transship::Error::from));
-    Ok(Some(joined.collect::<Result<_, _>>()?))
 }
 
 /// Tensor number `leaf` of all rows, which lie on the host, one behind the other.

@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+mod blocks;
 mod copies;
 mod error;
+mod gather_in_place;
 mod group;
 mod leaves;
 mod nccl;

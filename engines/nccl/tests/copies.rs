@@ -1,7 +1,12 @@
 //! Groups of copies, against a plain reference: on the host, on a simulated device that copies as late as it may, and on devices of CUDA
 //! where there are two.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a failed unwrap fails the test"
+)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -356,5 +361,25 @@ fn keys_that_print_alike_are_refused() {
         let failed = group.reduce(vec![tree(1), tree(10)], ReduceOp::Sum, &host).unwrap_err();
         let Error::Transship(error) = &*failed.error else { panic!("{failed}") };
         assert!(matches!(error, transship::Error::KeysPrintAlike { path } if path == "[attn]"), "{failed}");
+    }
+}
+
+/// Deliberate bugs: each result has an allocation of its own; tensors lie behind each other without regard to where kernels read; on the host results share memory.
+#[test]
+fn small_tensors_are_gathered_into_one_allocation() {
+    for devices in beds() {
+        let group = Group::of_copies(&devices).unwrap();
+        let tree = |rank: usize| {
+            on(&devices[rank], (0..50).map(|size| vector(&vec![rank as u8; size + 1])).collect::<Vec<_>>())
+        };
+        for to in &devices {
+            let gathered = group.gather(vec![tree(0), tree(1)], 0, to).unwrap();
+            for (size, tensor) in (1..).zip(&gathered) {
+                assert_eq!(tensor.shares_memory_with(&gathered[0]), size == 1 || !to.is_host(), "{to:?}");
+                assert!(to.is_host() || tensor.offset().is_multiple_of(16));
+                let bytes = on(&Device::host(), tensor.clone()).to_bytes().unwrap();
+                assert_eq!(bytes, [vec![0; size], vec![1; size]].concat());
+            }
+        }
     }
 }

@@ -1,6 +1,11 @@
 //! The way of NCCL, on two devices of CUDA or a stand-in for its driver, with a library whose ranks are threads of this process (`fake`).
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a failed unwrap fails the test"
+)]
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};

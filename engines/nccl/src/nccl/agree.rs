@@ -55,12 +55,7 @@ fn compare_trees<S: TensorTree>(member: &Member, tree: &S) -> Result<()> {
     if let Err(panic) = described {
         resume_unwind(panic);
     }
-    let (all, lengths) = told?;
-    let manifests = all.into_iter().zip(&lengths).map(|(mut bytes, length)| {
-        bytes.truncate(number(length));
-        Manifest::from_bytes(bytes)
-    });
-    let manifests = manifests.collect::<transship::Result<Vec<_>>>()?;
+    let manifests = told?.into_iter().map(Manifest::from_bytes).collect::<transship::Result<Vec<_>>>()?;
     let Some((first, others)) = manifests.split_first() else { return Ok(()) };
     for (rank, other) in (1..).zip(others) {
         other.check_tensors(first).map_err(|error| Error::RanksDiffer { rank, error })?;
@@ -69,12 +64,14 @@ fn compare_trees<S: TensorTree>(member: &Member, tree: &S) -> Result<()> {
     Err(transship::Error::TreeChanged { first: first.len(), second: first.len() }.into())
 }
 
-/// The bytes of each rank, padded to the longest of them, and how many those of each are.
-fn exchange_of_any_length(member: &Member, mut bytes: Vec<u8>) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+/// The bytes of each rank, however many they are.
+fn exchange_of_any_length(member: &Member, mut bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     let lengths = exchange(member, bytes.len().to_le_bytes().to_vec())?;
     let longest = lengths.iter().map(|bytes| number(bytes)).max().unwrap_or(0);
     bytes.resize(longest, 0);
-    Ok((exchange(member, bytes)?, lengths))
+    let mut all = exchange(member, bytes)?;
+    all.iter_mut().zip(&lengths).for_each(|(bytes, length)| bytes.truncate(number(length)));
+    Ok(all)
 }
 
 /// As many bytes of each rank, given to all of them. A rank that cannot take part ends the communicator: the others wait for it, and would take its next call for this one.

@@ -4,8 +4,8 @@
 use transship::backend::Ticket;
 use transship::{CopyOptions, Device, Layout, MemoryKind, RawMemory, Stream, Tensor, start_copy_into};
 
+use crate::blocks::{Block, part};
 use crate::error::Result;
-use crate::nccl::blocks::Block;
 use crate::nccl::native;
 
 /// Where the elements of a block lie, on the device.
@@ -91,13 +91,6 @@ fn copy_into_place(
     }
     let copied = start_copy_into(sources, places, CopyOptions::default().stream(stream));
     Ok(copied.and_then(|copy| copy.wait_on(stream)).map_err(transship::Error::from)?)
-}
-
-/// The tensor of `shape` that begins at an element of a block.
-pub(crate) fn part(whole: &Tensor, start: usize, shape: &[usize]) -> Result<Tensor> {
-    // One view, and not two: there is one for each tensor.
-    let strides = Layout::contiguous(whole.dtype(), shape)?.strides();
-    Ok(whole.as_strided(shape, &strides, start)?)
 }
 
 /// The elements of the block where they lie, if NCCL can read them there: one tensor, or several that lie as they would in a block, as those of

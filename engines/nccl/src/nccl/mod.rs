@@ -1,7 +1,6 @@
 //! NCCL, and RCCL, which has the same functions.
 
 pub(crate) mod agree;
-pub(crate) mod blocks;
 pub(crate) mod comm;
 pub(crate) mod communicator;
 pub(crate) mod elements;

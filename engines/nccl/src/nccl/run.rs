@@ -8,14 +8,14 @@ use std::time::Instant;
 use transship::backend::Ticket;
 use transship::{Device, Tensor};
 
+use crate::blocks::{Block, blocks_of, part};
 use crate::error::{Error, Result};
 use crate::leaves::Leaves;
-use crate::nccl::blocks::{Block, blocks_of};
 use crate::nccl::comm::{Comm, Held};
 use crate::nccl::elements::{NcclElements, bytes_of, number_of, numbers_of};
 use crate::nccl::functions::RawComm;
 use crate::nccl::library::Nccl;
-use crate::nccl::memory::{BlockMemory, pack, part};
+use crate::nccl::memory::{BlockMemory, pack};
 use crate::nccl::native;
 use crate::reduce_op::ReduceOp;
 
