@@ -106,7 +106,8 @@ pub unsafe fn wgpu_device(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)
 ///
 /// The program may go on using the buffer; what it submits before a copy starts comes before that copy. It must not be
 /// mapped while a copy uses it. One with the usage `COPY_DST` can be copied into as well, with
-/// [`start_copy_into`](transship_core::start_copy_into), and [split](Tensor::split).
+/// [`start_copy_into`](transship_core::start_copy_into), and [split](Tensor::split). wgpu copies multiples of 4 bytes: a copy into a tensor whose size is none
+/// writes up to 3 bytes behind it as well. So put nothing there. Views of it that end within such 4 bytes are refused.
 ///
 /// ```no_run
 /// # fn wrap(gpu: &transship_core::Device, buffer: wgpu::Buffer) -> transship_core::Result<()> {

@@ -62,6 +62,7 @@ pub(crate) fn all() -> Vec<Case> {
         case!(order::a_position_covers_submissions_of_the_program),
         case!(buffers::what_the_host_writes_is_not_shown),
         case!(buffers::a_buffer_is_copied_into),
+        case!(buffers::what_lies_behind_a_view_of_a_buffer_is_kept),
         case!(buffers::tensors_lie_in_memory_of_another_allocator),
         case!(buffers::a_lent_part_is_read_and_kept),
         case!(lost::destroyed_with_copies_in_flight, may_leak: true),

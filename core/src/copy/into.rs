@@ -39,8 +39,11 @@ use crate::tree::tensor_tree::TensorTree;
 ///   Elements that lie on a device are not [cast](CopyOptions::cast) into gaps of it, or of another device that reads it.
 /// - Nobody else holds its memory: no clone of a tensor, no view that is not in `into`, no copy in flight that reads it.
 ///   Several of its tensors may lie in the same memory, as those of a packed batch do, where they do not overlap. What lies
-///   between them is left alone, but for the padding in memory that tensors were packed into, and, where a device copies whole
-///   granules, the rest of the last one.
+///   between them is left alone, but for the padding in memory that tensors were packed into.
+/// - A device that copies whole granules ([`Limits::copy_granularity`](crate::backend::Limits::copy_granularity); wgpu: 4 bytes) writes the rest of the last granule of
+///   a contiguous tensor as well. That must be nobody else's. So a view that ends within a granule is refused where other elements can be seen behind it again: in a part of
+///   a tensor that was [split](crate::Tensor::split), which `join` gives back, and in memory that the program has lent. It is filled if it ends where the part ends, or
+///   the tensor that was lent. In any other memory no tensor shows what is behind it any more, since nobody else holds that.
 /// - Every tensor is copied, whatever [`CopyOptions::policy`] says, and packing is up to `into`.
 /// - An error of this function leaves `into` as it was, if nothing was submitted yet; a driver that fails between two pieces of a copy
 ///   is the case where something was. Then, and if the copy fails or is cancelled after this function has returned, the contents of
@@ -51,8 +54,8 @@ use crate::tree::tensor_tree::TensorTree;
 ///
 /// [`StructureMismatch`](Error::StructureMismatch), [`DestinationMismatch`](Error::DestinationMismatch), and
 /// [`UnsuitedTensor`](Error::UnsuitedTensor) for a tensor that breaks one of these rules: it says which and why. Where a device
-/// copies whole granules only ([`Limits::copy_granularity`](crate::backend::Limits::copy_granularity)) tensors of both structures
-/// begin with one. Otherwise as [`start_copy`](crate::start_copy()). [`CopyError::into_both`] gives both structures back.
+/// copies whole granules only, tensors of both structures begin with one, and those of `into` end as said above, else the reason is
+/// [`Misaligned`](Error::Misaligned). Otherwise as [`start_copy`](crate::start_copy()). [`CopyError::into_both`] gives both structures back.
 ///
 /// ```
 /// use transship_core::{CopyOptions, DType, Device, Tensor, start_copy_into};

@@ -455,8 +455,17 @@ impl Slot {
             let cure = "copy into a tensor that begins at a multiple of that";
             return Err(misaligned(self.offset, granularity, cure));
         }
-        let whole = granularity.round_up(self.layout.nbytes()).unwrap_or(usize::MAX);
-        storage.check_range(self.offset, whole)
+        let bytes = self.layout.nbytes();
+        // The device writes whole granules: the rest of the last one must be nobody else's.
+        if !granularity.divides(bytes) && storage.is_seen_behind(self.offset.saturating_add(bytes)) {
+            return Err(Error::Misaligned {
+                what: "size of a view, in bytes,",
+                value: bytes as u64,
+                alignment: granularity.bytes(),
+                cure: "copy into a view that ends at a multiple of that or at the end of its tensor: what lies behind it is in the same granule",
+            });
+        }
+        storage.check_range(self.offset, granularity.round_up(bytes).unwrap_or(usize::MAX))
     }
 
     fn check_strided(&self, storage: &Storage, granularity: Alignment) -> Result<()> {

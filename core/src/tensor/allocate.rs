@@ -147,7 +147,7 @@ impl Tensor {
         let layout = Layout::contiguous(dtype, shape)?;
         // SAFETY: passed on.
         let storage = unsafe { wrap(memory, owner, device, Lent::ToWrite, None) }?;
-        Self::from_storage(storage, 0, layout)
+        Self::from_storage(storage.seen_up_to(layout.span()), 0, layout)
     }
 
     fn pinned(layout: Layout, device: &Device, prepare: fn(&Block, usize)) -> Result<Self> {

@@ -55,6 +55,7 @@ impl Tensor {
     ) -> Result<Self> {
         let filled = filled.map(|ticket| Completion::at(device.queue_of(ticket.stream), ticket.position));
         let storage = Storage::lent_to(Lent::ToWrite, buffer, Some(device.clone()), filled);
+        let storage = storage.seen_up_to(layout.span());
         Self::from_storage(storage, 0, layout)
     }
 

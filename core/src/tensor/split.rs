@@ -111,6 +111,8 @@ struct Cut {
     layout: Layout,
     /// In the buffer.
     range: Range<usize>,
+    /// Where its last element ends.
+    elements_end: usize,
 }
 
 fn cuts(layout: &Layout, offset: usize, dim: usize, sizes: &[usize]) -> Result<Vec<Cut>> {
@@ -129,7 +131,8 @@ fn cuts(layout: &Layout, offset: usize, dim: usize, sizes: &[usize]) -> Result<V
         let (layout, delta) = layout.narrow(dim, first, *size)?;
         first += size;
         let start = offset + delta;
-        Ok(Cut { range: start..start + layout.span(), layout })
+        let end = start + layout.span();
+        Ok(Cut { range: start..end, elements_end: end, layout })
     };
     sizes.iter().map(cut).collect()
 }
@@ -167,9 +170,9 @@ fn check_granules(cuts: &[Cut], granularity: Alignment) -> Result<()> {
 }
 
 fn parts(whole: &Arc<Whole>, cuts: Vec<Cut>) -> Vec<Tensor> {
-    let part = |(number, Cut { layout, range }): (usize, Cut)| {
+    let part = |(number, Cut { layout, range, elements_end }): (usize, Cut)| {
         let offset = range.start;
-        let storage = Storage::part(whole, number, range);
+        let storage = Storage::part(whole, number, range, elements_end);
         Tensor { memory: TensorMemory::Here { storage, offset }, layout }
     };
     cuts.into_iter().enumerate().map(part).collect()

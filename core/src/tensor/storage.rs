@@ -57,6 +57,8 @@ struct StorageInner {
     filled_by: Option<Arc<Completion>>,
     gaps: Gaps,
     lent: Lent,
+    /// Bytes before this are seen by others than who holds the storage alone: by its lender, or by who joins a part with the others.
+    seen_up_to: usize,
     /// Whether there was ever something in `uses`, which is locked only then.
     used: AtomicBool,
     memory: ManuallyDrop<Memory>,
@@ -118,7 +120,8 @@ impl Storage {
         filled_by: Arc<Completion>,
         chunk: &Chunk,
     ) -> Self {
-        Self::with(buffer, device, Some(filled_by), gaps_of(chunk), Lent::ToWrite)
+        // Whole granules were asked for.
+        Self::with(buffer, device, Some(filled_by), gaps_of(chunk), Lent::ToWrite).seen_up_to(0)
     }
 
     /// The same for memory whose gaps belong to somebody or not.
@@ -150,6 +153,14 @@ impl Storage {
         Self::with(buffer, device, filled_by, Gaps::Kept, lent)
     }
 
+    /// It, whose lender leaves what lies behind `end` to copies: the rest of the last granule. To be called before it is shared.
+    pub(crate) fn seen_up_to(mut self, end: usize) -> Self {
+        if let Some(inner) = self.0.get_mut() {
+            inner.seen_up_to = end;
+        }
+        self
+    }
+
     /// The same for memory that others have in between: what no tensor is over is not read.
     pub(crate) fn lent_in_pieces(
         buffer: impl Into<Allocated>,
@@ -168,12 +179,13 @@ impl Storage {
         Self::over(Memory::Part(part), None, filled_by, Gaps::Kept, lent)
     }
 
-    /// Part number `number` of `whole`, which lies at `range` of its buffer.
-    pub(crate) fn part(whole: &Arc<Whole>, number: usize, range: Range<usize>) -> Self {
+    /// Part number `number` of `whole`, which lies at `range` of its buffer, its elements up to `elements_end`.
+    pub(crate) fn part(whole: &Arc<Whole>, number: usize, range: Range<usize>, elements_end: usize) -> Self {
         let from = whole.storage();
         let memory = Memory::Split(Split::new(whole, number, range.start));
         Self(BulkArc::new(StorageInner {
             bytes: range.end,
+            seen_up_to: elements_end.max(from.0.seen_up_to),
             host: from.0.host,
             memory: ManuallyDrop::new(memory),
             device: from.0.device.clone(),
@@ -190,6 +202,7 @@ impl Storage {
         let from = whole.storage().0.clone();
         let mut joined = Self(BulkArc::new(StorageInner {
             bytes: from.bytes,
+            seen_up_to: from.seen_up_to,
             host: from.host,
             memory: ManuallyDrop::new(Memory::Joined(Box::new(Joined::new(whole, parts)))),
             device: from.device.clone(),
@@ -235,15 +248,17 @@ impl Storage {
         lent: Lent,
     ) -> Self {
         let buffer = memory.buffer();
+        let buffer_bytes = buffer.bytes();
         let memory = StorageInner {
             // An idle block may still be mapped from its last use, and is mapped anew, perhaps elsewhere, by the next one.
             host: buffer.host_pointer().filter(|_| buffer.kind() != MemoryKind::Mapped),
-            bytes: buffer.bytes(),
+            bytes: buffer_bytes,
             memory: ManuallyDrop::new(memory),
             device: device.filter(|device| !device.is_host()),
             filled_by,
             gaps,
             lent,
+            seen_up_to: if lent == Lent::ToWrite { buffer_bytes } else { 0 },
             used: AtomicBool::new(false),
             uses: LockedUses::default(),
         };
@@ -283,6 +298,11 @@ impl Storage {
     /// Where it ends, counted from the start of its buffer.
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes
+    }
+
+    /// Whether others than who holds it alone see bytes behind `end`.
+    pub(crate) fn is_seen_behind(&self, end: usize) -> bool {
+        end < self.0.seen_up_to
     }
 
     /// The size of what it keeps alive.

@@ -1,7 +1,7 @@
 //! Tensors that begin and end anywhere, on devices that copy whole granules only.
 
 use libtest_mimic::Failed;
-use transship::{CopyOptions, CopyPolicy, DType, Tensor};
+use transship::{CopyOptions, CopyPolicy, DType, Device, Error, Tensor, start_copy_into};
 
 use crate::backends::Need::{OwnMemory, SecondDevice};
 use crate::bed::Bed;
@@ -20,6 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case!(large_odd_views_come_down_in_pieces).needs(OwnMemory),
         case!(odd_views_are_copied_on_their_device).needs(OwnMemory),
         case!(odd_views_go_to_another_device).needs(SecondDevice),
+        case!(what_lies_behind_an_odd_view_is_kept),
+        case!(odd_tensors_and_last_parts_are_filled),
         case!(odd_lengths_are_cleared),
         case!(packed_tensors_are_bindable),
     ]
@@ -119,6 +121,93 @@ fn odd_views_go_to_another_device(bed: &Bed) -> Result<(), Failed> {
     let there = bed.up(tensor)?;
     let (copies, _) = bed.copy(views(&there, &small_spans())?, bed.second()?, bed.options())?;
     assert_same(&expected, &Contents::of_all(&mut bed.down(copies)?));
+    Ok(())
+}
+
+/// Fills `len` elements of a part, from `start` on, and looks at all of them and at the part before. A device of granules may refuse it.
+fn fill_a_view(bed: &Bed, to: &Device, value: Tensor, (start, len): (usize, usize)) -> Result<(), Failed> {
+    const PARTS: [usize; 2] = [4, 12];
+    let (dtype, size) = (value.dtype(), value.dtype().size());
+    let all = bed.tensor(dtype, &[PARTS.iter().sum()]);
+    let mut expected = all.to_bytes()?;
+    let there = bed.copy(all, to, bed.options().policy(CopyPolicy::Always))?.0;
+    let mut parts = there.split(0, &PARTS)?;
+    let view = parts.pop().ok_or("there are two parts")?.narrow(0, start, len)?;
+    let filling = bed.down(value.clone())?.to_bytes()?;
+    let view = match start_copy_into(value, view, bed.options()) {
+        Ok(copy) => {
+            let first = (PARTS[0] + start) * size;
+            expected[first..first + filling.len()].copy_from_slice(&filling);
+            copy.wait()?
+        }
+        Err(refused) => {
+            let granularity = to.limits().copy_granularity;
+            let is_odd = !granularity.divides(start * size) || !granularity.divides(filling.len());
+            let error = refused.error().to_string();
+            assert!(is_odd && error.contains("is not a multiple of 4"), "{error}");
+            assert!(
+                matches!(refused.error(), Error::UnsuitedTensor { error, .. } if matches!(**error, Error::Misaligned { .. })),
+                "{error}"
+            );
+            refused.into_both().1.ok_or("the memory comes back")?
+        }
+    };
+    parts.push(view);
+    let back = bed.copy(Tensor::join(parts)?, &bed.host, bed.options().policy(CopyPolicy::Always))?.0;
+    assert_eq!(back.to_bytes()?, expected, "{dtype}, {len} elements from {start} on");
+    Ok(())
+}
+
+/// Deliberate bug: a copy writes the rest of the last granule of a view, whoever has elements there.
+///
+/// catches: 733-elements-behind-a-view-overwritten
+fn what_lies_behind_an_odd_view_is_kept(bed: &Bed) -> Result<(), Failed> {
+    let cases =
+        [DType::U8, DType::F16].into_iter().flat_map(|dtype| [(dtype, &bed.device), (dtype, &bed.host)]);
+    for (dtype, to) in cases {
+        for span in [(0, 1), (0, 5), (4, 3), (8, 4), (8, 3), (11, 1), (1, 3), (0, 12)] {
+            fill_a_view(bed, to, bed.tensor(dtype, &[span.1]), span)?;
+            let there = bed.up(bed.tensor(dtype, &[span.1]))?;
+            fill_a_view(bed, to, there, span)?;
+            // Elements that lie behind the source are no padding.
+            let longer = bed.up(bed.tensor(dtype, &[span.1 + 7]))?;
+            fill_a_view(bed, to, longer.narrow(0, 4, span.1)?, span)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is behind them in their last granule is nobody else's.
+fn odd_tensors_and_last_parts_are_filled(bed: &Bed) -> Result<(), Failed> {
+    for dtype in [DType::U8, DType::F16] {
+        let zeros = |len: usize| Tensor::zeros(&[len], dtype, &bed.device);
+        let value = |len: usize| bed.tensor(dtype, &[len]);
+        let same = |expected: &Tensor, there: Tensor| -> Result<(), Failed> {
+            assert_same(&[Contents::of(expected)], &[Contents::of(&bed.down(there)?)]);
+            Ok(())
+        };
+        let whole = value(9);
+        same(&whole, start_copy_into(whole.clone(), zeros(9)?, bed.options())?.wait()?)?;
+
+        let (head, tail) = (value(4), value(5));
+        let [first, last] =
+            <[Tensor; 2]>::try_from(zeros(9)?.split(0, &[4, 5])?).map_err(|_| "there are two")?;
+        let last = start_copy_into(tail.clone(), last, bed.options())?.wait()?;
+        let first = start_copy_into(head.clone(), first, bed.options())?.wait()?;
+        same(&tail, last.clone())?;
+        let whole = Tensor::join(vec![first, last])?;
+        same(&head, whole.narrow(0, 0, 4)?)?;
+        same(&tail, whole.narrow(0, 4, 5)?)?;
+
+        // The end of a part, and a view of a tensor that is gone.
+        let part = zeros(17)?.split(0, &[17])?.remove(0);
+        let end = part.narrow(0, 8, 9)?;
+        drop(part);
+        let value = value(9);
+        same(&value, start_copy_into(value.clone(), end, bed.options())?.wait()?)?;
+        let view = zeros(16)?.narrow(0, 0, 9)?;
+        same(&value, start_copy_into(value.clone(), view, bed.options())?.wait()?)?;
+    }
     Ok(())
 }
 

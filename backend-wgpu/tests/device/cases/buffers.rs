@@ -56,6 +56,34 @@ pub(crate) fn a_buffer_is_copied_into() -> Outcome {
     Ok(())
 }
 
+/// A view that ends within a granule is refused, since the elements behind it are the program's; a tensor that does so is filled.
+///
+/// Deliberate bug: memory that the program has lent to be written is filled as if it were our own.
+///
+/// catches: 734-elements-of-a-lender-overwritten
+pub(crate) fn what_lies_behind_a_view_of_a_buffer_is_kept() -> Outcome {
+    let program = Program::new();
+    let buffer = program.buffer(64, BufferUsages::COPY_SRC | BufferUsages::COPY_DST);
+    program.queue.write_buffer(&buffer, 0, &[7; 64]);
+    let wrap = |count| transship_wgpu::wrap_buffer(&program.target, buffer.clone(), 4, &[count], DType::U8);
+    let whole = wrap(8)?;
+    let view = whole.narrow(0, 0, 5)?;
+    drop(whole);
+    let refused = start_copy_into(Tensor::from(vec![1_u8; 5]), view, CopyOptions::default());
+    let refused = refused.err().ok_or("elements behind a view were overwritten")?;
+    let why = refused.error().to_string();
+    assert!(why.contains("0x5 is not a multiple of 4"), "{why}");
+    assert_eq!(program.read(&buffer), vec![f32::from_le_bytes([7; 4]); 16]);
+
+    let filled = start_copy_into(Tensor::from(vec![1_u8; 9]), wrap(9)?, CopyOptions::default())?.wait()?;
+    let end = filled.narrow(0, 4, 5)?;
+    drop(filled);
+    drop(start_copy_into(Tensor::from(vec![2_u8; 5]), end, CopyOptions::default())?.wait()?);
+    let bytes = program.read(&buffer).into_iter().flat_map(f32::to_le_bytes).collect::<Vec<_>>();
+    assert_eq!((&bytes[..13], &bytes[16..]), (&[7, 7, 7, 7, 1, 1, 1, 1, 2, 2, 2, 2, 2][..], &[7; 48][..]));
+    Ok(())
+}
+
 /// An allocator that gives out one part of one buffer after the other, and counts those that are kept.
 struct Pages {
     buffer: wgpu::Buffer,
