@@ -110,7 +110,8 @@ impl<S: TensorTree> CopyHandle<S> {
     /// # Errors
     ///
     /// What made the copy fail. The error gives the structure back if its sources are still there: they are let go of
-    /// while the device copies the last pieces.
+    /// while the device copies the last pieces. A copy into held memory that was still being filled may find only now that somebody else holds that
+    /// ([`UnsuitedTensor`](Error::UnsuitedTensor) with [`NotWritable`](Error::NotWritable)).
     ///
     /// # Panics
     ///

@@ -57,6 +57,9 @@ use crate::tree::tensor_tree::TensorTree;
 /// copies whole granules only, tensors of both structures begin with one, and those of `into` end as said above, else the reason is
 /// [`Misaligned`](Error::Misaligned). Otherwise as [`start_copy`](crate::start_copy()). [`CopyError::into_both`] gives both structures back.
 ///
+/// Memory that an earlier copy or [`Tensor::zeros`](crate::Tensor::zeros) still fills is held by that as well. So whether somebody else holds it shows only when it is filled:
+/// [`NotWritable`](Error::NotWritable) comes from this function or from the handle, as the device is fast or slow. Both structures come back either way.
+///
 /// ```
 /// use transship_core::{CopyOptions, DType, Device, Tensor, start_copy_into};
 ///
