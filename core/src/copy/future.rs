@@ -64,7 +64,8 @@ pub trait PendingCopy: Send {
     /// What the copy did so far.
     fn report(&self) -> CopyReport;
 
-    /// Waits on any executor until the copy is done; the structure stays in the handle.
+    /// Waits on any executor until the copy is done; the structure stays in the handle, and so do its sources: nobody can write them before the handle
+    /// is waited for, awaited or dropped.
     ///
     /// # Errors
     ///

@@ -227,7 +227,8 @@ impl<S: TensorTree> CopyHandle<S> {
 }
 
 impl<S> CopyHandle<S> {
-    /// Whether the copy is done. Asks the device; never blocks.
+    /// Whether the copy is done. Asks the device; never blocks. The handle keeps the sources until it is waited for, awaited or dropped: nobody can
+    /// write them before, also where this says that the copy is done.
     ///
     /// # Errors
     ///

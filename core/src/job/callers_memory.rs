@@ -493,7 +493,7 @@ impl Slot {
 
 const SHARED: Error = Error::NotWritable {
     why: "shared with another tensor or in flight",
-    cure: "drop the other tensors over it, or wait for the copies that use it (after a cancelled one: Cancelled::in_flight)",
+    cure: "drop the other tensors over it, and wait for the copies that use it: a handle that was only asked keeps what its copy has read (after a cancelled one: Cancelled::in_flight)",
 };
 
 /// The error of a tensor of one of the two structures.

@@ -541,7 +541,7 @@ impl Storage {
     fn shared(&self) -> Error {
         let cure = match self.gaps() {
             Gaps::Kept | Gaps::Unread => {
-                "drop the other tensors over it, or wait for the copies that use it (after a cancelled one: Cancelled::in_flight)"
+                "drop the other tensors over it, and wait for the copies that use it: a handle that was only asked keeps what its copy has read (after a cancelled one: Cancelled::in_flight)"
             }
             Gaps::Padding => {
                 "tensors that came packed share their memory: copy them with CopyOptions::packing(false), or this one alone \
