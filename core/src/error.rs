@@ -51,13 +51,13 @@ pub enum Error {
         dtype: DType,
     },
     /// A view reaches beyond the tensor or the memory that it looks into.
-    #[error("{what} {start}..{end} lies outside of 0..{limit}; ask for a part of it")]
+    #[error("{what} {} lies outside of 0..{limit}; ask for a part of it", shown_range(*start, *end))]
     OutOfRange {
         /// What was indexed: a dimension, a range of bytes.
         what: &'static str,
         /// First index asked for.
         start: usize,
-        /// One behind the last index asked for.
+        /// One behind the last index asked for; `usize::MAX` where that is more than can be counted.
         end: usize,
         /// One behind the last index there is.
         limit: usize,
@@ -739,6 +739,14 @@ impl Error {
 /// How a path in a structure is written in an error.
 fn place(path: &str) -> &str {
     if path.is_empty() { "the value" } else { path }
+}
+
+/// What was asked for. An end that could not be counted is none: two ends that are the same would say that nothing was asked for.
+fn shown_range(start: usize, end: usize) -> String {
+    match end {
+        usize::MAX => format!("{start}.. (to more than can be counted)"),
+        end => format!("{start}..{end}"),
+    }
 }
 
 /// So many of what is called `thing`.

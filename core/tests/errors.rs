@@ -58,6 +58,12 @@ fn tensors_say_what_is_wrong_with_them() {
     let huge = Tensor::empty(&[usize::MAX, 2], DType::F64, &Device::host()).unwrap_err();
     says(&huge, "SizeOverflow", &[&usize::MAX.to_string(), "float64", "use smaller"]);
     says(&tensor.narrow(1, 2, 5).unwrap_err(), "OutOfRange", &["2..7", "0..3", "ask for a part"]);
+    let beyond = tensor.narrow(1, usize::MAX, 2).unwrap_err();
+    says(
+        &beyond,
+        "OutOfRange",
+        &["18446744073709551615.. (to more than can be counted) lies outside of 0..3"],
+    );
     says(&tensor.as_slice::<i64>().unwrap_err(), "WrongDType", &["float32", "int64", "ask for"]);
     let across = tensor.transpose(0, 1).unwrap().as_slice::<f32>().unwrap_err();
     says(&across, "NotContiguous", &["[3, 2]", "[1, 3]", "call contiguous() first"]);
