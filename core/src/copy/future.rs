@@ -18,7 +18,8 @@ use crate::tree::tensor_tree::TensorTree;
 /// task costs more.
 const SPIN_IN_POLL: Duration = Duration::from_micros(15);
 
-/// One thread wakes the tasks of all copies of the program: a waker that blocks holds the other tasks up.
+/// One thread wakes the tasks of all copies of the program: a waker that blocks holds the other tasks up. It may start a copy and [`wait`](CopyHandle::wait) for it.
+/// It must not await one (`block_on`), since only the thread that it holds up would wake it.
 ///
 /// A poll runs no destructor of an owner ([`Tensor::from_owner`](crate::Tensor::from_owner) and others): other threads do, perhaps after
 /// the copy is done, and if one panics, that is reported there and the task does not notice.

@@ -24,7 +24,8 @@ impl<T, E: fmt::Debug> fmt::Debug for PrefetchError<T, E> {
 
 impl<T, E> PrefetchError<T, E> {
     /// The plain error, without the item, as the source's type: `anyhow::Error`, `Box<dyn std::error::Error + Send + Sync>`, or a
-    /// program's own that can be made of [`Error`].
+    /// program's own that can be made of [`Error`]. For items of `try_prefetch`: a plain `prefetch` has a source without errors, and `?` or
+    /// [`Error::from`] makes an [`Error`] of its own.
     ///
     /// ```
     /// use transship_core::{Device, Prefetch, PrefetchError, PrefetchOptions, Tensor};

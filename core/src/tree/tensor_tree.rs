@@ -19,6 +19,10 @@ pub const MAX_DEPTH: usize = 1024;
 /// put their copies in, and every tensor knows which one it is. A visit that shows others is an [error](Error::TreeChanged),
 /// never unsafe.
 ///
+/// There is no `Box<dyn TensorTree>`: [`pair`](TensorTree::pair) takes a second structure of the same type. Instead, an enum that derives it holds one of several types, a
+/// [`Value`](crate::Value) holds what is known only at run time, and functions for all structures are generic. Handles of several types go into one list as
+/// `Box<dyn` [`PendingCopy`](crate::PendingCopy)`>`.
+///
 /// Derive it. By hand:
 ///
 /// ```
