@@ -78,7 +78,7 @@ pub enum Error {
     },
     /// Tensors of burn that take part in automatic differentiation.
     #[error(
-        "burn does not show the memory of the tensor: {reason}; detach it, or leave the autodiff device (Tensor::inner)"
+        "burn does not show the memory of the tensor: {reason}; leave the autodiff device (Tensor::inner)"
     )]
     NotShown {
         /// What burn says.

@@ -30,8 +30,8 @@ impl SharedDevice {
     /// device has no bytes (as with WGSL), become a `Tensor<D, Bool>`: 0 is false and 1 is true, nothing else.
     ///
     /// burn does not write to the memory while `tensor`, a clone or another tensor of its packed block is there: it copies where it would work in
-    /// place. On wgpu it does see what copies into `tensor` write later (`start_copy_into`, `Prefetch::reuse`): make a tensor of its own of what
-    /// outlives that. On CUDA such a copy is refused, as into memory that is shared, until burn has let go of all tensors of the block, its kernels
+    /// place. On wgpu it does see what copies into `tensor` write later (`start_copy_into`, `Prefetch::reuse`), and so do kernels that it has recorded and not submitted, those included that make
+    /// a tensor of its own: call `gpu.burn().flush()` on each thread that works with the tensor before its memory is filled again. On CUDA such a copy is refused, as into memory that is shared, until burn has let go of all tensors of the block, its kernels
     /// have ended, and another copy to the device was started.
     ///
     /// ```no_run
