@@ -24,7 +24,7 @@ pub(crate) fn gather_in_place(
         places.push(parts);
     }
     let copied = match start_copy_into(sources, places, CopyOptions::default()).and_then(CopyHandle::wait) {
-        Err(error) if matches!(error.error(), transship::Error::Misaligned { .. }) => return Ok(None),
+        Err(error) if is_misaligned(error.error()) => return Ok(None),
         copied => copied.map_err(transship::Error::from)?,
     };
     let mut results: Vec<Option<Tensor>> = vec![None; shapes.len()];
@@ -41,6 +41,14 @@ pub(crate) fn gather_in_place(
     let made =
         made.map(|(result, (dtype, shape))| result.map_or_else(|| Tensor::empty(shape, *dtype, to), Ok));
     Ok(Some(made.collect::<transship::Result<_>>()?))
+}
+
+/// Whether a device that copies whole granules refuses a part.
+fn is_misaligned(error: &transship::Error) -> bool {
+    match error {
+        transship::Error::UnsuitedTensor { error, .. } => is_misaligned(error),
+        error => matches!(error, transship::Error::Misaligned { .. }),
+    }
 }
 
 /// On the host each tensor has an allocation of its own: whoever has it may write it.

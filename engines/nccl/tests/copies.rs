@@ -15,7 +15,9 @@ use std::sync::{Arc, OnceLock};
 use half::{bf16, f16};
 use late_backend::{LateConfig, LateHandle};
 use num_complex::Complex;
-use transship::{CopyOptions, DType, Device, Element, Paths, Stop, Tensor, TensorTree, Visitor, start_copy};
+use transship::{
+    Alignment, CopyOptions, DType, Device, Element, Paths, Stop, Tensor, TensorTree, Visitor, start_copy,
+};
 use transship_nccl::{Error, Group, ReduceOp};
 
 /// Devices of two ranks.
@@ -380,6 +382,24 @@ fn small_tensors_are_gathered_into_one_allocation() {
                 let bytes = on(&Device::host(), tensor.clone()).to_bytes().unwrap();
                 assert_eq!(bytes, [vec![0; size], vec![1; size]].concat());
             }
+        }
+    }
+}
+
+/// A device that copies multiples of 4 bytes, as those of wgpu do. Deliberate bug: what it refuses to fill is an error of the call, and does not go by way of the host.
+#[test]
+fn what_a_device_of_granules_takes_in_no_parts_goes_by_the_host() {
+    let config = LateConfig { copy_granularity: Alignment::new(4).unwrap(), ..LateConfig::new("granules") };
+    late_backend::install(config).unwrap();
+    let to = Device::open("granules:0".parse().unwrap()).unwrap();
+    // One rank, whose tensors have what lies between them behind them; two, of which one begins within 4 bytes.
+    for ranks in [1, 2] {
+        let group = Group::of_copies(&vec![Device::host(); ranks]).unwrap();
+        let tree = |rank: usize| (1..20).map(|size| vector(&vec![rank as u8; size])).collect::<Vec<_>>();
+        let gathered = group.gather((0..ranks).map(tree).collect(), 0, &to).unwrap();
+        for (size, tensor) in (1..).zip(gathered) {
+            let expected: Vec<u8> = (0..ranks).flat_map(|rank| vec![rank as u8; size]).collect();
+            assert_eq!(on(&Device::host(), tensor).to_bytes().unwrap(), expected);
         }
     }
 }
