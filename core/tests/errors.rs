@@ -478,6 +478,7 @@ fn kinds() -> Vec<(Error, ErrorKind)> {
         (Error::InvalidDlpack { field: "", value: text(), reason }, InvalidInput),
         (Error::InvalidManifest { at: 0, reason }, InvalidInput),
         (Error::ManifestMismatch { path: path(), own: text(), other: text() }, InvalidInput),
+        (Error::KeysPrintAlike { path: path() }, InvalidInput),
         (Error::SharedMemory, InvalidInput),
         (Error::InvalidDeviceId { text: text() }, InvalidInput),
         (Error::InvalidDType { text: text() }, InvalidInput),
