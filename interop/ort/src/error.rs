@@ -51,7 +51,9 @@ pub enum Error {
     )]
     UnsupportedDevice(DeviceId),
     /// ONNX Runtime has no elements of that type.
-    #[error("ONNX Runtime takes no elements of the type {0}; cast the tensor on its way, where such elements are cast (CopyOptions::cast), or leave it out")]
+    #[error(
+        "ONNX Runtime takes no elements of the type {0}; cast the tensor on its way, where such elements are cast (CopyOptions::cast), or leave it out"
+    )]
     UnsupportedDType(DType),
     /// What ONNX Runtime says.
     #[error("ONNX Runtime: {0}")]
