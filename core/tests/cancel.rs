@@ -140,7 +140,7 @@ fn a_late_copy_ends_its_task() {
 
 /// A worker that is held up submits nothing: only the clock ends the copy.
 ///
-/// catches: 32-late-by-its-waiters-only
+/// catches: 32-late-by-its-waiters-only, 743-what-sleeps-has-no-time
 #[test]
 fn a_copy_that_is_never_submitted_is_late_as_well() {
     for by_task in [false, true] {

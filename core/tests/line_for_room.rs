@@ -176,7 +176,7 @@ fn a_stream_may_wait_for_a_copy_that_waits_for_room() {
 }
 
 /// Nobody waits for the copies but the reactor.
-/// catches: 524-nobody-goes-on-with-who-was-served
+/// catches: 524-nobody-goes-on-with-who-was-served, 745-who-is-served-is-not-told
 #[test]
 fn copies_that_wait_for_room_go_on_by_themselves() {
     let (late, device) = limited();
@@ -187,6 +187,22 @@ fn copies_that_wait_for_room_go_on_by_themselves() {
     let is_ready = |copy: &CopyHandle<Tensor>| copy.is_ready().expect("room comes");
     eventually("both are done", || copies.iter().all(is_ready));
     drop(copies);
+    all_comes_back(&late, &device);
+}
+
+/// It stood behind another one, and no thread waits for it.
+/// catches: 744-who-has-become-the-first-is-not-told
+#[test]
+fn who_has_become_the_first_is_refused_where_no_room_is_to_come() {
+    let (late, device) = limited();
+    let held = on(&device, &[7; 1000]);
+    let _stream = still_filled(&late, &device, 2000);
+    let [first, second] = [2000, 3500].map(|bytes| pending(start(&device, bytes)));
+    late.release();
+    let refused = in_time(move || block_on(second)).expect_err("the program holds too much");
+    assert!(matches!(refused.error(), Error::OverBudget { requested: 3500, .. }), "{refused}");
+    assert_eq!(bytes_of(&in_time(move || first.wait()).unwrap()), [1; 2000]);
+    drop(held);
     all_comes_back(&late, &device);
 }
 

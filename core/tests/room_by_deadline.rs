@@ -6,12 +6,16 @@
 mod budget;
 mod support;
 
+use std::fs;
+use std::future::IntoFuture;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use budget::{BUDGET, LONG_NAP, all_comes_back, limited, options, pending};
+use futures::FutureExt;
 use futures::executor::block_on;
 use late_backend::LateConfig;
 use support::{bytes_of, eventually, in_time, on, two};
@@ -98,6 +102,62 @@ fn of_many_copies_with_a_deadline_none_is_refused_while_results_are_let_go_of() 
         consumer.join().unwrap()
     });
     assert_eq!(there, vec![vec![1; 1000]; usize::from(COPIES)]);
+    all_comes_back(&late, &device);
+}
+
+/// The time in which so many copies stand in line one after the other, and all of them come to their end.
+fn time_of_a_line(copies: usize) -> Duration {
+    let (late, device) = limited();
+    let held = on(&device, &[7; 3000]);
+    let begin = Instant::now();
+    let line: Vec<_> = (0..copies).map(|_| start_until(&device, 2000, until_deadline())).collect();
+    drop(held);
+    in_time(move || line.into_iter().for_each(|copy| drop(copy.wait().expect("room comes"))));
+    let time = begin.elapsed();
+    all_comes_back(&late, &device);
+    time
+}
+
+/// Eight times as many take eight times as long. Where somebody goes through the whole line for each of them, it is fifty times.
+/// catches: 741-who-stands-aside-is-passed-again-and-again
+#[test]
+fn a_copy_in_a_long_line_costs_what_it_costs_in_a_short_one() {
+    const SHORT: usize = if cfg!(miri) { 4 } else { 500 };
+    let (short, long) = (time_of_a_line(SHORT), time_of_a_line(8 * SHORT));
+    assert!(cfg!(miri) || long < 24 * short, "{SHORT} take {short:?}, {} {long:?}", 8 * SHORT);
+}
+
+/// What the reactor's thread has computed so far.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn time_of_the_reactor() -> Duration {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let is_reactor = |task: &PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("transship-reac"))
+    };
+    let reactor = tasks.into_iter().find(is_reactor).expect("it looks after copies");
+    let times = fs::read_to_string(reactor.join("schedstat")).unwrap();
+    Duration::from_nanos(times.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Other tests may keep the reactor busy meanwhile, for a while. By hand: where it asks each copy in each of its rounds, it does little else.
+/// catches: 742-those-behind-are-asked-in-each-round
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn copies_in_a_long_line_keep_no_thread_busy() {
+    const WHILE: Duration = Duration::from_millis(100);
+    let (late, device) = limited();
+    let held = on(&device, &[7; 3000]);
+    let line: Vec<_> = (0..8000).map(|_| start_until(&device, 2000, until_deadline())).collect();
+    // Each of them has its deadline looked after as well.
+    let mut line: Vec<_> = line.into_iter().map(IntoFuture::into_future).collect();
+    line.iter_mut().for_each(|copy| assert!(copy.now_or_never().is_none(), "there is no room for it"));
+    eventually("the reactor rests", || {
+        let before = time_of_the_reactor();
+        thread::sleep(WHILE);
+        time_of_the_reactor() - before < WHILE / 10
+    });
+    drop(held);
+    drop(line);
     all_comes_back(&late, &device);
 }
 

@@ -40,9 +40,10 @@ impl Device {
         }
         let completion = copy.as_ref().and_then(Carried::completion);
         let deadline = completion.as_ref().and_then(|completion| completion.deadline());
+        let name = completion.as_ref().map(|completion| completion.name());
         // Places in line and what each waits for are in one order, so that no two wait for each other.
         let mut background = self.background().lock();
-        let place = self.budget().stand_in_line(self.id(), bytes, deadline.is_some());
+        let place = self.budget().stand_in_line(self.id(), bytes, deadline.is_some(), name);
         let before = background.noted();
         let seen = copy.clone().map(|copy| background.note(copy));
         drop(background);
@@ -82,6 +83,11 @@ impl RoomAwaited {
         let Some(coming) = &mut asking.coming else { return false };
         let is_over = coming.is_over(&self.device) && !self.stands_aside();
         is_over || self.place.is_served()
+    }
+
+    /// Whether nobody has to ask before it is served, or the first.
+    pub(crate) fn is_behind(&self) -> bool {
+        matches!(self.place.standing(), Standing::Behind | Standing::Aside { is_first: false })
     }
 
     /// Has a copy with a deadline wait on for what the program frees, since nothing in flight can make room for it.

@@ -1,13 +1,14 @@
 //! Copies that are left to workers: from before a worker knows of them until all of them have let go of their memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
 use crate::in_flight::completion::Completion;
-use crate::runtime::sync::atomic::{AtomicBool, Ordering};
+use crate::runtime::sync::Mutex;
 
 /// So many are noted before any but the first is looked at.
 const FEW: usize = 16;
@@ -19,8 +20,19 @@ pub(crate) struct Hold(#[expect(dead_code, reason = "it is counted")] Arc<Held>)
 /// What whoever holds a copy and whoever looks for its end share.
 #[derive(Default)]
 struct Held {
-    is_aside: AtomicBool,
+    aside: Mutex<Aside>,
 }
+
+/// Whether a copy stands aside.
+#[derive(Default)]
+struct Aside {
+    is_aside: bool,
+    /// Where it is told that it does no more, and its number there.
+    passed_by: SmallVec<[(Arc<Returned>, u64); 1]>,
+}
+
+/// The numbers of those of one device that stand aside no more.
+type Returned = Mutex<Vec<u64>>;
 
 /// A copy that is left to workers.
 #[derive(Clone)]
@@ -37,6 +49,9 @@ pub(crate) type Seen = SmallVec<[Arc<Completion>; 8]>;
 pub(crate) struct Background {
     /// Each with the number of those that were noted before it.
     copies: VecDeque<(u64, Carried)>,
+    /// Those that stood aside when they were looked at, by number. Thousands may, and nobody who looks for another one goes through them.
+    aside: BTreeMap<u64, Carried>,
+    returned: Arc<Returned>,
     noted: u64,
     /// How many were left when all were looked at last.
     left: usize,
@@ -55,13 +70,23 @@ impl Carried {
 
     /// The copy waits for what the program frees, or does no more.
     pub(crate) fn set_aside(&self, is_aside: bool) {
-        if let Some(held) = self.held.upgrade() {
-            held.is_aside.store(is_aside, Ordering::Relaxed);
+        let Some(held) = self.held.upgrade() else { return };
+        let mut aside = held.aside.lock();
+        aside.is_aside = is_aside;
+        if !is_aside {
+            // Under the lock: whoever finds that it stands aside no more finds its number.
+            mem::take(&mut aside.passed_by).into_iter().for_each(|(to, number)| to.lock().push(number));
         }
     }
 
-    fn is_aside(&self) -> bool {
-        self.held.upgrade().is_some_and(|held| held.is_aside.load(Ordering::Relaxed))
+    /// Whether it stands aside. If so, `number` goes to `returned` when it does no more.
+    fn is_aside(&self, number: u64, returned: &Arc<Returned>) -> bool {
+        let Some(held) = self.held.upgrade() else { return false };
+        let mut aside = held.aside.lock();
+        if aside.is_aside {
+            aside.passed_by.push((returned.clone(), number));
+        }
+        aside.is_aside
     }
 
     /// Whether workers and device are done with all of its memory. Asks the driver; never blocks.
@@ -90,12 +115,19 @@ impl Background {
     #[must_use]
     pub(crate) fn note(&mut self, copy: Carried) -> Seen {
         let mut seen = Seen::new();
+        self.take_back();
+        while let Some(oldest) =
+            self.aside.first_entry().filter(|one| one.get().is_known_to_be_over(&mut seen))
+        {
+            oldest.remove();
+        }
         while self.copies.front().is_some_and(|(_, oldest)| oldest.is_known_to_be_over(&mut seen)) {
             self.copies.pop_front();
         }
-        if self.copies.len() >= FEW.max(self.left.saturating_mul(2)) {
+        if self.copies.len() + self.aside.len() >= FEW.max(self.left.saturating_mul(2)) {
             self.copies.retain(|(_, known)| !known.is_known_to_be_over(&mut seen));
-            self.left = self.copies.len();
+            self.aside.retain(|_, known| !known.is_known_to_be_over(&mut seen));
+            self.left = self.copies.len() + self.aside.len();
         }
         self.copies.push_back((self.noted, copy));
         self.noted += 1;
@@ -109,14 +141,34 @@ impl Background {
 
     /// All of them, some of which may be over.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Carried> {
-        self.copies.iter().map(|(_, copy)| copy)
+        self.aside.values().chain(self.copies.iter().map(|(_, copy)| copy))
     }
 
     /// The oldest of these numbers that may not be over, and does not stand aside, with its number.
-    pub(crate) fn oldest_of(&self, numbers: Range<u64>) -> Option<(u64, Carried)> {
-        let from = self.copies.partition_point(|(number, _)| *number < numbers.start);
-        let mut known = self.copies.range(from..).take_while(|(number, _)| *number < numbers.end);
-        known.find(|(_, copy)| !copy.is_aside()).cloned()
+    pub(crate) fn oldest_of(&mut self, numbers: Range<u64>) -> Option<(u64, Carried)> {
+        self.take_back();
+        loop {
+            let index = self.place_of(numbers.start);
+            let (number, copy) = self.copies.get(index).filter(|(number, _)| *number < numbers.end)?;
+            if !copy.is_aside(*number, &self.returned) {
+                return Some((*number, copy.clone()));
+            }
+            self.aside.extend(self.copies.remove(index));
+        }
+    }
+
+    /// Those that stand aside no more are in flight again, where they were.
+    fn take_back(&mut self) {
+        let returned = mem::take(&mut *self.returned.lock());
+        for number in returned {
+            if let Some(copy) = self.aside.remove(&number) {
+                self.copies.insert(self.place_of(number), (number, copy));
+            }
+        }
+    }
+
+    fn place_of(&self, number: u64) -> usize {
+        self.copies.partition_point(|(known, _)| *known < number)
     }
 
     /// The copy of this number is over.
@@ -149,6 +201,38 @@ mod tests {
         let looks: usize = looks.into_iter().sum();
         assert!(looks <= 4 * COPIES, "{looks} looks for {COPIES} copies");
         assert_eq!(background.all().filter_map(Carried::completion).count(), copies.len());
+    }
+
+    /// By hand: a copy that stands aside is counted each time, and one that does no more never again.
+    #[test]
+    fn copies_that_stand_aside_are_passed_once_and_found_when_they_return() {
+        const COPIES: u64 = if cfg!(miri) { 10 } else { 1000 };
+        let mut background = Background::default();
+        let copies: Vec<_> = (0..COPIES)
+            .map(|_| {
+                let copy = Completion::new();
+                let (carried, hold) = Carried::new(&copy);
+                drop(background.note(carried.clone()));
+                (copy, carried, hold)
+            })
+            .collect();
+        let oldest = |background: &mut Background| background.oldest_of(0..COPIES).map(|(number, _)| number);
+        copies.iter().for_each(|(_, carried, _)| carried.set_aside(true));
+        for _ in 0..COPIES {
+            assert_eq!(oldest(&mut background), None);
+        }
+        let passed = Arc::strong_count(&background.returned) - 1;
+        assert_eq!(passed as u64, COPIES, "each was passed once");
+        for number in [7, 3] {
+            copies[number].1.set_aside(false);
+            assert_eq!(oldest(&mut background), Some(number as u64));
+        }
+        copies[3].1.set_aside(true);
+        assert_eq!(oldest(&mut background), Some(7));
+        assert_eq!(background.all().count() as u64, COPIES);
+        drop(copies);
+        drop(background.note(started().1));
+        assert_eq!(background.all().count(), 1, "all others are over");
     }
 
     /// By hand: if only the oldest are looked at, the first one keeps all of them, and if all are looked at now and then only, those that were

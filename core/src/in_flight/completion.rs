@@ -1,6 +1,9 @@
 //! How far a copy is: being staged, submitted, done or failed. All that wait for a copy share one of these. None of them owns
 //! what is in flight.
 
+use std::iter;
+use std::mem;
+use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -12,6 +15,7 @@ use crate::in_flight::copy_metrics::CopyMetrics;
 use crate::in_flight::deadline::Deadline;
 use crate::in_flight::released_lent::Retired;
 use crate::in_flight::submission_queue::SubmissionQueue;
+use crate::runtime::asleep::Sleep;
 use crate::runtime::foreign::TaskWaker;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -50,6 +54,8 @@ struct Inner {
     /// The reactor shall look after the copy once it is submitted.
     unattended: bool,
     watched: bool,
+    /// The reactor may look after it as something that sleeps.
+    may_sleep: bool,
     /// What workers have submitted and the device may not have copied yet.
     on_the_way: Vec<Piece>,
     /// Bytes of what was taken out of that list.
@@ -84,6 +90,7 @@ impl Completion {
                 // A timeline is to know when the copy is done, not when the program asks.
                 unattended: timeline.is_some(),
                 watched: false,
+                may_sleep: false,
                 on_the_way: Vec::new(),
                 arrived: 0,
             }),
@@ -163,7 +170,9 @@ impl Completion {
         self.moved.notify_all();
         let attend = inner.unattended && !inner.watched;
         inner.watched |= attend;
+        let may_sleep = mem::take(&mut inner.may_sleep);
         drop(inner);
+        self.rouse_if(may_sleep);
         if attend && let Err(error) = reactor::watch(self.clone()) {
             let mut inner = self.inner.lock();
             inner.watched = false;
@@ -314,7 +323,7 @@ impl Completion {
         let mut unused = new;
         // At its end the copy wakes the waker that is registered then. One that is registered later is never woken.
         if self.state.load(Ordering::Acquire) < DONE && unused.is_some() {
-            std::mem::swap(&mut inner.waker, &mut unused);
+            mem::swap(&mut inner.waker, &mut unused);
         }
         let attended = self.attend(inner);
         drop(unused);
@@ -339,12 +348,38 @@ impl Completion {
     /// The result is not wanted: what is not submitted yet need not be.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
+        if fork::is_child() {
+            return;
+        }
+        let may_sleep = self.inner.lock().may_sleep;
+        self.rouse_if(may_sleep);
         // Without a reactor thread the memory stays in its queue until the next copy settles it.
         let _ = self.leave_to_reactor();
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// The name by which the reactor is told of what becomes of it.
+    pub(crate) fn name(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
+    /// How long the reactor need not look at it. After [`let_sleep`](Self::let_sleep).
+    pub(crate) fn as_sleep(&self) -> Sleep {
+        Sleep { name: self.name(), until: self.deadline.as_ref().map(|deadline| deadline.at) }
+    }
+
+    /// Something that the reactor is to look after sleeps until it is told of what becomes of the copy.
+    pub(crate) fn let_sleep(&self) {
+        self.inner.lock().may_sleep = true;
+    }
+
+    fn rouse_if(&self, may_sleep: bool) {
+        if may_sleep {
+            reactor::rouse(iter::once(self.name()));
+        }
     }
 
     fn attend(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) -> Result<()> {
@@ -359,6 +394,7 @@ impl Completion {
             return Ok(());
         }
         inner.watched = true;
+        inner.may_sleep |= !self.is_submitted();
         drop(inner);
         // Whoever waits for the copy next tries again to start the reactor's thread.
         reactor::watch(self.clone()).inspect_err(|_| self.inner.lock().watched = false)
@@ -432,11 +468,13 @@ impl Completion {
         self.state.store(end, Ordering::Release);
         self.moved.notify_all();
         let waker = inner.waker.take();
-        let positions = std::mem::take(&mut inner.positions);
+        let may_sleep = mem::take(&mut inner.may_sleep);
+        let positions = mem::take(&mut inner.positions);
         if end == FAILED {
             inner.left = positions.clone();
         }
         drop(inner);
+        self.rouse_if(may_sleep);
         if end == FAILED {
             for (queue, _) in positions {
                 // Without a reactor thread the memory stays in its queue until the next copy settles it.
@@ -453,6 +491,11 @@ impl Completion {
 impl Pollable for Arc<Completion> {
     fn is_finished(&mut self, asked: &mut Asked) -> bool {
         self.check(&mut |queue| asked.is_first(queue)).unwrap_or(true)
+    }
+
+    /// Before it is submitted only its deadline ends it, or who calls it off.
+    fn sleep(&self) -> Option<Sleep> {
+        (!self.is_submitted()).then(|| self.as_sleep())
     }
 }
 

@@ -5,8 +5,9 @@
 //! it is enough for, or that copy would have to wait; and its thread may be the one that gives back what the first one waits for, once it has
 //! its next result. Nothing tells such a thread from others.
 
-use std::collections::VecDeque;
-use std::mem;
+use std::collections::{BTreeMap, BTreeSet};
+
+use smallvec::SmallVec;
 
 use crate::runtime::sync::Mutex;
 use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
@@ -20,21 +21,31 @@ pub(crate) struct Line {
     places: Mutex<Places>,
 }
 
+/// By their turns. Nobody who looks for one of them goes through the others: thousands may wait.
 #[derive(Default)]
 struct Places {
-    /// Those who are served come first, in their order.
-    all: VecDeque<Place>,
+    /// Those who are not served yet.
+    waiting: BTreeMap<u64, Place>,
+    /// Those of them who do not stand aside.
+    in_line: BTreeSet<u64>,
+    /// How many of those who wait will stand aside where others are refused.
+    until_deadline: usize,
+    served: BTreeSet<u64>,
     entered: u64,
+    /// The first of all who wait, and of those in line, when that was told last.
+    told: [Option<u64>; 2],
 }
 
 struct Place {
-    turn: u64,
     bytes: usize,
     /// It will stand aside where others are refused.
     until_deadline: bool,
-    is_served: bool,
-    is_aside: bool,
+    /// Of the copy that waits, if it is one.
+    name: Option<usize>,
 }
+
+/// Names of copies that are to look how it stands with them.
+pub(crate) type Told = SmallVec<[usize; 4]>;
 
 /// How it stands with a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +63,16 @@ pub(crate) enum Standing {
 }
 
 impl Line {
-    /// Takes the last place, and returns its number.
-    pub(crate) fn enter(&self, bytes: usize, until_deadline: bool) -> u64 {
+    /// Takes the last place, and returns its number. The copy of this `name` will be told when it is served, or the first.
+    pub(crate) fn enter(&self, bytes: usize, until_deadline: bool, name: Option<usize>) -> u64 {
         let mut places = self.places.lock();
         let turn = places.entered;
         places.entered += 1;
-        places.all.push_back(Place { turn, bytes, until_deadline, is_served: false, is_aside: false });
+        places.until_deadline += usize::from(until_deadline);
+        places.waiting.insert(turn, Place { bytes, until_deadline, name });
+        places.in_line.insert(turn);
+        // It will look itself.
+        places.told = places.firsts();
         self.count(&places);
         turn
     }
@@ -67,81 +82,102 @@ impl Line {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Gives those who wait what they wait for, in their order, up to the first that `take` finds no room for. Whether somebody was served.
-    pub(crate) fn serve(&self, take: impl Fn(usize) -> bool) -> bool {
+    /// Gives those who wait what they wait for, in their order, up to the first that `take` finds no room for. Returns who is to be told.
+    #[must_use]
+    pub(crate) fn serve(&self, take: impl Fn(usize) -> bool) -> Told {
+        let mut told = Told::new();
         if !self.is_waited_in() {
-            return false;
+            return told;
         }
         let mut places = self.places.lock();
-        let served = places.served();
-        for place in places.all.iter_mut().skip(served) {
+        while let Some((turn, place)) = places.waiting.first_key_value() {
+            let turn = *turn;
             if !take(place.bytes) {
                 break;
             }
-            place.is_served = true;
+            told.extend(places.end(turn).and_then(|place| place.name));
+            places.served.insert(turn);
         }
+        places.tell_firsts(&mut told);
         self.count(&places);
-        places.served() > served
+        told
     }
 
     /// Whether somebody waits who neither is served yet nor stands aside.
     pub(crate) fn has_who_stands_in_it(&self) -> bool {
-        self.is_waited_in() && self.places.lock().waiting().any(|place| !place.is_aside)
+        self.is_waited_in() && !self.places.lock().in_line.is_empty()
     }
 
     /// Whether somebody stands aside, or will where nothing in flight makes room.
     pub(crate) fn has_who_waits_for_the_program(&self) -> bool {
-        self.is_waited_in() && self.places.lock().waiting().any(|place| place.until_deadline)
+        self.is_waited_in() && self.places.lock().until_deadline > 0
     }
 
     pub(crate) fn standing(&self, turn: u64) -> Standing {
         let places = self.places.lock();
-        let Some(place) = places.index_of(turn).and_then(|index| places.all.get(index)) else {
-            return Standing::Left;
-        };
-        let is_first = |place: Option<&Place>| place.is_some_and(|first| first.turn == turn);
-        match place {
-            Place { is_served: true, .. } => Standing::Served,
-            Place { is_aside: true, .. } => Standing::Aside { is_first: is_first(places.waiting().next()) },
-            _ if is_first(places.waiting().find(|place| !place.is_aside)) => Standing::First,
+        let [first, first_in_line] = places.firsts();
+        match turn {
+            _ if places.served.contains(&turn) => Standing::Served,
+            _ if !places.waiting.contains_key(&turn) => Standing::Left,
+            _ if !places.in_line.contains(&turn) => Standing::Aside { is_first: first == Some(turn) },
+            _ if first_in_line == Some(turn) => Standing::First,
             _ => Standing::Behind,
         }
     }
 
-    /// The place keeps its turn, and holds up nobody behind it any more. `false` if it stood aside already.
-    pub(crate) fn step_aside(&self, turn: u64) -> bool {
+    /// The place keeps its turn, and holds up nobody behind it any more; returns who is to be told. `None` if it stood aside already.
+    pub(crate) fn step_aside(&self, turn: u64) -> Option<Told> {
         let mut places = self.places.lock();
-        let place = places.index_of(turn).and_then(|index| places.all.get_mut(index));
-        place.is_some_and(|place| !mem::replace(&mut place.is_aside, true))
+        let mut told = Told::new();
+        let stood_in_line = places.in_line.remove(&turn);
+        places.tell_firsts(&mut told);
+        stood_in_line.then_some(told)
     }
 
-    /// Gives the place up. Whether it was served, or takes what there is, for which only those before it wait who stand aside; `None` if it
-    /// was given up before.
-    pub(crate) fn leave(&self, turn: u64, take: impl Fn(usize) -> bool) -> Option<bool> {
+    /// Gives the place up; returns who is to be told. Whether it was served, or takes what there is, for which only those before it wait who
+    /// stand aside; `None` if it was given up before.
+    pub(crate) fn leave(&self, turn: u64, take: impl Fn(usize) -> bool) -> Option<(bool, Told)> {
         let mut places = self.places.lock();
-        let index = places.index_of(turn)?;
-        let stand_aside = places.waiting().take_while(|place| place.turn < turn).all(|place| place.is_aside);
-        let place = places.all.remove(index)?;
+        if places.served.remove(&turn) {
+            return Some((true, Told::new()));
+        }
+        let stand_aside = places.in_line.first().is_none_or(|first| *first >= turn);
+        let Place { bytes, name, .. } = places.end(turn)?;
+        // Whoever looks after the copy need not any more.
+        let mut told: Told = name.into_iter().collect();
+        places.tell_firsts(&mut told);
         self.count(&places);
-        Some(place.is_served || (stand_aside && take(place.bytes)))
+        Some((stand_aside && take(bytes), told))
     }
 
     fn count(&self, places: &Places) {
-        self.waiting.store(places.all.len() - places.served(), Ordering::SeqCst);
+        self.waiting.store(places.waiting.len(), Ordering::SeqCst);
     }
 }
 
 impl Places {
-    fn served(&self) -> usize {
-        self.all.partition_point(|place| place.is_served)
+    /// The first of all who wait, and of those in line.
+    fn firsts(&self) -> [Option<u64>; 2] {
+        [self.waiting.keys().next().copied(), self.in_line.first().copied()]
     }
 
-    /// Those who are not served yet.
-    fn waiting(&self) -> impl Iterator<Item = &Place> {
-        self.all.iter().skip(self.served())
+    /// Takes one out of those who wait.
+    fn end(&mut self, turn: u64) -> Option<Place> {
+        let place = self.waiting.remove(&turn)?;
+        self.in_line.remove(&turn);
+        self.until_deadline -= usize::from(place.until_deadline);
+        Some(place)
     }
 
-    fn index_of(&self, turn: u64) -> Option<usize> {
-        self.all.binary_search_by_key(&turn, |place| place.turn).ok()
+    /// Who has become the first looks at devices from now on.
+    fn tell_firsts(&mut self, told: &mut Told) {
+        let firsts = self.firsts();
+        for (first, before) in firsts.iter().zip(self.told) {
+            if *first != before {
+                let place = first.and_then(|turn| self.waiting.get(&turn));
+                told.extend(place.and_then(|place| place.name));
+            }
+        }
+        self.told = firsts;
     }
 }

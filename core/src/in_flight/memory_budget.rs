@@ -137,15 +137,20 @@ impl MemoryBudget {
     }
 
     /// A place behind those who wait for room of `device` already. It is served at once if there is none of them, and room. Whoever stands
-    /// there `until_deadline` may [step aside](InLine::step_aside).
+    /// there `until_deadline` may [step aside](InLine::step_aside). The copy of this `name`, if it is one, is [roused](reactor::rouse) when
+    /// it is served, or the first.
     pub(crate) fn stand_in_line(
         self: &Arc<Self>,
         device: DeviceId,
         bytes: usize,
         until_deadline: bool,
+        name: Option<usize>,
     ) -> InLine {
-        let turn = self.line.enter(bytes, until_deadline);
-        self.line.serve(|bytes| self.take(bytes));
+        let turn = self.line.enter(bytes, until_deadline, name);
+        let mut told = self.line.serve(|bytes| self.take(bytes));
+        // It looks itself.
+        told.retain(|told| Some(*told) != name);
+        reactor::rouse(told.into_iter());
         InLine { budget: self.clone(), device, bytes, turn }
     }
 
@@ -175,10 +180,8 @@ impl MemoryBudget {
 
     /// Who is served goes on by the reactor, or by himself. No thread that gives memory back does it: that may be under any lock of ours.
     fn serve_line(&self) {
-        if self.line.serve(|bytes| self.take(bytes)) {
-            // Without a reactor thread whoever waits asks.
-            let _ = reactor::look_now();
-        }
+        // Without a reactor thread whoever waits asks.
+        reactor::rouse(self.line.serve(|bytes| self.take(bytes)).into_iter());
     }
 
     pub(crate) fn exceeded(&self) -> Exceeded {
@@ -255,7 +258,10 @@ impl InLine {
 
     /// It waits on for what the program frees, and holds up nobody who does not. `false` if it did already.
     pub(crate) fn step_aside(&self) -> bool {
-        self.budget.line.step_aside(self.turn)
+        let told = self.budget.line.step_aside(self.turn);
+        let is_new = told.is_some();
+        reactor::rouse(told.unwrap_or_default().into_iter());
+        is_new
     }
 
     /// Why there is no room for it, if it still waits for some.
@@ -266,7 +272,9 @@ impl InLine {
 
     /// Gives the place up; returns the room if there was some, or is.
     pub(crate) fn leave(&self) -> Option<Reservation> {
-        if self.budget.line.leave(self.turn, |bytes| self.budget.take(bytes))? {
+        let (has_room, told) = self.budget.line.leave(self.turn, |bytes| self.budget.take(bytes))?;
+        reactor::rouse(told.into_iter());
+        if has_room {
             return Some(Reservation { budget: Some(self.budget.clone()), bytes: self.bytes });
         }
         // There may be room for those behind it.

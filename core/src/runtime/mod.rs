@@ -1,5 +1,6 @@
 //! Our threads, locks and counters. Knows no device.
 
+pub(crate) mod asleep;
 pub(crate) mod at_exit;
 pub(crate) mod backoff;
 pub(crate) mod fetch;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
+use crate::runtime::asleep::{Asleep, Sleep};
 use crate::runtime::at_exit::Service;
 use crate::runtime::foreign::TaskWaker;
 use crate::runtime::near_node::Affinity;
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};
 use crate::runtime::sync::{Condvar, Instant, Mutex, OnceLock, statics, thread};
-use crate::runtime::{at_exit, foreign};
+use crate::runtime::{at_exit, foreign, fork};
 
 /// After the last event the thread keeps asking for so long before it starts to sleep.
 const EAGER: Duration = Duration::from_micros(200);
@@ -24,6 +25,7 @@ statics! {
         state: Mutex::new(State {
             arrived: Vec::new(),
             wakers: Vec::new(),
+            roused: Vec::new(),
             running: false,
             parked: false,
             idle: false,
@@ -44,6 +46,8 @@ struct State {
     arrived: Vec<Box<dyn Pollable>>,
     /// Of tasks whose copies are over.
     wakers: Vec<TaskWaker>,
+    /// Names of what is to be looked at again.
+    roused: Vec<usize>,
     running: bool,
     parked: bool,
     /// It has nothing to look after but what has arrived.
@@ -56,6 +60,19 @@ struct State {
 pub(crate) trait Pollable: Send {
     /// Whether there is nothing to look after any more. Never blocks.
     fn is_finished(&mut self, asked: &mut Asked) -> bool;
+
+    /// Asked behind that: how long it need not be looked at. Whoever changes that [rouses](rouse) it afterwards.
+    fn sleep(&self) -> Option<Sleep> {
+        None
+    }
+}
+
+/// What the thread looks after.
+#[derive(Default)]
+struct Watched {
+    /// What is asked in each round.
+    awake: Vec<Box<dyn Pollable>>,
+    asleep: Asleep<Box<dyn Pollable>>,
 }
 
 /// What was asked already in a round: each stream is asked once.
@@ -111,9 +128,11 @@ pub(crate) fn wake(waker: TaskWaker) {
     }
 }
 
-/// Has the thread look at once at what it looks after. Never blocks.
-pub(crate) fn look_now() -> Result<()> {
-    tell(|_| {})
+/// Has the thread look at once at what sleeps under these names. Never blocks. Without a reactor thread nothing sleeps.
+pub(crate) fn rouse(names: impl ExactSizeIterator<Item = usize>) {
+    if names.len() > 0 && !fork::is_child() {
+        let _ = tell(|state| state.roused.extend(names));
+    }
 }
 
 /// Changes what the thread is to do, and sees to it that there is one that does it.
@@ -142,13 +161,13 @@ fn tell(news: impl FnOnce(&mut State)) -> Result<()> {
 
 impl State {
     fn has_news(&self) -> bool {
-        !self.arrived.is_empty() || !self.wakers.is_empty()
+        !self.arrived.is_empty() || !self.wakers.is_empty() || !self.roused.is_empty()
     }
 }
 
 fn run() {
     foreign::thread_is_ours();
-    let mut watched = Vec::new();
+    let mut watched = Watched::default();
     let mut last_event = Instant::now();
     let mut sleep = SHORTEST_SLEEP;
     loop {
@@ -156,11 +175,13 @@ fn run() {
             last_event = Instant::now();
             sleep = SHORTEST_SLEEP;
         }
-        let before = watched.len();
+        let before = watched.awake.len();
         // The destructor of what is over may panic as well.
-        foreign::caught(|| settle(&mut watched));
+        foreign::caught(|| settle(&mut watched.awake));
         let woken = wake_all();
-        if watched.len() < before || woken {
+        let some_are_over = watched.awake.len() < before;
+        foreign::caught(|| watched.fall_asleep());
+        if some_are_over || woken {
             last_event = Instant::now();
             sleep = SHORTEST_SLEEP;
         } else if last_event.elapsed() < EAGER {
@@ -173,18 +194,37 @@ fn run() {
 }
 
 /// Takes over what has arrived. Parks while there is nothing at all to look after.
-fn collect(watched: &mut Vec<Box<dyn Pollable>>) -> bool {
+fn collect(watched: &mut Watched) -> bool {
+    let Watched { awake, asleep } = watched;
+    let mut due = asleep.rouse_due(awake);
     let mut state = REACTOR.state.lock();
-    while state.stopped || (watched.is_empty() && !state.has_news()) {
+    while state.stopped || (awake.is_empty() && !state.has_news()) {
         state.parked = true;
-        state.idle = watched.is_empty();
-        REACTOR.wake.wait(&mut state);
+        state.idle = awake.is_empty() && asleep.is_empty();
+        match asleep.next_time().filter(|_| !state.stopped) {
+            Some(time) => drop(REACTOR.wake.wait_until(&mut state, time)),
+            None => REACTOR.wake.wait(&mut state),
+        }
+        due |= asleep.rouse_due(awake);
     }
     state.parked = false;
     state.idle = false;
     let news = state.has_news();
-    watched.append(&mut state.arrived);
-    news
+    awake.append(&mut state.arrived);
+    state.roused.drain(..).for_each(|name| asleep.rouse(name, awake));
+    news || due
+}
+
+impl Watched {
+    fn fall_asleep(&mut self) {
+        let mut index = 0;
+        while let Some(pollable) = self.awake.get(index) {
+            match pollable.sleep() {
+                Some(sleep) => self.asleep.put(sleep, self.awake.swap_remove(index)),
+                None => index += 1,
+            }
+        }
+    }
 }
 
 /// Wakes the tasks whose copies are over, last: what is to be settled is settled by then.
@@ -216,7 +256,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
     use std::panic::AssertUnwindSafe;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
 
@@ -241,6 +281,51 @@ mod tests {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Says how often it was asked, and sleeps.
+    struct Sleeps {
+        asked: Arc<AtomicUsize>,
+        until: Option<Instant>,
+    }
+
+    impl Pollable for Sleeps {
+        fn is_finished(&mut self, _: &mut Asked) -> bool {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            false
+        }
+
+        fn sleep(&self) -> Option<Sleep> {
+            Some(Sleep { name: 7, until: self.until })
+        }
+    }
+
+    /// By hand: of a thousand that sleep, each is asked in each of a hundred rounds.
+    #[test]
+    fn what_sleeps_is_asked_when_it_is_roused_or_its_time_has_come() {
+        const MANY: usize = if cfg!(miri) { 10 } else { 1000 };
+        let asked = Arc::new(AtomicUsize::new(0));
+        let late = Instant::now() + Duration::from_secs(3600);
+        let mut watched = Watched::default();
+        let sleeps = |until| -> Box<dyn Pollable> { Box::new(Sleeps { asked: asked.clone(), until }) };
+        watched.awake.extend((0..MANY).map(|number| sleeps((number % 2 == 0).then_some(late))));
+        let rounds = |watched: &mut Watched| {
+            for _ in 0..100 {
+                watched.asleep.rouse_due(&mut watched.awake);
+                settle(&mut watched.awake);
+                watched.fall_asleep();
+            }
+            asked.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!(rounds(&mut watched), MANY);
+        assert_eq!(rounds(&mut watched), 0);
+        watched.asleep.rouse(8, &mut watched.awake);
+        assert_eq!(rounds(&mut watched), 0, "it has another name");
+        watched.asleep.rouse(7, &mut watched.awake);
+        assert_eq!(rounds(&mut watched), MANY);
+        watched.awake.push(sleeps(Some(Instant::now())));
+        assert_eq!(rounds(&mut watched), 100, "it is late each time, and the others are not");
+        assert!(!watched.asleep.is_empty());
     }
 
     /// catches: 167-a-panic-ends-the-round

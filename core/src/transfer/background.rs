@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use crate::device::room::RoomAwaited;
 use crate::error::{Error, Result};
+use crate::runtime::asleep::Sleep;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard};
 use crate::runtime::trace::span;
@@ -46,7 +47,8 @@ impl BackgroundCopy {
     /// Calls a worker when it is over with `room`, which the only copy of `group` waits for: no thread waits meanwhile.
     pub(crate) fn wait(group: JobGroup, room: Arc<RoomAwaited>) -> Result<Arc<Self>> {
         let background = Self::new(group.team(), group.completions(), State::Waiting(group, room));
-        reactor::watch(Waiting(background.clone())).inspect_err(|_| drop(background.take_back()))?;
+        background.completions.iter().for_each(|copy| copy.let_sleep());
+        reactor::watch(Waiting::of(background.clone())).inspect_err(|_| drop(background.take_back()))?;
         Ok(background)
     }
 
@@ -151,14 +153,30 @@ impl BackgroundCopy {
 }
 
 /// A copy that waits for room, as the reactor looks after it.
-struct Waiting(Arc<BackgroundCopy>);
+struct Waiting {
+    copy: Arc<BackgroundCopy>,
+    /// A worker is to go on with it.
+    goes_on: bool,
+}
+
+impl Waiting {
+    fn of(copy: Arc<BackgroundCopy>) -> Self {
+        Self { copy, goes_on: false }
+    }
+}
 
 impl Pollable for Waiting {
     fn is_finished(&mut self, _: &mut Asked) -> bool {
-        let Some(room) = self.0.room_awaited() else { return true };
-        let goes_on = !self.0.is_wanted() || room.is_over();
+        let Some(room) = self.copy.room_awaited() else { return true };
+        self.goes_on = !self.copy.is_wanted() || room.is_over();
         // If no worker can be called, this tries again, and so does who waits.
-        goes_on && self.0.call_worker().is_ok()
+        self.goes_on && self.copy.call_worker().is_ok()
+    }
+
+    /// Those behind others look at nothing: there may be thousands.
+    fn sleep(&self) -> Option<Sleep> {
+        let is_behind = !self.goes_on && self.copy.room_awaited()?.is_behind();
+        self.copy.completions.first().filter(|_| is_behind).map(|copy| copy.as_sleep())
     }
 }
 
