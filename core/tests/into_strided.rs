@@ -152,7 +152,13 @@ fn many_columns_are_begun_in_time_that_grows_with_them() {
         let part = |row| whole.narrow(0, 2 * row, 1 + row % 2).unwrap().narrow(1, row % 8, 2).unwrap();
         (0..whole.shape()[0] / 2).map(part).collect()
     };
-    for held in [columns(zeros(2, 30_000)), rows(zeros(60_000, 10))] {
+    // Of every other column every other element.
+    let of_two_strides = |whole: Tensor| -> Vec<Tensor> {
+        let column = |index| whole.narrow(1, index, 1).unwrap().slice(0, 0..4, 1 + index % 2).unwrap();
+        (0..whole.shape()[1]).map(column).collect()
+    };
+    let all = [columns(zeros(2, 30_000)), rows(zeros(60_000, 10)), of_two_strides(zeros(4, 30_000))];
+    for held in all {
         let value: Vec<_> = held.iter().map(|held| matrix(held.shape()[0], held.shape()[1])).collect();
         let begin = Instant::now();
         let copy = start_copy_into(value, held, options()).unwrap();

@@ -1,6 +1,7 @@
 //! Whether the elements of tensors lie apart in memory, which a copy is to write.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use smallvec::SmallVec;
 
@@ -22,7 +23,7 @@ impl Extent {
     /// Of a tensor whose first byte lies at `start`. `None` if its elements overlap, or interleave: a step leads to between others.
     pub(crate) fn of(start: usize, runs: &Runs) -> Option<Self> {
         let mut dims = SmallVec::<[RunDim; 4]>::from_slice(runs.dims());
-        dims.sort_unstable_by_key(|dim| std::cmp::Reverse(dim.step));
+        dims.sort_unstable_by_key(|dim| Reverse(dim.step));
         let mut inner = runs.bytes();
         for dim in dims.iter().rev() {
             if dim.step < inner {
@@ -53,13 +54,14 @@ impl Extent {
 #[derive(Default)]
 pub(crate) struct Apart(Vec<Comb>);
 
-/// Those of one longest step. Each has all of its bytes between the same two places of a step: only those whose places meet can overlap.
+/// Those of one longest step. Each has all of its bytes between the same two places of a step, and one of another step between a few such places:
+/// only those whose places meet can overlap.
 struct Comb {
     /// `None` of those that have none: a run each, with its place in memory.
     step: Option<usize>,
     all: Vec<Extent>,
-    /// The numbers of those that may not have ended before the next one begins.
-    open: Vec<usize>,
+    /// Where those end that may not have ended before the next one begins, and their numbers: the first end first.
+    open: BinaryHeap<Reverse<(usize, usize)>>,
     /// The place where each begins, and its number; and that where it ends. What goes beyond the end of a step is there twice.
     places: BTreeMap<(usize, usize), usize>,
     /// The most bytes between the two places of one of them.
@@ -69,19 +71,14 @@ struct Comb {
 impl Apart {
     /// Takes one more. `false` if it overlaps another one.
     pub(crate) fn take(&mut self, extent: Extent) -> bool {
-        let step = extent.dims.first().map(|dim| dim.step);
-        let apart = |comb: &mut Comb| match comb.step == step {
-            true => comb.has_room_for(&extent),
-            false => comb.is_apart_from(&extent),
-        };
-        if !self.0.iter_mut().all(apart) {
+        if !self.0.iter_mut().all(|comb| comb.has_room_for(&extent)) {
             return false;
         }
+        let step = extent.dims.first().map(|dim| dim.step);
         match self.0.iter_mut().find(|comb| comb.step == step) {
             Some(comb) => comb.push(extent),
             None => {
-                let mut comb =
-                    Comb { step, all: Vec::new(), open: Vec::new(), places: BTreeMap::new(), longest: 0 };
+                let mut comb = Comb::of(step);
                 comb.push(extent);
                 self.0.push(comb);
             }
@@ -91,7 +88,18 @@ impl Apart {
 }
 
 impl Comb {
+    fn of(step: Option<usize>) -> Self {
+        Self { step, all: Vec::new(), open: BinaryHeap::new(), places: BTreeMap::new(), longest: 0 }
+    }
+
     fn has_room_for(&mut self, extent: &Extent) -> bool {
+        // Those that come behind begin no earlier.
+        while self.open.peek().is_some_and(|Reverse((end, _))| *end <= extent.start) {
+            self.open.pop();
+        }
+        if self.count_of_places(extent) > self.open.len() {
+            return self.is_apart_from(extent);
+        }
         for (from, to) in self.places_of(extent) {
             let first = from.saturating_sub(self.longest);
             let meets = |(place, end): (&(usize, usize), &usize)| (*end > from).then_some(*place);
@@ -110,12 +118,10 @@ impl Comb {
         true
     }
 
-    /// Of tensors of another step each is looked at.
-    fn is_apart_from(&mut self, extent: &Extent) -> bool {
-        let Self { all, open, .. } = self;
-        // Those that come behind begin no earlier.
-        open.retain(|number| all.get(*number).is_some_and(|other| other.end() > extent.start));
-        open.iter().filter_map(|number| all.get(*number)).all(|other| other.is_apart_from(extent))
+    /// Looks at each of them.
+    fn is_apart_from(&self, extent: &Extent) -> bool {
+        let mut open = self.open.iter().filter_map(|Reverse((_, number))| self.all.get(*number));
+        open.all(|other| other.is_apart_from(extent))
     }
 
     fn push(&mut self, extent: Extent) {
@@ -123,20 +129,39 @@ impl Comb {
             self.places.insert((from, self.all.len()), to);
             self.longest = self.longest.max(to - from);
         }
-        self.open.push(self.all.len());
+        self.open.push(Reverse((extent.end(), self.all.len())));
         self.all.push(extent);
     }
 
-    fn places_of(&self, extent: &Extent) -> SmallVec<[(usize, usize); 2]> {
-        let Some(step) = self.step else { return [(extent.start, extent.end())].into_iter().collect() };
-        let from = extent.start % step;
-        let to = from + extent.part().inner(0).end();
-        match to > step {
-            // What one has at an index is no longer than a step (`Extent::of`).
-            true => [(from, step), (0, to - step)].into_iter().collect(),
-            false => [(from, to)].into_iter().collect(),
-        }
+    /// How many places within a step of these tensors the indices of another one have: one, unless it has another step. Further indices have
+    /// the same places again.
+    fn count_of_places(&self, extent: &Extent) -> usize {
+        let Some(dim) = extent.dims.first() else { return 1 };
+        self.step.map_or(dim.count, |step| dim.count.min(step / gcd(step, dim.step)))
     }
+
+    /// Where the bytes of a tensor lie within a step of these.
+    fn places_of(&self, extent: &Extent) -> SmallVec<[(usize, usize); 2]> {
+        let (bytes, of_extent) = (extent.part().inner(0).end(), extent.part().step());
+        let starts = (0..self.count_of_places(extent)).map(|index| extent.start + index * of_extent);
+        let Some(step) = self.step else { return starts.map(|start| (start, start + bytes)).collect() };
+        if bytes >= step {
+            return [(0, step)].into_iter().collect();
+        }
+        let places = starts.flat_map(|start| {
+            let (from, to) = (start % step, start % step + bytes);
+            // What goes beyond the end of a step is at its beginning.
+            [(from, to.min(step)), (0, to.saturating_sub(step))]
+        });
+        places.filter(|(from, to)| from < to).collect()
+    }
+}
+
+fn gcd(mut one: usize, mut other: usize) -> usize {
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 /// An [`Extent`], or what it has at one index of its outer dimensions.
