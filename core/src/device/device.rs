@@ -268,6 +268,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: the field is not touched again.
         let parts = unsafe { ManuallyDrop::take(&mut self.parts) };
+        workers::retire(Arc::as_ptr(&parts.backend).addr());
         // Releasing a device may block: not on whatever thread happens to drop the last tensor on it.
         workers::dispose(parts);
     }

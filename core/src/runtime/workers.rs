@@ -26,7 +26,7 @@ use crate::runtime::{at_exit, foreign, fork};
 const MOST_THREADS: usize = 10;
 /// Destructors of the program may wait for each other: as many of them as this run at a time.
 const MOST_OWNERS: usize = 64;
-/// A thread that has had nothing to do for so long ends.
+/// A thread that has had nothing to do for so long ends, though its devices are there.
 const RETIREMENT: Duration = Duration::from_secs(10);
 
 /// How long a thread that has just done something asks for more before it sleeps: a copy that comes behind another one begins
@@ -48,15 +48,17 @@ statics! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Team {
     name: usize,
+    /// Where the first two of these objects are: of work for more of them the threads end later than they could.
+    objects: [usize; 2],
     /// On whose processors they run.
     node: Option<&'static Node>,
 }
 
 impl Team {
     /// What frees memory of ours.
-    const DISPOSAL: Self = Self { name: 0, node: None };
+    const DISPOSAL: Self = Self { name: 0, objects: [0; 2], node: None };
     /// What drops memory that the program has lent.
-    const OWNERS: Self = Self { name: 1, node: None };
+    const OWNERS: Self = Self { name: 1, objects: [0; 2], node: None };
 
     fn copies(self) -> bool {
         self != Self::DISPOSAL && self != Self::OWNERS
@@ -69,9 +71,15 @@ impl Team {
     /// The team for work that waits for objects at these addresses and for no others. It runs near `node`, if there is one.
     pub(crate) fn waiting_for(addresses: impl Iterator<Item = usize>, node: Option<&'static Node>) -> Self {
         const MIX: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
+        let mut objects = [0; 2];
         // Teams whose names collide only share threads.
-        let name = addresses.fold(2, |name, address| (name ^ address).rotate_left(7).wrapping_mul(MIX));
-        Self { name, node }
+        let name = addresses.enumerate().fold(2, |name, (number, address)| {
+            if let Some(object) = objects.get_mut(number) {
+                *object = address;
+            }
+            (name ^ address).rotate_left(7).wrapping_mul(MIX)
+        });
+        Self { name, objects, node }
     }
 }
 
@@ -82,6 +90,8 @@ struct TaskQueue {
     /// Including those that spin.
     idle: usize,
     spinning: usize,
+    /// One of the objects that its work may wait for has gone, and nothing has come since.
+    is_retired: bool,
     /// How many tasks there are, for those that spin.
     waiting: Arc<AtomicUsize>,
     wake: Arc<Condvar>,
@@ -130,6 +140,7 @@ pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
     REGISTERED.get_or_init(|| at_exit::register(service));
     let mut queues = QUEUES.lock();
     let queue = queues.entry(team).or_default();
+    queue.is_retired = false;
     let before = queue.tasks.len();
     queue.tasks.extend(tasks.map(|task| -> Task { Box::new(task) }));
     queue.tell_spinning();
@@ -145,6 +156,19 @@ pub(crate) fn run_all<T: FnOnce() + Send + 'static>(
     }
     wake_some(queues, team);
     Ok(())
+}
+
+/// The object at `address` goes: threads that have worked for it end when they have nothing to do. A program that opens a device again and
+/// again would have those of each for a while.
+pub(crate) fn retire(address: usize) {
+    if fork::is_child() {
+        return;
+    }
+    let mut queues = QUEUES.lock();
+    for (_, queue) in queues.iter_mut().filter(|(team, _)| team.objects.contains(&address)) {
+        queue.is_retired = true;
+        queue.wake.notify_all();
+    }
 }
 
 /// Drops `garbage`, which may block, on a worker; leaks it where there is none.
@@ -214,7 +238,7 @@ fn next_task(team: Team) -> Option<Task> {
             wake_some(queues, team);
             return Some(task);
         }
-        if !patient {
+        if !patient || queue.is_retired {
             queue.threads -= 1;
             if queue.threads == 0 {
                 queues.remove(&team);
