@@ -9,6 +9,8 @@ use crate::backend::{RunDim, Runs};
 
 /// Two tensors are looked at in so many pieces at most; then they count as if they overlapped.
 const MOST_LOOKS: usize = 1 << 16;
+/// To look at so many places takes no longer than to look at a tensor (3 ns and 330 ns on one core of two).
+const PLACES_FOR_A_TENSOR: usize = 64;
 
 /// Where the bytes of a tensor lie: those of a run side by side, and along each dimension of runs no two in the same place.
 #[derive(Debug, Clone)]
@@ -97,25 +99,35 @@ impl Comb {
         while self.open.peek().is_some_and(|Reverse((end, _))| *end <= extent.start) {
             self.open.pop();
         }
-        if self.count_of_places(extent) > self.open.len() {
-            return self.is_apart_from(extent);
-        }
-        for (from, to) in self.places_of(extent) {
-            let first = from.saturating_sub(self.longest);
-            let meets = |(place, end): (&(usize, usize), &usize)| (*end > from).then_some(*place);
-            let near: SmallVec<[_; 4]> = self.places.range((first, 0)..(to, 0)).filter_map(meets).collect();
-            for place in near {
-                match self.all.get(place.1) {
-                    Some(other) if other.end() > extent.start => {
-                        if !other.is_apart_from(extent) {
-                            return false;
-                        }
+        let Some(near) = self.near(extent) else { return self.is_apart_from(extent) };
+        for place in near {
+            match self.all.get(place.1) {
+                Some(other) if other.end() > extent.start => {
+                    if !other.is_apart_from(extent) {
+                        return false;
                     }
-                    _ => drop(self.places.remove(&place)),
                 }
+                _ => drop(self.places.remove(&place)),
             }
         }
         true
+    }
+
+    /// Places that meet those of a tensor, of tensors that have ended too. `None` if to find them takes longer than to look at each tensor.
+    fn near(&self, extent: &Extent) -> Option<SmallVec<[(usize, usize); 4]>> {
+        if self.count_of_places(extent) > self.open.len() {
+            return None;
+        }
+        let mut looks = PLACES_FOR_A_TENSOR * self.open.len();
+        let mut near = SmallVec::new();
+        for (from, to) in self.places_of(extent) {
+            let first = from.saturating_sub(self.longest);
+            for (place, end) in self.places.range((first, 0)..(to, 0)) {
+                looks = looks.checked_sub(1)?;
+                near.extend((*end > from).then_some(*place));
+            }
+        }
+        Some(near)
     }
 
     /// Looks at each of them.
