@@ -13,6 +13,7 @@ mod loan;
 mod part;
 mod primitive;
 mod runtime;
+mod shown;
 mod to_burn;
 mod tree;
 #[cfg(feature = "wgpu")]

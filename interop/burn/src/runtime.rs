@@ -36,7 +36,7 @@ impl Runtime {
             #[cfg(feature = "cuda")]
             Self::Cuda(cuda) => cuda.part_of(tensor),
             #[cfg(feature = "wgpu")]
-            Self::Wgpu(_) => crate::wgpu::part_of(tensor),
+            Self::Wgpu(wgpu) => wgpu.part_of(tensor),
         }
     }
 

@@ -19,9 +19,9 @@ impl SharedDevice {
     /// A tensor of burn over the same memory, without a copy. Many become burn's in fewer operations with [`to_burn_all`](Self::to_burn_all).
     ///
     /// The tensor need not have arrived: kernels of burn come behind the copy that fills it, whichever thread launches them. Blocks at most
-    /// until that is submitted, as it is behind `wait` and `wait_on`. On CUDA also, for the first tensor of a packed block, until
-    /// cubecl's thread has got through what it was given before, or another thread has with such a call; and for another part of a block
-    /// ([`Tensor::split`]) of which burn has been shown one, until the copies of all that it was shown are done.
+    /// until that is submitted, as it is behind `wait` and `wait_on`; and for the first tensor of a packed block, on wgpu only where burn has let
+    /// go of one, until cubecl's thread has got through what it was given before, or another thread has with such a call. On CUDA also, for another
+    /// part of a block ([`Tensor::split`]) of which burn has been shown one, until the copies of all that it was shown are done.
     ///
     /// On CUDA a tensor that has not arrived holds up what starts later until it has: copies into memory of cubecl's, and burn's use of
     /// what is shown later. Those wait for the stream that waits for its copy.
@@ -29,10 +29,9 @@ impl SharedDevice {
     /// Shape and strides stay. A tensor without dimensions becomes a `Tensor<1>` of one element. `bool` and `u8`, or `u32` where the
     /// device has no bytes (as with WGSL), become a `Tensor<D, Bool>`: 0 is false and 1 is true, nothing else.
     ///
-    /// burn does not write to the memory while `tensor`, a clone or another tensor of its packed block is there: it copies where it would work in
-    /// place. On wgpu it does see what copies into `tensor` write later (`start_copy_into`, `Prefetch::reuse`), and so do kernels that it has recorded and not submitted, those included that make
-    /// a tensor of its own: call `gpu.burn().flush()` on each thread that works with the tensor before its memory is filled again. On CUDA such a copy is refused, as into memory that is shared, until burn has let go of all tensors of the block, its kernels
-    /// have ended, and another copy to the device was started.
+    /// burn does not write to the memory: it copies where it would work in place. Nor does a copy into `tensor` (`start_copy_into`) write to what burn reads: it is refused, as into memory that is shared, until burn has
+    /// let go of all tensors of the block, and its kernels are submitted, or on CUDA have ended. That is looked for where another copy to the device
+    /// allocates, and on wgpu where something else is shown. `Prefetch::reuse` takes other memory meanwhile.
     ///
     /// ```no_run
     /// use burn_tensor::{Device, Int};

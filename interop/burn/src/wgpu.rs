@@ -1,11 +1,11 @@
 //! Memory of cubecl on wgpu, for tensors of transship.
 
 use std::any::Any;
-use std::iter;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::device_handle::DeviceHandle;
-use burn_cubecl::cubecl::server::{Handle, Server as _, ServerError, ServerStorage as _};
+use burn_cubecl::cubecl::server::{BufferBinding, Handle, Server as _, ServerError, ServerStorage as _};
 use burn_cubecl::cubecl::wgpu::{AutoCompiler, WgpuServer, wgpu};
 use burn_tensor::StreamId;
 use transship::wgpu::{BufferSource, OwnedBuffer, WgpuBuffer, WgpuSlice};
@@ -14,30 +14,79 @@ use transship::{Alignment, Device, DeviceId, Tensor};
 use crate::error::{Result, explain_allocation};
 use crate::loan::{Loan, Refused};
 use crate::part::Part;
+use crate::shown::{Entry, Free, Look, Shown};
 
 /// burn's wgpu runtime.
 pub(crate) struct Wgpu {
     server: CubeServer,
     client: Client,
+    shown: Arc<Shown<Chunk>>,
 }
 
 impl Wgpu {
     pub(crate) fn new(client: &Client) -> Self {
         let server = CubeServer(DeviceHandle::new(client.service_id().device));
-        Self { server, client: client.clone() }
+        Self { server, client: client.clone(), shown: Arc::default() }
     }
 
     /// cubecl's allocator.
     pub(crate) fn memory(&self) -> CubeMemory {
         let demanded = usize::try_from(self.client.properties().memory.alignment).ok();
         let alignment = demanded.and_then(Alignment::new).unwrap_or(Alignment::ONE);
-        CubeMemory { server: self.server.clone(), client: self.client.clone(), alignment }
+        CubeMemory {
+            server: self.server.clone(),
+            client: self.client.clone(),
+            shown: self.shown.clone(),
+            alignment,
+        }
     }
 
     /// As [`Runtime::lend`](crate::runtime::Runtime::lend).
     pub(crate) fn lend(&self, loans: Vec<Loan>, device: &Device) -> Result<Vec<Tensor>, Refused> {
         let places = self.server.places(loans.iter().map(|loan| &loan.cube.handle))?;
         loans.into_iter().zip(places).map(|(loan, place)| lend(loan, place, device)).collect()
+    }
+
+    /// As [`Runtime::part_of`](crate::runtime::Runtime::part_of). There is one queue, on which all that is submitted later comes behind the copy.
+    pub(crate) fn part_of(&self, tensor: &Tensor) -> Result<Option<Part>> {
+        let WgpuSlice { offset, bytes, .. } = transship::wgpu::wgpu_view(tensor)?;
+        let buffer: &dyn Any = tensor.buffer()?;
+        let owner = buffer.downcast_ref().and_then(WgpuBuffer::owner);
+        let Some(chunk) = owner.and_then(|owner| owner.downcast_ref::<Arc<Chunk>>()) else {
+            return Ok(None);
+        };
+        let handle = self.show(chunk, tensor);
+        Ok(Some(Part { handle, place: offset, start: offset - chunk.offset, bytes }))
+    }
+
+    /// The handle of the chunk that `tensor` lies in.
+    fn show(&self, chunk: &Arc<Chunk>, tensor: &Tensor) -> Handle {
+        let mut entries = self.shown.entries();
+        // Under the lock: who looks meanwhile would find that burn has no handle.
+        let handle = chunk.handle.clone();
+        if entries.iter().any(|entry| entry.tensor.shares_memory_with(tensor)) {
+            return handle;
+        }
+        let may_let_go = entries.iter().any(|entry| entry.chunk.handle.can_mut());
+        entries.push(Entry { chunk: chunk.clone(), tensor: tensor.clone() });
+        drop(entries);
+        if may_let_go {
+            self.let_go();
+        }
+        handle
+    }
+
+    /// Lets go of what burn no longer uses.
+    fn let_go(&self) {
+        // Nothing is let go of where the server fails.
+        let _ = self.shown.let_go(|look| self.server.look(look));
+    }
+}
+
+impl Drop for Wgpu {
+    /// What burn still uses is kept, and the device with it, until something is allocated there: it has been promised that nobody writes to it.
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 
@@ -48,7 +97,7 @@ fn lend(
 ) -> Result<Tensor, Refused> {
     let place = place.map_err(|error| Refused::at(number, error))?;
     let (buffer, offset) = (place.buffer.clone(), place.offset as usize);
-    let owned = OwnedBuffer { buffer, offset, owner: Box::new((cube, place)) };
+    let owned = OwnedBuffer { buffer, offset, owner: Box::new((cube, place.keeps)) };
     let elements = layout.span() / layout.dtype().size();
     let run = transship::wgpu::lend_buffer(device, owned, &[elements], layout.dtype());
     let tensor = run.and_then(|run| run.as_strided(layout.shape(), &layout.strides(), 0));
@@ -59,13 +108,15 @@ fn lend(
 pub(crate) struct CubeMemory {
     server: CubeServer,
     client: Client,
+    shown: Arc<Shown<Chunk>>,
     alignment: Alignment,
 }
 
 // SAFETY: 1. `WgpuStorage` makes its buffers with STORAGE, COPY_SRC, COPY_DST and INDIRECT, and maps none of them; the device is the one
 // that was shared (`SharedDevice`), and cubecl's pools keep its alignment. 2. The handle keeps the range, and the place keeps it where
-// it is. Work on it that came before is in the encoder of this thread's stream, which `flush` submits, or pinned the range until it was
-// done. What comes behind is submitted to the same queue later. 3. Both are counters.
+// it is (`Chunk`, whose binding is away only while the server's thread looks, which is the one that moves memory). Work on it that came
+// before is submitted (`submit_all`), or pinned the range until it was done. What comes behind is submitted to the same queue later, or
+// recorded by burn of a result that it was shown: no copy writes to that until it is submitted (`Shown`). 3. Both are counters.
 unsafe impl BufferSource for CubeMemory {
     fn alignment(&self) -> Alignment {
         self.alignment
@@ -76,47 +127,69 @@ unsafe impl BufferSource for CubeMemory {
     }
 
     fn allocate(&self, bytes: usize, device: DeviceId) -> transship::Result<OwnedBuffer> {
-        let handle = self.client.empty(bytes);
-        let place = self.server.place(&handle);
-        let place = place.map_err(|error| explain_allocation(&error, bytes, device))?;
-        let (buffer, offset) = (place.buffer.clone(), place.offset as usize);
-        Ok(OwnedBuffer { buffer, offset, owner: Box::new(Chunk { handle, place }) })
+        let allocate = |look: &mut Look<'_>| {
+            let handle = self.client.empty(bytes);
+            Ok((self.server.place(&handle, look)?, handle))
+        };
+        let (place, handle) =
+            self.shown.allocate(allocate).map_err(|error| explain_allocation(&error, bytes, device))?;
+        let Place { buffer, offset, keeps } = place;
+        let chunk = Chunk { handle, offset, keeps: Mutex::new(Some(keeps)) };
+        Ok(OwnedBuffer { buffer, offset: offset as usize, owner: Box::new(Arc::new(chunk)) })
     }
-}
-
-/// As [`Runtime::part_of`](crate::runtime::Runtime::part_of). There is one queue, on which all that is submitted later comes behind the copy.
-pub(crate) fn part_of(tensor: &Tensor) -> Result<Option<Part>> {
-    let WgpuSlice { offset, bytes, .. } = transship::wgpu::wgpu_view(tensor)?;
-    let buffer: &dyn Any = tensor.buffer()?;
-    let owner = buffer.downcast_ref().and_then(WgpuBuffer::owner);
-    let chunk = owner.and_then(|owner| owner.downcast_ref::<Chunk>());
-    Ok(chunk.map(|chunk| {
-        let (handle, start) = (chunk.handle.clone(), offset - chunk.place.offset);
-        Part { handle, place: offset, start, bytes }
-    }))
 }
 
 /// A run of bytes that cubecl has allocated: the owner of memory that transship copies into.
 struct Chunk {
     handle: Handle,
+    offset: u64,
     /// Keeps the memory where it is.
-    place: Place,
+    keeps: Mutex<Option<BufferBinding>>,
+}
+
+impl Free for Chunk {
+    /// What cubecl has recorded may read the memory without a binding: it is submitted before (`submit_all`), so that copies come behind it on
+    /// the queue.
+    fn look_whether_free(&self) -> bool {
+        let mut keeps = self.keeps.lock().unwrap_or_else(PoisonError::into_inner);
+        *keeps = None;
+        let is_free = self.handle.can_mut() && !self.handle.memory.is_bound();
+        *keeps = Some(self.handle.clone().binding());
+        is_free
+    }
 }
 
 /// Where cubecl has put a handle. It is neither moved nor used for something else as long as this is there.
 struct Place {
     buffer: wgpu::Buffer,
     offset: u64,
-    _keeps: Box<dyn Any + Send + Sync>,
+    keeps: BufferBinding,
 }
 
 /// cubecl's server of the device.
 #[derive(Clone)]
-struct CubeServer(DeviceHandle<WgpuServer<AutoCompiler>>);
+struct CubeServer(DeviceHandle<Server>);
+
+type Server = WgpuServer<AutoCompiler>;
 
 impl CubeServer {
-    fn place(&self, handle: &Handle) -> Result<Place, ServerError> {
-        self.places(iter::once(handle))?.pop().unwrap_or(Err(ServerError::TornDown))
+    /// Looks what burn no longer uses.
+    fn look(&self, look: &mut Look<'_>) -> Result<(), ServerError> {
+        self.run(|server| {
+            submit_all(server)?;
+            look();
+            Ok(())
+        })
+    }
+
+    /// Where `handle` lies, with all work submitted that cubecl was given; and looks what burn no longer uses.
+    fn place(&self, handle: &Handle, look: &mut Look<'_>) -> Result<Place, ServerError> {
+        let id = StreamId::current();
+        self.run(|server| {
+            submit_all(server)?;
+            look();
+            place(server, handle, id)
+        })
     }
 
     /// Where each of `handles` lies, or why it lies nowhere; with all work submitted that this thread has given to cubecl, and the threads that
@@ -128,18 +201,30 @@ impl CubeServer {
         handles: impl Iterator<Item = &'a Handle> + Send,
     ) -> Result<Vec<Result<Place, ServerError>>, ServerError> {
         let id = StreamId::current();
-        let ask = |server: &mut WgpuServer<AutoCompiler>| {
+        self.run(|server| {
             let places = handles.map(|handle| place(server, handle, id)).collect();
             server.flush(id)?;
             Ok(places)
-        };
+        })
+    }
+
+    /// Runs `task` on the server's thread, and waits for it.
+    fn run<R: Send>(
+        &self,
+        task: impl FnOnce(&mut Server) -> Result<R, ServerError> + Send,
+    ) -> Result<R, ServerError> {
         // A panic there, which its hook has printed.
-        self.0.submit_blocking(ask).unwrap_or(Err(ServerError::TornDown))
+        self.0.submit_blocking(task).unwrap_or(Err(ServerError::TornDown))
     }
 }
 
-fn place(server: &mut WgpuServer<AutoCompiler>, handle: &Handle, id: StreamId) -> Result<Place, ServerError> {
-    let kept = server.get_resource(handle.clone().binding(), id)?;
+/// Submits what all threads have given to cubecl.
+fn submit_all(server: &mut Server) -> Result<(), ServerError> {
+    server.stream_ids().into_iter().try_for_each(|id| server.flush(id))
+}
+
+fn place(server: &mut Server, handle: &Handle, id: StreamId) -> Result<Place, ServerError> {
+    let (keeps, kept) = (handle.clone().binding(), server.get_resource(handle.clone().binding(), id)?);
     let (buffer, offset) = (kept.resource().buffer.clone(), kept.resource().offset);
-    Ok(Place { buffer, offset, _keeps: Box::new(kept) })
+    Ok(Place { buffer, offset, keeps })
 }

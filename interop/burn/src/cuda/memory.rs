@@ -8,14 +8,14 @@ use cubecl_server::memory_management::ManagedMemoryBinding;
 use transship::{Alignment, Allocate, AllocatedMemory, DeviceId, MemoryKind, RawMemory, Stream};
 
 use crate::cuda::server::CubeServer;
-use crate::cuda::shown::Shown;
 use crate::error::explain_allocation;
+use crate::shown::{Free, Shown};
 
 /// cubecl's allocator of one device.
 pub(crate) struct CubeMemory {
     server: CubeServer,
     filled: Stream,
-    shown: Arc<Shown>,
+    shown: Arc<Shown<Chunk>>,
     device: DeviceId,
 }
 
@@ -34,7 +34,12 @@ pub(crate) struct ChunkState {
 }
 
 impl CubeMemory {
-    pub(crate) fn new(server: CubeServer, filled: Stream, shown: Arc<Shown>, device: DeviceId) -> Self {
+    pub(crate) fn new(
+        server: CubeServer,
+        filled: Stream,
+        shown: Arc<Shown<Chunk>>,
+        device: DeviceId,
+    ) -> Self {
         Self { server, filled, shown, device }
     }
 }
@@ -52,7 +57,8 @@ unsafe impl Allocate for CubeMemory {
         _: &Stream,
     ) -> Result<AllocatedMemory, Box<dyn error::Error + Send + Sync>> {
         let explain = |error| explain_allocation(&error, bytes, self.device);
-        let (handle, place) = self.shown.allocate(bytes as u64, &self.server).map_err(explain)?;
+        let (handle, place) =
+            self.shown.allocate(|look| self.server.allocate(bytes as u64, look)).map_err(explain)?;
         let state = ChunkState { handle, keeps: Some(place.keeps), is_shown: false };
         let chunk = Arc::new(Chunk { address: place.address, state: Mutex::new(state) });
         let memory = RawMemory::new(place.address, bytes, MemoryKind::Device);
@@ -73,14 +79,16 @@ impl ChunkState {
         self.handle = handle;
         self.is_shown = true;
     }
+}
 
-    /// Whether burn has let go of the handle, and all kernels that had it have ended. On the server's thread: no other one moves memory
-    /// meanwhile.
-    pub(crate) fn look_whether_free(&mut self) -> bool {
-        self.keeps = None;
-        let is_free = self.handle.can_mut() && !self.handle.memory.is_bound();
-        self.keeps = Some(self.handle.memory.clone().binding());
-        self.is_shown &= !is_free;
+impl Free for Chunk {
+    /// Kernels of other streams than `filled`, where none is launched, have ended: cubecl keeps a binding until then.
+    fn look_whether_free(&self) -> bool {
+        let mut state = self.state();
+        state.keeps = None;
+        let is_free = state.handle.can_mut() && !state.handle.memory.is_bound();
+        state.keeps = Some(state.handle.memory.clone().binding());
+        state.is_shown &= !is_free;
         is_free
     }
 }

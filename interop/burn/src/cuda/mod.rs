@@ -20,15 +20,15 @@ use transship::{CopyOptions, Device, MemoryKind, RawMemory, SharedOwner, Stream,
 
 use crate::cuda::memory::{Chunk, CubeMemory};
 use crate::cuda::server::{CubeServer, RawStream};
-use crate::cuda::shown::Shown;
 use crate::error::{Error, Result};
 use crate::loan::{Loan, Refused};
 use crate::part::Part;
+use crate::shown::Shown;
 
 pub(crate) struct Cuda {
     server: CubeServer,
     memory: Arc<CubeMemory>,
-    shown: Arc<Shown>,
+    shown: Arc<Shown<Chunk>>,
     /// cubecl's stream whose memory copies fill.
     filled: Stream,
     /// Streams of cubecl's that were met.
@@ -40,7 +40,7 @@ impl Cuda {
     pub(crate) fn new(client: &Client, device: &Device) -> Result<Self> {
         let server = CubeServer::new(client);
         let filled = wrap(server.stream(server.filled)?, device)?;
-        let shown = Arc::<Shown>::default();
+        let shown = Arc::<Shown<Chunk>>::default();
         let memory = CubeMemory::new(server.clone(), filled.clone(), shown.clone(), device.id());
         let alignment = client.properties().memory.alignment;
         Ok(Self { server, memory: Arc::new(memory), shown, filled, known: Mutex::default(), alignment })
