@@ -29,7 +29,7 @@ pub enum Error {
         /// The shared device.
         expected: DeviceId,
     },
-    /// A tensor of burn on another device.
+    /// A tensor of burn on another device, of another backend as well.
     #[error("the tensor is on burn's {actual}, and not on {expected}; move it with to_device first")]
     OtherDevice {
         /// Where the tensor is.
@@ -76,9 +76,9 @@ pub enum Error {
         /// What the device demands, in bytes.
         alignment: u64,
     },
-    /// Tensors of burn that take part in automatic differentiation.
+    /// Tensors of an autodiff device of burn's, detached ones as well.
     #[error(
-        "burn does not show the memory of the tensor: {reason}; leave the autodiff device (Tensor::inner)"
+        "burn does not show the memory of the tensor: {reason}; leave that with Tensor::inner (detach does not)"
     )]
     NotShown {
         /// What burn says.

@@ -1,8 +1,9 @@
 //! Tensors of burn as tensors of transship.
 
-use burn_cubecl::Cube;
+use burn_backend::TensorMetadata as _;
 use burn_cubecl::tensor::CubeTensor;
-use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensor};
+use burn_cubecl::{Cube, CubeDevice};
+use burn_dispatch::{BackendTensor, DispatchAutodiffContext, DispatchKindConversion, DispatchTensor};
 use transship::{Layout, Tensor};
 
 use crate::device::SharedDevice;
@@ -42,7 +43,7 @@ impl SharedDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::OtherDevice`], [`Error::NotShown`] for tensors that gradients flow through, [`Error::NotCopied`] for quantized ones;
+    /// [`Error::OtherDevice`], [`Error::NotShown`] for tensors of an autodiff device (`Tensor::inner` leaves it), [`Error::NotCopied`] for quantized ones;
     /// [`Error::Cubecl`] if what burn computes has failed, or, with the feature `fusion`, `Error::NotComputed`. In a structure [`Error::InStructure`], which says of which tensor.
     pub fn from_burn<T: BurnTree>(&self, tensors: T) -> Result<T::Tree> {
         let mut taken = Vec::new();
@@ -78,7 +79,7 @@ impl SharedDevice {
     }
 
     fn primitive_of(&self, tensor: DispatchTensor) -> Result<Primitive> {
-        let primitive = primitive_of(tensor)?;
+        let primitive = primitive_of(tensor, &self.cube)?;
         let device = primitive::device_of(&primitive);
         if *device != self.cube {
             let (actual, expected) = (format!("{device:?}"), format!("{:?}", self.cube));
@@ -88,9 +89,14 @@ impl SharedDevice {
     }
 }
 
-fn primitive_of(tensor: DispatchTensor) -> Result<Primitive> {
+fn primitive_of(tensor: DispatchTensor, expected: &CubeDevice) -> Result<Primitive> {
+    if tensor.autodiff != DispatchAutodiffContext::Disabled {
+        return Err(Error::NotShown { reason: "it is on an autodiff device".to_owned() });
+    }
+    let device = tensor.device();
     let tensor = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
-    match tensor.map_err(|reason| Error::NotShown { reason })? {
+    let other = |_| Error::OtherDevice { actual: format!("{device:?}"), expected: format!("{expected:?}") };
+    match tensor.map_err(other)? {
         BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor) => Ok(tensor),
         BackendTensor::Quantized(_) => Err(Error::NotCopied { dtype: "QFloat".to_owned() }),
         #[allow(unreachable_patterns, reason = "burn has more with other features")]
