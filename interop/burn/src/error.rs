@@ -67,8 +67,8 @@ pub enum Error {
     },
     /// A view that no kernel can bind.
     #[error(
-        "the tensor starts at byte {offset} of its memory, which is no multiple of {alignment}; copy it with CopyOptions::bindable(true), \
-         or a view to a tensor of its own"
+        "the tensor starts at byte {offset} of its memory, which is no multiple of {alignment}; copy it with \
+         CopyOptions::bindable(true), and CopyPolicy::Always where it is on that device already"
     )]
     Misaligned {
         /// Where it starts, in bytes.
@@ -89,8 +89,7 @@ pub enum Error {
     InStructure {
         /// Which one: `.1[3]` is item 3 of the second part of a tuple.
         path: String,
-        /// What is wrong with it.
-        #[source]
+        /// What is wrong with it. Not the source: the text has it.
         error: Box<Error>,
     },
     /// burn's wgpu runtime did not start.

@@ -29,7 +29,8 @@ impl SharedDevice {
     /// Shape and strides stay. A tensor without dimensions becomes a `Tensor<1>` of one element. `bool` and `u8`, or `u32` where the
     /// device has no bytes (as with WGSL), become a `Tensor<D, Bool>`: 0 is false and 1 is true, nothing else.
     ///
-    /// burn does not write to the memory: it copies where it would work in place. Nor does a copy into `tensor` (`start_copy_into`) write to what burn reads: it is refused, as into memory that is shared, until burn has
+    /// burn does not write to the memory: it copies where it would work in place. Nor does a copy into `tensor` (`start_copy_into`) write to what
+    /// burn reads: it is refused, as into memory that is shared, until burn has
     /// let go of all tensors of the block, and its kernels are submitted, or on CUDA have ended. That is looked for where another copy to the device
     /// allocates, and on wgpu where something else is shown. `Prefetch::reuse` takes other memory meanwhile.
     ///

@@ -614,6 +614,11 @@ fn what_does_not_fit_is_an_error(gpu: &SharedDevice) -> Outcome {
     assert!(refused.to_string().contains("float32") && refused.to_string().contains("int32"), "{refused}");
     let refused = gpu.to_burn::<1, burn_tensor::Float>(&there.narrow(0, 1, 3)?).map(|_| ());
     assert!(matches!(refused, Err(BurnError::Misaligned { offset: _, alignment: 2.. })), "{refused:?}");
+    // As it says.
+    let options = gpu.copy_options().bindable(true).policy(transship::CopyPolicy::Always);
+    let copied = transship::start_copy(there.narrow(0, 1, 3)?, gpu.device(), options);
+    let copied = copied.and_then(|copy| copy.wait()).map_err(transship::Error::from)?;
+    assert_eq!(gpu.to_burn::<1, burn_tensor::Float>(&copied)?.into_data().try_to_vec::<f32>()?, [1.0; 3]);
     let complex = up(Leaf::zeros(&[2], DType::Complex64, &transship::Device::host())?, gpu)?;
     let refused = gpu.to_burn::<1, burn_tensor::Float>(&complex).map(|_| ());
     assert!(matches!(refused, Err(BurnError::NoSuchElements { .. })), "{refused:?}");
@@ -643,7 +648,10 @@ fn what_does_not_fit_in_a_structure_says_where(gpu: &SharedDevice) -> Outcome {
     };
     let leaves = (there.clone(), vec![Some(there.clone()), None, Some(host)]);
     let refused = gpu.to_burn_all::<(Tensor<1>, Vec<Option<Tensor<1>>>)>(&leaves).map(|_| ());
-    let (path, error) = path_of(refused.unwrap_err())?;
+    let refused = refused.unwrap_err();
+    // Who prints all sources prints it once.
+    assert!(refused.source().is_none());
+    let (path, error) = path_of(refused)?;
     assert!(path == ".1[2]" && matches!(error, BurnError::NotShared { .. }), "{path}: {error}");
     let refused = gpu.to_burn_all::<[Tensor<1, Int>; 1]>(&[there]).map(|_| ());
     let (path, error) = path_of(refused.unwrap_err())?;
