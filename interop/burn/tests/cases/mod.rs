@@ -460,9 +460,9 @@ fn batches_in_memory_that_is_used_again_stay_apart(gpu: &SharedDevice) -> Outcom
             assert_eq!(sum.into_scalar::<f32>(), (number * size) as f32, "batch {number} of {size}");
             assert_eq!(own.into_data().try_to_vec::<f32>()?, vec![number as f32; size], "batch {number}");
         }
-        // With `fusion` burn still has what it has queued.
-        let is_used_again = batches.stats().reused > 0;
-        assert!(is_used_again || cfg!(feature = "fusion"), "{}", batches.stats());
+        // With `fusion` burn still has what it has queued; on CUDA kernels may still run.
+        let is_sure = gpu.device().id().driver() == "wgpu" && cfg!(not(feature = "fusion"));
+        assert!(!is_sure || batches.stats().reused > 0, "{}", batches.stats());
     }
     Ok(())
 }
