@@ -24,7 +24,10 @@ use crate::reduce_op::ReduceOp;
 /// host are there.
 ///
 /// Between GPUs of one driver NCCL combines, where it is there ([`new`](Self::new)); everything else is done by copies, on all backends. A
-/// group with NCCL waits at its end for what is still to be combined.
+/// group with NCCL waits at its end for what is still to be combined, for 60 s at most.
+///
+/// A device that hangs or is lost holds up the others where NCCL combines. Who uses a result finds out by a deadline
+/// ([`CopyOptions::deadline`](transship::CopyOptions::deadline)), and [`abort`](Self::abort) ends that.
 pub struct Group {
     ranks: Ranks,
     /// Or why not.
@@ -72,6 +75,12 @@ impl Group {
     /// The devices, in the order of the ranks.
     pub fn devices(&self) -> &[Device] {
         &self.ranks.devices
+    }
+
+    /// Ends what NCCL still does, on the devices too. What that was to fill is undefined, and [`nccl`](Self::nccl) is [`Error::Aborted`] from now on, as are calls that
+    /// combine. From any thread; does nothing in a group of copies.
+    pub fn abort(&self) {
+        self.nccl.iter().for_each(LocalRanks::abort);
     }
 
     /// Gives each rank the tensors of `tree`, which may lie anywhere. Planned, packed and staged once

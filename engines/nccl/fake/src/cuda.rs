@@ -124,6 +124,11 @@ impl Context {
         Some(PageLocked(start))
     }
 
+    /// Streams may not have come by.
+    pub(crate) fn keep_memory(&self) {
+        self.page_locked.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     pub(crate) fn read_behind(&self, stream: usize, from: u64, to: PageLocked, bytes: usize) -> Option<()> {
         let cuda = cuda()?;
         // SAFETY: the caller of the collective promises the stream and the memory; the other memory has as many bytes.

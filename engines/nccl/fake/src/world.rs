@@ -121,6 +121,7 @@ impl Comm {
     }
 
     pub(crate) fn abort(&self) {
+        self.context.keep_memory();
         self.world.change(|state| state.aborted = true);
     }
 

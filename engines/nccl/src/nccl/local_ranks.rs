@@ -1,10 +1,10 @@
 //! All ranks of one process, which one thread calls for.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use transship::{
-    CopyHandle, CopyOptions, CopyPolicy, DType, Device, Stream, StreamPriority, Tensor, start_copy,
+    CopyHandle, CopyOptions, CopyPolicy, DType, Device, Event, Stream, StreamPriority, Tensor, start_copy,
 };
 
 use crate::error::{Error, Result};
@@ -46,6 +46,10 @@ impl LocalRanks {
         self.members.first().filter(|_| are_alive).map(|member| member.comm.nccl())
     }
 
+    pub(crate) fn abort(&self) {
+        self.members.iter().for_each(|member| member.comm.abort());
+    }
+
     /// What `op` makes of the tensors of all ranks, on each device.
     pub(crate) fn all_reduce(&self, ranks: &[Leaves], op: ReduceOp) -> Result<Vec<Vec<Tensor>>> {
         let results = self.run(ranks, op, Operation::AllReduce(op))?;
@@ -62,6 +66,26 @@ impl LocalRanks {
         ranks.iter().try_for_each(|leaves| check_reducible(leaves, op))?;
         let tensors: Vec<&[Tensor]> = ranks.iter().map(|leaves| &leaves.tensors[..]).collect();
         run(&self.members, &tensors, operation)
+    }
+
+    /// Waits until all devices are done. Each is asked each time: others may wait for one that was lost.
+    fn finish(&self) -> Result<()> {
+        let Some(first) = self.members.first() else { return Ok(()) };
+        let ends = self.members.iter().map(|member| member.comm.stream().record());
+        let ends = ends.collect::<Result<Vec<Event>, _>>()?;
+        first.comm.wait("the last collectives", Instant::now(), || {
+            let reached = ends.iter().map(Event::is_reached).collect::<Result<Vec<bool>, _>>()?;
+            Ok(reached.into_iter().all(|is_reached| is_reached))
+        })
+    }
+}
+
+impl Drop for LocalRanks {
+    /// All ranks end together: one waits for the others on its device.
+    fn drop(&mut self) {
+        if self.finish().is_err() {
+            self.abort();
+        }
     }
 }
 
