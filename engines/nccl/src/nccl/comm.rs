@@ -174,15 +174,21 @@ impl Comm {
     }
 
     /// What the library says of it: it works, or is at it. Errors of other ranks show here.
-    fn async_state(&self) -> Result<c_int> {
+    pub(crate) fn async_state(&self) -> Result<c_int> {
         let mut state = 0;
-        if matches!(*self.state(), State::Left) {
-            return Ok(state);
+        if !self.forks.is_now() {
+            return Err(transship::Error::Forked.into());
         }
-        self.with("ncclCommGetAsyncError", |raw| {
-            // SAFETY: the communicator is alive; the state goes to a local.
-            unsafe { (self.nccl.functions().comm_get_async_error)(raw, &mut state) }
-        })?;
+        // Under one lock: who leaves meanwhile has not aborted it.
+        let held = match self.state() {
+            left if matches!(*left, State::Left) => return Ok(state),
+            held => Held(held),
+        };
+        let raw = held.raw()?;
+        // SAFETY: the communicator is alive, and held; the state goes to a local.
+        let code = unsafe { (self.nccl.functions().comm_get_async_error)(raw, &mut state) };
+        self.nccl.check("ncclCommGetAsyncError", code)?;
+        drop(held);
         self.nccl.check("a collective", state)?;
         Ok(state)
     }

@@ -74,6 +74,8 @@ impl LocalRanks {
         let ends = self.members.iter().map(|member| member.comm.stream().record());
         let ends = ends.collect::<Result<Vec<Event>, _>>()?;
         first.comm.wait("the last collectives", Instant::now(), || {
+            // An error of one rank need not show at the others.
+            self.members.iter().try_for_each(|member| member.comm.async_state().map(drop))?;
             let reached = ends.iter().map(Event::is_reached).collect::<Result<Vec<bool>, _>>()?;
             Ok(reached.into_iter().all(|is_reached| is_reached))
         })
