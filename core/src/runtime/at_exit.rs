@@ -4,13 +4,15 @@ use std::ffi::c_int;
 use std::time::Duration;
 
 use crate::runtime::fork;
-use crate::runtime::sync::{Instant, Mutex, statics};
+use crate::runtime::sync::{Instant, Mutex, OnceLock, statics};
 
 /// How long the end of the process waits at most for threads of this crate: a call of a driver may never return.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 statics! {
     static SERVICES: Mutex<Vec<Service>> = Mutex::new(Vec::new());
+    // Of the first wait at the end of the process.
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
 }
 
 /// Threads of this crate that may be inside a driver.
@@ -61,16 +63,17 @@ extern "C" fn settle() {
     if fork::is_child() {
         return;
     }
+    // Whatever was registered how often: a device that answers no more is waited for once.
+    let begin = *BEGIN.get_or_init(Instant::now);
     // What is in flight comes to its end, and what it holds goes, as far as the devices answer.
-    wait_until(PATIENCE, is_idle);
+    wait_until(begin + PATIENCE, is_idle);
     let services = services();
     services.iter().for_each(|service| (service.stop)());
-    wait_until(PATIENCE / 10, || services.iter().all(|service| (service.is_at_rest)()));
+    wait_until(begin + PATIENCE + PATIENCE / 10, || services.iter().all(|service| (service.is_at_rest)()));
 }
 
-fn wait_until(patience: Duration, holds: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !holds() && begin.elapsed() < patience {
+fn wait_until(end: Instant, holds: impl Fn() -> bool) {
+    while !holds() && Instant::now() < end {
         std::thread::sleep(Duration::from_micros(200));
     }
 }
