@@ -433,6 +433,103 @@ fn what_a_device_has_read_is_dropped_under_no_lock_at_the_end_of_a_thread() {
     no_violations(&late);
 }
 
+/// What the device still does is unknown then: its memory is leaked, and whoever waits is told.
+///
+/// catches: 749-a-panic-of-a-stream-goes-through
+#[test]
+fn a_stream_that_panics_when_it_is_asked_ends_its_copies() {
+    let (late, device) = late();
+    let start = || start_copy(Tensor::from(vec![1_u8; 64]), &device, options()).unwrap();
+    late.stall();
+    let [awaited, asked, dropped, waited] = [(); 4].map(|()| start());
+    let deadline =
+        start_copy(Tensor::from(vec![1_u8; 64]), &device, options().deadline(support::PATIENCE)).unwrap();
+    let awaits = thread::spawn(move || block_on(awaited));
+    thread::sleep(Duration::from_millis(20));
+    late.panic_when_asked();
+    late.release();
+    let is_panic =
+        |error: &Error| matches!(error, Error::Panicked { message } if message.contains("was told to panic"));
+    let error = in_time(move || awaits.join().unwrap()).unwrap_err();
+    assert!(is_panic(error.error()), "{error:#}");
+    let error = asked.is_ready().unwrap_err();
+    assert!(is_panic(&error), "{error}");
+    drop((asked, dropped));
+    for copy in [waited, deadline] {
+        let error = in_time(move || block_on(copy)).unwrap_err();
+        assert!(is_panic(error.error()), "{error:#}");
+    }
+    assert_eq!(bytes_of(&start_copy(on_host(), &Device::host(), options()).unwrap().wait().unwrap()), [7; 8]);
+}
+
+fn on_host() -> Tensor {
+    Tensor::from(vec![7_u8; 8])
+}
+
+/// A driver that panics, or lies.
+struct Broken(&'static str);
+
+impl Broken {
+    fn panics_in(&self, call: &str) {
+        assert!(self.0 != call, "{call} of a broken driver");
+    }
+}
+
+impl Driver for Broken {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn preference(&self) -> u32 {
+        self.panics_in("preference");
+        0
+    }
+
+    fn is_available(&self) -> Result<()> {
+        self.panics_in("is-available");
+        match self.0 {
+            "unavailable" => {
+                Err(Error::DriverUnavailable { driver: self.0, reason: "it says so".to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn device_count(&self) -> usize {
+        self.panics_in("device-count");
+        if self.0 == "minus-one" { usize::MAX } else { 1 }
+    }
+
+    fn open(&self, _: usize) -> Result<Arc<dyn Backend>> {
+        self.panics_in("open");
+        Ok(support::late().1.backend().clone())
+    }
+}
+
+/// Mutants: a panic of one goes on to whoever lists devices; a number that is too large is believed.
+#[test]
+fn a_driver_that_panics_or_lies_takes_no_device_from_the_others() {
+    in_time(|| {
+        let names =
+            ["preference", "is-available", "device-count", "minus-one", "unavailable", "open", "other-name"];
+        names.iter().for_each(|name| register_driver(Arc::new(Broken(name))).unwrap());
+        let listed: Vec<String> = Device::list().iter().map(ToString::to_string).collect();
+        assert!(listed.contains(&"host".to_owned()), "{listed:?}");
+        let of = |name: &str| listed.iter().filter(|id| id.starts_with(name)).count();
+        assert_eq!(names.map(of), [1, 0, 0, 0, 0, 1, 1], "{listed:?}");
+        let drivers = transship_core::drivers();
+        let known = |name: &str| drivers.iter().find(|driver| driver.name == name).unwrap().clone();
+        assert_eq!(names.map(|name| known(name).devices), [1, 0, 0, 0, 0, 1, 1]);
+        let why = |name| known(name).unavailable.unwrap().to_string();
+        assert!(why("device-count").contains("device-count of a broken driver"), "{}", why("device-count"));
+        assert!(why("minus-one").contains("18446744073709551615 devices"), "{}", why("minus-one"));
+        let open = |name: &str| Device::open(format!("{name}:0").parse().unwrap()).unwrap_err().to_string();
+        assert!(open("open").contains("open of a broken driver"), "{}", open("open"));
+        assert!(open("other-name").contains("its device is late:0"), "{}", open("other-name"));
+        drop(Device::best().unwrap());
+    });
+}
+
 /// Asks for all devices when it is asked for its name.
 struct Curious {
     name: &'static str,

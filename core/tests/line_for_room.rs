@@ -16,7 +16,7 @@ use budget::{BUDGET, LONG_NAP, all_comes_back, limited, options, pending, stream
 use futures::executor::block_on;
 use hooked::Hooked;
 use late_backend::{LateConfig, LateHandle};
-use support::{bytes_of, eventually, in_time, late, no_violations, on, two};
+use support::{bytes_of, eventually, in_time, no_violations, on, two, with};
 use transship_core::fill::Filler;
 use transship_core::{
     BackgroundWork, CopyHandle, CopyOptions, DType, Device, Error, ErrorKind, Stream, Tensor, start_copy,
@@ -77,11 +77,13 @@ fn a_large_copy_is_not_refused_for_small_ones_that_come_later() {
 }
 
 /// Each thread has its last result and the next one, for which there is room as soon as what is in flight has ended.
+///
+/// catches: 748-what-is-dropped-later-does-not-leave
 #[test]
 fn who_holds_one_and_copies_one_more_is_never_refused() {
     const THREADS: u8 = 6;
-    for waits in [true, false] {
-        let (late, device) = late();
+    for (waits, frees_behind) in [(true, true), (false, true), (true, false), (false, false)] {
+        let (late, device) = with(LateConfig { frees_behind, ..LateConfig::new("late") });
         device.set_memory_budget(usize::from(THREADS) * 2 * 500).unwrap();
         let target = device.clone();
         on_threads(THREADS, move |number| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::runtime::foreign;
 
 /// An ordered queue of work of one device, and the count of how far it has come.
 ///
@@ -111,6 +112,11 @@ impl Ticket {
     ///
     /// The error of the device if it is broken.
     pub fn is_reached(&self) -> Result<bool, Error> {
-        Ok(self.stream.reached()? >= self.position)
+        Ok(reached(&*self.stream)? >= self.position)
     }
+}
+
+/// [`BackendStream::reached`]. A panic says as little as an error of what the device still does.
+pub(crate) fn reached(stream: &dyn BackendStream) -> Result<u64, Error> {
+    foreign::checked(|| stream.reached())
 }

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::runtime::sync::{Condvar, Mutex, MutexGuard, OnceLock, statics, thread_local};
 use crate::runtime::{foreign, fork};
 
+/// A driver that says it has more is mistaken: a negative number, taken for one without a sign, is as large as that.
+const MOST_DEVICES: usize = 1 << 16;
+
 /// What is known of a driver without initialising a device.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -46,18 +49,17 @@ pub fn register_driver(driver: Arc<dyn Driver>) -> Result<()> {
 /// The drivers of this program, compiled in or registered, the preferred ones first. A backend crate that the program depends on
 /// without naming it is not linked, and not among them: `use transship_cuda as _;`.
 pub fn drivers() -> Vec<DriverInfo> {
-    let describe = |NamedDriver { name, driver }: &NamedDriver| DriverInfo {
-        name,
-        devices: driver.device_count(),
-        unavailable: driver.is_available().err(),
+    let describe = |driver: &NamedDriver| {
+        let devices = driver.devices();
+        DriverInfo { name: driver.name, devices: *devices.as_ref().unwrap_or(&0), unavailable: devices.err() }
     };
     by_preference().iter().map(describe).collect()
 }
 
 pub(crate) fn list() -> Vec<DeviceId> {
-    let devices = |NamedDriver { name, driver }: &NamedDriver| {
-        let name = *name;
-        (0..driver.device_count()).filter_map(move |ordinal| DeviceId::new(name, ordinal).ok())
+    let devices = |driver: &NamedDriver| {
+        let name = driver.name;
+        (0..driver.devices().unwrap_or(0)).filter_map(move |ordinal| DeviceId::new(name, ordinal).ok())
     };
     by_preference().iter().flat_map(devices).collect()
 }
@@ -76,6 +78,24 @@ struct NamedDriver {
 impl NamedDriver {
     fn new(driver: Arc<dyn Driver>) -> Self {
         Self { name: foreign::call(|| driver.name()), driver }
+    }
+
+    /// How many devices it has, or why none can be used. One that panics takes no device from the others.
+    fn devices(&self) -> Result<usize> {
+        foreign::checked(|| {
+            self.driver.is_available()?;
+            match self.driver.device_count() {
+                count if count <= MOST_DEVICES => Ok(count),
+                count => Err(Error::DriverUnavailable {
+                    driver: self.name,
+                    reason: format!("it says that it has {count} devices; this is for its author"),
+                }),
+            }
+        })
+    }
+
+    fn preference(&self) -> u32 {
+        foreign::checked(|| Ok(self.driver.preference())).unwrap_or(0)
     }
 }
 
@@ -194,24 +214,23 @@ fn known_drivers() -> Vec<NamedDriver> {
 /// A driver may have to look at its devices to say how good it is: only those who ask for an order pay for that.
 fn by_preference() -> Vec<NamedDriver> {
     let mut drivers = known_drivers();
-    drivers.sort_by_cached_key(|known| std::cmp::Reverse(known.driver.preference()));
+    drivers.sort_by_cached_key(|known| std::cmp::Reverse(known.preference()));
     drivers
 }
 
 /// The driver of a device that is there.
 pub(crate) fn find_device(id: DeviceId) -> Result<Arc<dyn Driver>> {
-    let driver = find_driver(id.driver())?;
-    driver.is_available()?;
-    match driver.device_count() {
+    let known = find_driver(id.driver())?;
+    match known.devices()? {
         count if id.ordinal() >= count => Err(Error::NoSuchDevice { device: id, count }),
-        _ => Ok(driver),
+        _ => Ok(known.driver),
     }
 }
 
-fn find_driver(name: &str) -> Result<Arc<dyn Driver>> {
+fn find_driver(name: &str) -> Result<NamedDriver> {
     let drivers = known_drivers();
     let known = drivers.iter().find(|known| known.name == name);
-    known.map(|known| known.driver.clone()).ok_or_else(|| Error::UnknownDriver {
+    known.cloned().ok_or_else(|| Error::UnknownDriver {
         name: name.to_owned(),
         known: drivers.iter().map(|driver| driver.name).collect::<Vec<_>>().join(", "),
     })

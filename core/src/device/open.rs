@@ -13,9 +13,9 @@ use crate::device::drivers;
 use crate::device::drivers::find_device;
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
-use crate::runtime::fork;
 use crate::runtime::sync::{Mutex, statics};
 use crate::runtime::topology::Topology;
+use crate::runtime::{foreign, fork};
 
 statics! {
     static OPEN: Mutex<FxHashMap<DeviceId, WeakDevice>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
@@ -98,7 +98,7 @@ async fn by_thread(open: impl FnOnce() -> Result<Device> + Send + 'static) -> Re
     let (sender, receiver) = oneshot::channel();
     std::thread::Builder::new()
         .name("transship-open".to_owned())
-        .spawn(move || sender.send(open()).map_err(drop))
+        .spawn(move || sender.send(foreign::checked(open)).map_err(drop))
         .map_err(|error| Error::NoThread { reason: error.to_string() })?;
     receiver
         .await
@@ -110,8 +110,13 @@ fn open(id: DeviceId) -> Result<Device> {
         return Ok(device);
     }
     let driver = find_device(id)?;
-    let device = Device::from_backend(driver.open(id.ordinal())?)?;
-    Ok(keep(device))
+    let backend = driver.open(id.ordinal())?;
+    if backend.device() != id {
+        let (field, value, reason) =
+            ("device", backend.device().to_string(), "it was opened by another name");
+        return Err(Error::InvalidLimit { device: id, field, value, reason });
+    }
+    Ok(keep(Device::from_backend(backend)?))
 }
 
 fn find_open(id: DeviceId) -> Option<Device> {

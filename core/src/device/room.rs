@@ -41,7 +41,8 @@ impl Device {
         let completion = copy.as_ref().and_then(Carried::completion);
         let deadline = completion.as_ref().and_then(|completion| completion.deadline());
         let name = completion.as_ref().map(|completion| completion.name());
-        // Places in line and what each waits for are in one order, so that no two wait for each other.
+        // Places in line and what each waits for are in one order, so that no two wait for each other: nor do they on several devices, since each
+        // copy is noted on its target first.
         let mut background = self.background().lock();
         let place = self.budget().stand_in_line(self.id(), bytes, deadline.is_some(), name);
         let before = background.noted();
@@ -119,7 +120,7 @@ impl RoomAwaited {
     pub(crate) fn end(&self) -> Result<Reservation> {
         let refused = || self.device.over_budget(self.bytes, self.device.budget().exceeded());
         let room = self.place.leave().ok_or_else(refused)?;
-        // It is in flight again, for those who come from now on.
+        // It is in flight again, at its old place: for all who came after it.
         self.copy.iter().for_each(|copy| copy.set_aside(false));
         Ok(room)
     }

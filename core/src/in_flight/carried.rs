@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::ops::Range;
+use std::sync::atomic::fence;
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
 use crate::in_flight::completion::Completion;
 use crate::runtime::sync::Mutex;
+use crate::runtime::sync::atomic::Ordering;
 
 /// So many are noted before any but the first is looked at.
 const FEW: usize = 16;
@@ -91,14 +93,20 @@ impl Carried {
 
     /// Whether workers and device are done with all of its memory. Asks the driver; never blocks.
     pub(crate) fn is_over(&self) -> bool {
-        let is_let_go = self.held.strong_count() == 0;
         // What its device does not answer is lost.
-        is_let_go && self.completion().is_none_or(|copy| !matches!(copy.is_over(false), Ok(false)))
+        self.is_let_go() && self.completion().is_none_or(|copy| !matches!(copy.is_over(false), Ok(false)))
+    }
+
+    /// Whether nobody holds it, who gives its memory back before: whoever finds that out sees the memory given back.
+    fn is_let_go(&self) -> bool {
+        let is_let_go = self.held.strong_count() == 0;
+        fence(Ordering::Acquire);
+        is_let_go
     }
 
     /// Whether it is known to be done with, without asking the driver. What was looked at goes to `seen`.
     fn is_known_to_be_over(&self, seen: &mut Seen) -> bool {
-        if self.held.strong_count() > 0 {
+        if !self.is_let_go() {
             return false;
         }
         let Some(copy) = self.completion() else { return true };

@@ -1,14 +1,15 @@
 //! Memory that is given back once streams are done with it.
 
+use std::mem;
 use std::mem::ManuallyDrop;
 
 use smallvec::SmallVec;
 
 use crate::backend::{Buffer, Ticket};
-use crate::in_flight::memory_budget::Allocated;
+use crate::in_flight::memory_budget::{Allocated, Fate};
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
-use crate::runtime::{lent_collector, reactor};
+use crate::runtime::{foreign, lent_collector, reactor, workers};
 
 /// Gives `memory` back once every ticket of `after` is reached, without blocking. What a broken stream may still use is leaked and
 /// counted. `lent`: by the program, so that its destructor is the program's code.
@@ -19,9 +20,10 @@ pub(crate) fn release(memory: impl Into<Allocated>, after: SmallVec<[Ticket; 1]>
     if (!lent && memory.buffer.release_after(&after)) || after.iter().all(is_reached) {
         return memory.free_behind(after, |buffer| drop_unused(buffer, lent));
     }
-    let deferred = DeferredRelease { memory: ManuallyDrop::new(memory), after, reached: false, lent };
+    let fate = memory.leave_later(&after);
+    let unused = Unused { memory: Some(memory), lent, fate };
     // Without a reactor thread nothing watches it: then dropping it leaks the memory.
-    let _ = reactor::watch(deferred);
+    let _ = reactor::watch(DeferredRelease { unused: ManuallyDrop::new(unused), after, reached: false });
 }
 
 /// Gives memory back that nobody uses any more.
@@ -34,11 +36,18 @@ pub(crate) fn drop_unused(memory: Box<dyn Buffer>, lent: bool) {
 
 /// Memory that waits for uses of it on streams; leaked if it is dropped before they are known to be done.
 struct DeferredRelease {
-    memory: ManuallyDrop<Allocated>,
+    unused: ManuallyDrop<Unused>,
     after: SmallVec<[Ticket; 1]>,
     reached: bool,
+}
+
+/// Memory that nobody uses any more. Given back when this is dropped.
+struct Unused {
+    memory: Option<Allocated>,
     /// Its destructor is the program's code.
     lent: bool,
+    /// As its budget knows it.
+    fate: Option<Fate>,
 }
 
 impl Pollable for DeferredRelease {
@@ -59,12 +68,28 @@ impl Pollable for DeferredRelease {
 
 impl Drop for DeferredRelease {
     fn drop(&mut self) {
-        if self.reached {
-            // SAFETY: this is `drop`, which runs once and does not touch the field again.
-            let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-            memory.free_behind(SmallVec::new(), |buffer| drop_unused(buffer, self.lent));
-        } else {
-            count_leak(self.memory.buffer.bytes());
+        // SAFETY: this is `drop`, which runs once and does not touch the field again.
+        let unused = unsafe { ManuallyDrop::take(&mut self.unused) };
+        let bytes = unused.memory.as_ref().map_or(0, |memory| memory.buffer.bytes());
+        let fate = unused.fate.clone();
+        if !self.reached {
+            mem::forget(unused);
+        } else if workers::dispose(unused) {
+            // A driver may block in the drop, and all devices wait for the reactor's thread.
+            return;
+        }
+        count_leak(bytes);
+        fate.iter().for_each(Fate::lost);
+    }
+}
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let free = || memory.free_behind(SmallVec::new(), |buffer| drop_unused(buffer, self.lent));
+        match foreign::caught(free) {
+            Some(()) => self.fate.iter().for_each(Fate::dropped),
+            None => self.fate.iter().for_each(Fate::lost),
         }
     }
 }

@@ -125,7 +125,8 @@ impl Line {
         }
     }
 
-    /// The place keeps its turn, and holds up nobody behind it any more; returns who is to be told. `None` if it stood aside already.
+    /// The place keeps its turn: it is still served before those behind it. But where nothing in flight can make room, those without a deadline
+    /// take what there is ([`leave`](Self::leave)). Returns who is to be told; `None` if it stood aside already.
     pub(crate) fn step_aside(&self, turn: u64) -> Option<Told> {
         let mut places = self.places.lock();
         let mut told = Told::new();

@@ -1,8 +1,8 @@
 //! How much memory of a device tensors may have, and how much they have.
 //!
 //! Bytes are reserved before memory is allocated, and given back when it is free again: at once, or when the streams that it was freed
-//! behind have come by. What is leaked stays counted. Copies that find no room stand in line, and get it from whoever gives enough back. No
-//! copy takes what is there because the first in line needs more; what never waits does.
+//! behind have come by. What is leaked stays counted. Copies that find no room stand in line, and get it from whoever gives enough back. Where the
+//! first in line needs more than there is, no copy behind it takes that, unless the first stands aside. What never waits does.
 
 use std::mem;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::in_flight::line_for_room::{Line, Standing};
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::Mutex;
-use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
+use crate::runtime::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::runtime::{reactor, workers};
 
 /// The budget where none was set.
@@ -42,7 +42,18 @@ struct Leaving {
     turn: u64,
     bytes: usize,
     behind: SmallVec<[Ticket; 1]>,
+    /// Where the memory is dropped only behind that: what became of it.
+    fate: Option<Arc<AtomicU8>>,
 }
+
+/// What becomes of memory that counts as leaving until somebody says so.
+#[derive(Clone)]
+pub(crate) struct Fate(Arc<AtomicU8>);
+
+/// Fates of memory.
+const THERE: u8 = 0;
+const DROPPED: u8 = 1;
+const LOST: u8 = 2;
 
 /// Why nothing was reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +106,8 @@ impl MemoryBudget {
 
     /// What is used already stays.
     pub(crate) fn set(&self, bytes: usize) {
-        self.limit.store(bytes, Ordering::Relaxed);
+        // As `used`, before those who wait are looked at: who comes meanwhile sees the one or is seen (`line_for_room.rs`).
+        self.limit.store(bytes, Ordering::SeqCst);
         self.serve_line();
     }
 
@@ -166,7 +178,7 @@ impl MemoryBudget {
     }
 
     fn take(&self, bytes: usize) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed);
+        let limit = self.limit.load(Ordering::SeqCst);
         let within = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit || bytes == 0);
         self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, within).is_ok()
     }
@@ -218,11 +230,16 @@ impl MemoryBudget {
         is_empty
     }
 
-    /// Gives `bytes` bytes back when every ticket of `behind` is reached.
-    fn give_back_behind(self: &Arc<Self>, bytes: usize, behind: SmallVec<[Ticket; 1]>) {
+    /// Gives `bytes` bytes back when every ticket of `behind` is reached, and the memory is dropped whose `fate` this is.
+    fn give_back_behind(
+        self: &Arc<Self>,
+        bytes: usize,
+        behind: SmallVec<[Ticket; 1]>,
+        fate: Option<Arc<AtomicU8>>,
+    ) {
         let mut leaving = self.leaving.lock();
         let (is_first, turn) = (leaving.all.is_empty(), leaving.entered);
-        leaving.all.push(Leaving { turn, bytes, behind });
+        leaving.all.push(Leaving { turn, bytes, behind, fate });
         leaving.entered += 1;
         drop(leaving);
         if is_first {
@@ -242,7 +259,23 @@ impl Pollable for Arc<MemoryBudget> {
 impl Leaving {
     /// Whether no stream uses it any more; an error if nobody will ever know, so that it is leaked.
     fn is_over(&self) -> Result<bool> {
+        match self.fate.as_ref().map(|fate| fate.load(Ordering::Acquire)) {
+            Some(THERE) => return Ok(false),
+            Some(LOST) => return Err(Error::Taken),
+            _ => {}
+        }
         self.behind.iter().try_fold(true, |over, ticket| Ok(over && ticket.is_reached()?))
+    }
+}
+
+impl Fate {
+    pub(crate) fn dropped(&self) {
+        self.0.store(DROPPED, Ordering::Release);
+    }
+
+    /// It is leaked, and stays counted.
+    pub(crate) fn lost(&self) {
+        self.0.store(LOST, Ordering::Release);
     }
 }
 
@@ -310,8 +343,16 @@ impl Reservation {
             && !behind.is_empty()
             && budget.limit().is_some()
         {
-            budget.give_back_behind(mem::take(&mut self.bytes), behind);
+            budget.give_back_behind(mem::take(&mut self.bytes), behind, None);
         }
+    }
+
+    /// The memory will be given back once `behind` is reached, by whoever holds what this returns. `None` where nothing is counted until then.
+    fn end_later(&mut self, behind: &SmallVec<[Ticket; 1]>) -> Option<Fate> {
+        let budget = self.budget.as_ref().filter(|budget| budget.limit().is_some())?;
+        let fate = Arc::new(AtomicU8::new(THERE));
+        budget.give_back_behind(mem::take(&mut self.bytes), behind.clone(), Some(fate.clone()));
+        Some(Fate(fate))
     }
 }
 
@@ -326,6 +367,11 @@ impl Drop for Reservation {
 impl Allocated {
     pub(crate) fn new(buffer: Box<dyn Buffer>, reserved: Reservation) -> Self {
         Self { buffer, reserved: Some(reserved) }
+    }
+
+    /// It is dropped once `behind` is reached, by whoever holds what this returns; it counts as leaving from now on.
+    pub(crate) fn leave_later(&mut self, behind: &SmallVec<[Ticket; 1]>) -> Option<Fate> {
+        self.reserved.as_mut()?.end_later(behind)
     }
 
     /// The buffer goes by `free`, which gives its memory back behind `behind`.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 
+use crate::backend::stream::reached;
 use crate::backend::{BackendStream, Ticket};
 use crate::error::{Error, Result};
 use crate::in_flight::deferred_release;
@@ -295,7 +296,7 @@ impl Handed {
             *end = own.record().ok();
         }
         // A broken stream never ends: its uses stay, so that the memory is leaked.
-        end.is_some_and(|end| own.reached().is_ok_and(|reached| reached >= end))
+        end.is_some_and(|end| reached(&**own).is_ok_and(|reached| reached >= end))
     }
 
     /// Notes the position behind all of its work: nobody else can submit to it.
@@ -311,7 +312,7 @@ impl Handed {
     /// to wait for.
     fn take_ended(&self) -> Option<Option<Arc<dyn BackendStream>>> {
         let (Some(own), Some(end)) = self.known() else { return Some(None) };
-        match own.reached() {
+        match reached(&*own) {
             Ok(reached) if reached >= end => Some(self.state.lock().own.take()),
             Ok(_) => None,
             // The stream is broken: its end will never be reached, and memory that it may use is leaked.
@@ -353,7 +354,9 @@ impl Handed {
         match self.take_ended() {
             None => return false,
             Some(None) => {}
-            Some(Some(stream)) => workers::dispose(stream),
+            Some(Some(stream)) => {
+                workers::dispose(stream);
+            }
         }
         true
     }

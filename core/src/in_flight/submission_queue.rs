@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::backend::stream::reached;
 use crate::backend::{Backend, BackendStream, CopyOp, Submission, Ticket};
 use crate::device_id::DeviceId;
 use crate::error::Result;
@@ -19,7 +20,7 @@ use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::atomic::{AtomicU64, Ordering};
 use crate::runtime::sync::{Mutex, OnceLock};
-use crate::runtime::{fork, lent_collector};
+use crate::runtime::{foreign, fork, lent_collector};
 
 /// The copies of one submission.
 pub(crate) type Ops<'a> = SmallVec<[CopyOp<'a>; 2]>;
@@ -164,7 +165,7 @@ impl SubmissionQueue {
         match &result {
             Ok(submission) => self.set_position(number, submission.position),
             // Promise 2 of `Backend`: nothing of a failed submission is in flight, unless the stream itself is broken.
-            Err(_) if self.stream.reached().is_ok() => drop(self.remove(number)),
+            Err(_) if reached(&*self.stream).is_ok() => drop(self.remove(number)),
             Err(_) => self.remove(number).into_iter().for_each(Entry::leak),
         }
         result
@@ -186,7 +187,7 @@ impl SubmissionQueue {
 
     /// Asks the driver how far the stream has come and releases what is done by then. Never blocks.
     pub(crate) fn poll(&self) -> Result<()> {
-        let reached = self.stream.reached().inspect_err(|_| self.leak())?;
+        let reached = reached(&*self.stream).inspect_err(|_| self.leak())?;
         self.settle(reached);
         Ok(())
     }
@@ -196,7 +197,8 @@ impl SubmissionQueue {
         if self.has_reached(position) {
             return Ok(true);
         }
-        let reached = self.stream.wait(position, timeout).inspect_err(|_| self.leak())?;
+        let waited = foreign::checked(|| self.stream.wait(position, timeout));
+        let reached = waited.inspect_err(|_| self.leak())?;
         if reached {
             self.settle(position);
         }

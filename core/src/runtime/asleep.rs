@@ -1,4 +1,4 @@
-//! What the reactor need not look at before somebody says so, or before its time: thousands that wait in a line cost nothing there.
+//! What the reactor looks at only when it is roused, or its time has come: thousands that wait in line cost nothing in a round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use crate::runtime::sync::Instant;
 
 /// How long something need not be looked at.
 pub(crate) struct Sleep {
-    /// By which it is roused. Several may share one.
+    /// [`rouse`](Asleep::rouse) finds it by this. Several may share one.
     pub(crate) name: usize,
     /// When it is looked at again, though nobody has roused it.
     pub(crate) until: Option<Instant>,

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
+use crate::error::{Error, Result};
 use crate::runtime::sync::{locks_held, thread_local};
 
 thread_local! {
@@ -87,8 +88,17 @@ pub(crate) fn caught<R>(program: impl FnOnce() -> R) -> Option<R> {
 
 /// The same with the panic, which is handed to [`forget_payload`].
 #[expect(clippy::disallowed_methods, reason = "the only place")]
-pub(crate) fn caught_or<R>(program: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
+pub(crate) fn caught_or<R>(program: impl FnOnce() -> R) -> std::result::Result<R, Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(program))
+}
+
+/// Calls a driver, which may be anybody's. A panic of it is an error.
+pub(crate) fn checked<R>(driver: impl FnOnce() -> Result<R>) -> Result<R> {
+    caught_or(driver).unwrap_or_else(|panic| {
+        let error = Error::panicked(&*panic);
+        forget_payload(panic);
+        Err(error)
+    })
 }
 
 /// What a panic carries is the program's: its destructor may panic as well.

@@ -75,7 +75,7 @@ struct Watched {
     asleep: Asleep<Box<dyn Pollable>>,
 }
 
-/// What was asked already in a round: each stream is asked once.
+/// The queues that copies have asked in a round: none of them is asked twice.
 #[derive(Default)]
 pub(crate) struct Asked(SmallVec<[*const (); 4]>);
 
@@ -216,6 +216,8 @@ fn collect(watched: &mut Watched) -> bool {
 }
 
 impl Watched {
+    /// Nothing is missed: who changes something rouses behind that. So either `sleep` sees the change, or the name still lies in `roused`, and
+    /// the next `collect` finds it behind `put`.
     fn fall_asleep(&mut self) {
         let mut index = 0;
         while let Some(pollable) = self.awake.get(index) {

@@ -171,19 +171,22 @@ pub(crate) fn retire(address: usize) {
     }
 }
 
-/// Drops `garbage`, which may block, on a worker; leaks it where there is none.
-pub(crate) fn dispose<T: Send + 'static>(garbage: T) {
+/// Drops `garbage`, which may block, on a worker; leaks it where there is none, and is `false` then.
+pub(crate) fn dispose<T: Send + 'static>(garbage: T) -> bool {
     let garbage = std::mem::ManuallyDrop::new(garbage);
     if fork::is_child() {
-        return;
+        return false;
     }
-    let _ = run(Team::DISPOSAL, move || drop(std::mem::ManuallyDrop::into_inner(garbage)));
+    run(Team::DISPOSAL, move || drop(std::mem::ManuallyDrop::into_inner(garbage))).is_ok()
 }
 
 /// The same for memory that the program has lent: by a team of its own, so that whatever its destructor waits for holds up
 /// nothing of ours.
 pub(crate) fn dispose_lent(drop_it: impl FnOnce() + Send + 'static) {
     let drop_it = std::mem::ManuallyDrop::new(drop_it);
+    if fork::is_child() {
+        return;
+    }
     let _ = run(Team::OWNERS, move || std::mem::ManuallyDrop::into_inner(drop_it)());
 }
 
@@ -241,7 +244,9 @@ fn next_task(team: Team) -> Option<Task> {
         if !patient || queue.is_retired {
             queue.threads -= 1;
             if queue.threads == 0 {
-                queues.remove(&team);
+                let ended = queues.remove(&team);
+                // At the end of the process tasks may be left. They are leaked: what they hold would take this lock.
+                std::mem::forget(ended.filter(|queue| !queue.tasks.is_empty()));
             }
             return None;
         }

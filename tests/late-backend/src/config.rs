@@ -17,6 +17,8 @@ pub struct LateConfig {
     pub waits_for_others: bool,
     /// Whether its devices read each other's staging blocks, unless those are mapped.
     pub shared_staging: bool,
+    /// Whether memory may be dropped before the streams have come by that use it.
+    pub frees_behind: bool,
     /// Whether staging blocks are pinned.
     pub pinned: bool,
     /// How many looks at a stream it takes to make one operation run.
@@ -78,6 +80,7 @@ impl LateConfig {
             peers: true,
             waits_for_others: true,
             shared_staging: true,
+            frees_behind: true,
             pinned: true,
             polls_per_op: 1,
             seed: None,

@@ -101,6 +101,11 @@ impl LateHandle {
         self.0.change(|state| state.calls.fail_next(call, after));
     }
 
+    /// Every later `BackendStream::reached` panics.
+    pub fn panic_when_asked(&self) {
+        self.0.panics.store(true, Ordering::Relaxed);
+    }
+
     /// Forgets the calls that were to fail and have not been made.
     pub fn fail_no_more(&self) {
         self.0.change(|state| state.calls.fail_no_more());

@@ -6,7 +6,7 @@ mod run;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use transship_core::backend::{Counters, Direction, Ticket};
 use transship_core::{DeviceId, Error, Result};
@@ -28,6 +28,8 @@ pub(crate) struct Instance {
     /// Told whenever a stall ends, or the device breaks.
     changed: Condvar,
     pub(crate) streams_held: AtomicUsize,
+    /// Whether streams panic when they are asked.
+    pub(crate) panics: AtomicBool,
 }
 
 pub(crate) struct State {
@@ -108,6 +110,7 @@ impl Instance {
             state: Mutex::new(state),
             changed: Condvar::new(),
             streams_held: AtomicUsize::new(0),
+            panics: AtomicBool::new(false),
         })
     }
 

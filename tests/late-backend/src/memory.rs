@@ -123,6 +123,9 @@ unsafe impl Buffer for LateBuffer {
     }
 
     fn release_after(&mut self, after: &[Ticket]) -> bool {
+        if !self.instance.config.frees_behind {
+            return false;
+        }
         if let Some(life) = self.life.take() {
             self.instance.retire(life, after);
         }

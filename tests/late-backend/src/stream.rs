@@ -86,6 +86,7 @@ unsafe impl BackendStream for LateStream {
     }
 
     fn reached(&self) -> Result<u64> {
+        assert!(!self.instance.panics.load(Ordering::Relaxed), "the stream was told to panic");
         let mut state = self.instance.enter(Call::Query, false, self.device)?;
         let reached = self.instance.look(&mut state, self.index);
         drop(state);
