@@ -165,6 +165,10 @@ unsafe impl Backend for Toy {
         Ok(Box::new(ToyStaging(self.zeros("staging", bytes)?.into_iter().map(UnsafeCell::new).collect())))
     }
 
+    fn takes_addresses(&self) -> bool {
+        false
+    }
+
     unsafe fn wrap(&self, memory: RawMemory, _: Box<dyn Any + Send + Sync>) -> Result<Box<dyn Buffer>> {
         let RawMemory { address, bytes, .. } = memory;
         Err(Error::InvalidMemory { address, bytes, reason: "the toy's memory has no addresses".to_owned() })

@@ -31,6 +31,10 @@ use crate::error::{Error, Result};
 /// 4. Where [`Buffer::release_after`] says that a buffer may be dropped at once, its memory is not handed out again before
 ///    every ticket given to that is reached, unless the host cannot reach it and the device orders every later use behind them.
 /// 5. No function blocks until a device has made progress, except those that say so.
+///
+/// A function that panics breaks none of these. A panic of [`BackendStream::reached`] or [`BackendStream::wait`] counts as an error of the device: what may be in flight is
+/// leaked, and the copies end with [`Error::Panicked`]. Where a worker calls, the copy ends with that too; where the program's thread does, as in
+/// [`start_copy`](crate::start_copy), the panic goes on to the program.
 pub unsafe trait Backend: Any + Send + Sync {
     /// The name of the device.
     fn device(&self) -> DeviceId;
@@ -140,7 +144,7 @@ pub unsafe trait Backend: Any + Send + Sync {
         None
     }
 
-    /// Whether memory has addresses, by which [`wrap`](Backend::wrap) describes it.
+    /// Whether memory has addresses, by which [`wrap`](Backend::wrap) describes it. Where it has none, `wrap` refuses what the program describes.
     fn takes_addresses(&self) -> bool {
         true
     }

@@ -14,7 +14,8 @@ pub trait Driver: Send + Sync + 'static {
     /// The word before the colon of the names of its devices: `cuda` in `cuda:0`.
     fn name(&self) -> &'static str;
 
-    /// Where [`Device::best`](crate::Device::best) looks first: higher comes first; the host is 0, and the first of those.
+    /// Where [`Device::best`](crate::Device::best) looks first: higher comes first. The host is 0 and comes before others of 0, so that a
+    /// device of such a driver is never the best.
     fn preference(&self) -> u32;
 
     /// Whether the driver can be used, without initialising a device.

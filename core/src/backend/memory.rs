@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use crate::backend::Ticket;
 use crate::error::Result;
 
-/// Memory that a tensor can lie in.
+/// Memory that a tensor can lie in. Dropped before the backend that has allocated it, by the program's threads or by workers of this crate, where
+/// a drop may block, when nothing uses it any more or [`release_after`](Self::release_after) allows it before.
 ///
 /// # Safety
 ///

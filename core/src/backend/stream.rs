@@ -22,7 +22,7 @@ pub unsafe trait BackendStream: Any + Send + Sync {
     /// the driver says.
     fn record(&self) -> Result<u64>;
 
-    /// Another object for the same stream, with the same positions, by which core records and waits when nobody holds this one
+    /// `Some` for streams that the backend has created and nobody else submits to: another object for the same stream, with the same positions, by which core records and waits when nobody holds this one
     /// any more. `None` if work can be submitted to the stream without holding this object, because it is somebody else's: memory
     /// that was handed to it then waits for whatever is submitted as long as the memory is there.
     fn twin(&self) -> Option<Arc<dyn BackendStream>> {
