@@ -144,9 +144,9 @@ impl Handle {
     }
 
     /// Gives up what is not submitted yet. What is in flight stays owned until the device is done with it. `False` if there is nothing
-    /// to give up.
+    /// to give up: a copy that is done stays so.
     fn cancel(&self, py: Python<'_>) -> bool {
-        let is_cancelled = py.detach(|| self.copies.cancel());
+        let is_cancelled = py.detach(|| !self.copies.are_ready() && self.copies.cancel());
         released::drain(py);
         is_cancelled
     }

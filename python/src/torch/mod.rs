@@ -11,6 +11,7 @@ mod symbols;
 
 use std::path::PathBuf;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -213,6 +214,10 @@ impl Torch {
         always: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = tensor.py();
+        if has_given_up_its_memory(tensor) {
+            let text = "the tensor's storage has no memory (storage.resize_(0)); give it some before it is copied";
+            return Err(PyValueError::new_err(text));
+        }
         let named = PyDict::new(py);
         if always {
             named.set_item("copy", true)?;
@@ -226,6 +231,17 @@ impl Torch {
         }
         copy
     }
+}
+
+/// Whether PyTorch would end the process that reads it. Tensors that have no storage, and those that are zero without one, are no such.
+fn has_given_up_its_memory(tensor: &Bound<'_, PyAny>) -> bool {
+    let is_empty = || -> PyResult<bool> {
+        let bytes: usize = tensor.call_method0("untyped_storage")?.call_method0("nbytes")?.extract()?;
+        Ok(bytes == 0
+            && tensor.call_method0("numel")?.extract::<usize>()? > 0
+            && !tensor.call_method0("_is_zerotensor")?.is_truthy()?)
+    };
+    is_empty().unwrap_or(false)
 }
 
 fn views(
