@@ -32,8 +32,11 @@ pub fn of_files(py: Python<'_>, error: &LoadError) -> PyErr {
 pub const KIND_OF_OTHERS: ErrorKind = ErrorKind::InvalidInput;
 
 /// What the library's errors advise, and what that is called here.
-const CALLED: [(&str, &str); 5] = [
+const CALLED: [(&str, &str); 8] = [
     ("say Cast::saturating", "say saturating=True (transship.Cast)"),
+    ("say saturating()", "say saturating=True (transship.Cast)"),
+    ("leave pinned_staging on", "leave pinned=True"),
+    ("(CopyPolicy::Always)", "(copy=True)"),
     ("(LoadOptions::filter)", "(names=)"),
     ("(CopyOptions::background)", "(background=True)"),
     ("CopyOptions::packing(false)", "packing=False"),

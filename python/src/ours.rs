@@ -345,10 +345,15 @@ impl<'py> Kind<'py> {
 
 /// The error for a type that arrays of numpy do not have.
 pub fn not_given(name: &str) -> PyErr {
-    let text = format!(
-        "arrays of numpy have no {name}: install ml_dtypes, which adds that type to numpy, or ask for another one with cast=, or for like=\"dlpack\""
-    );
-    PyTypeError::new_err(text)
+    let (adds, other) = match name {
+        "bfloat16" => {
+            ("install ml_dtypes, which adds that type to numpy, or ", "another one with cast=, or for ")
+        }
+        "complex32" => ("", ""),
+        _ => ("install ml_dtypes, which adds that type to numpy, or ", ""),
+    };
+    let cure = format!("{adds}ask for {other}like=\"torch\" or like=\"dlpack\"");
+    PyTypeError::new_err(format!("arrays of numpy have no {name}: {cure}"))
 }
 
 fn is_masked(object: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -585,6 +585,20 @@ def test_a_storage_without_memory_is_refused():
     assert transship.start_copy(torch._efficientzerotensor((4, 3)), "cpu", copy=True).get().sum() == 0
 
 
+def test_advice_is_given_in_the_words_of_python():
+    with pytest.raises(TypeError, match="no complex32: ask for like=\"torch\""):
+        transship.start_copy([torch.zeros(4, dtype=torch.complex32)], "cpu", like="numpy", copy=True).get()
+    with pytest.raises(TypeError, match="derived from it"):
+        transship.register_container(dict, lambda value: ([], None), lambda context, items: None)
+
+    class Flat:
+        pass
+
+    transship.register_container(Flat, lambda value: None, lambda context, items: None)
+    with pytest.raises(TypeError, match="a list and a context, and not None"):
+        transship.start_copy([Flat()], "cpu")
+
+
 def test_progress_and_report():
     handle = transship.start_copy([torch.ones(5), torch.ones(6)], "cpu", copy=True)
     arrived, total = handle.progress()

@@ -29,16 +29,21 @@ def register_container(
         flatten: takes an object apart into a list of what it holds, and a context of any kind.
         unflatten: makes an object out of a context and a list of as many objects. Called each time that a result is asked for.
 
-    ``flatten`` and ``unflatten`` may run any code; the structure must not change meanwhile.
+    ``flatten`` and ``unflatten`` may run any code; the structure, and where its tensors lie, must not change meanwhile.
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_container takes a class, and not {cls!r}")
+    if cls in (list, tuple, dict) or (cls.__module__, cls.__name__) in (("torch", "Tensor"), ("torch.nn.parameter", "Parameter")):
+        raise TypeError(f"objects of {cls!r} are taken as what they are; register a class that is derived from it")
     for name, function in (("flatten", flatten), ("unflatten", unflatten)):
         if not callable(function):
             raise TypeError(f"register_container takes a function for {name}, and not {function!r}")
 
     def opened(value: Any) -> tuple[list, Callable[[list], Any], None]:
-        held, context = flatten(value)
+        taken = flatten(value)
+        if not isinstance(taken, (tuple, list)) or len(taken) != 2:
+            raise TypeError(f"flatten of {cls!r} gives a list and a context, and not {taken!r}")
+        held, context = taken
         return list(held), lambda items: unflatten(context, items), None
 
     _registered[cls] = opened

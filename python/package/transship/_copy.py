@@ -135,7 +135,7 @@ def start_copy(
         cast: converts elements on the way. A type, such as ``torch.bfloat16``, a ``numpy.dtype`` or a name: tensors of its kind (floating
             point, or integers) become that. A ``transship.Cast``, which says more: ``Cast("float16", scale=1 / 255)`` makes numbers of
             images of ``uint8``. A mapping of types to types or ``Cast``s. Or a function of the path of a leaf (a tuple of keys, indices
-            and names of attributes) and the leaf, which returns one of these, or ``None`` for those that stay as they are. What is on
+            and names of attributes) and the leaf, which returns a type or a ``Cast``, or ``None`` for those that stay as they are, and gives no tensor other memory. What is on
             the device already is copied if it is cast.
         packing: whether tensors of up to 256 KiB share memory.
         alignment: the least alignment of a packed tensor in the memory that it shares, in bytes, any number from 0 on; rounded up to a

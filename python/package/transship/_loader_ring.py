@@ -84,7 +84,7 @@ class LoaderRing:
 
     def empty(self, shape: Iterable[int], dtype: Any) -> Any:
         """Make a tensor of any bytes in the slot of the batch that a worker collates, for a ``collate_fn`` to fill. Elsewhere, and where the slot has
-        no room, it is an ordinary one."""
+        no room, it is an ordinary one. It is for that batch: one that is kept, and filled again, writes to a batch that was handed over."""
         import torch
 
         there = self._in_slot(shape := tuple(shape), dtype)

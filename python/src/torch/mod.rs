@@ -215,7 +215,8 @@ impl Torch {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = tensor.py();
         if has_given_up_its_memory(tensor) {
-            let text = "the tensor's storage has no memory (storage.resize_(0)); give it some before it is copied";
+            let text =
+                "the tensor's storage has no memory (storage.resize_(0)); give it some before it is copied";
             return Err(PyValueError::new_err(text));
         }
         let named = PyDict::new(py);
