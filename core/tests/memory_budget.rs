@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use budget::{BUDGET, LONG_NAP, all_comes_back, limited, options, pending, stream_of, used};
-use late_backend::{Call, LateConfig, LateHandle};
+use late_backend::{Call, CallRecord, LateConfig, LateHandle};
 use support::{Kernel, bytes_of, eventually, in_time, late, on, two, with};
 use transship_core::backend::{MemoryKind, RawMemory};
 use transship_core::fill::Filler;
@@ -462,4 +462,25 @@ fn a_device_that_is_lost_ends_the_wait() {
     let copy = pending(start_copy(Tensor::from(vec![1_u8; 2000]), &device, options()).unwrap());
     late.break_device();
     in_time(move || copy.wait()).unwrap_err();
+}
+
+/// catches: 750-a-stream-is-asked-for-each-piece
+#[test]
+fn a_stream_is_asked_once_for_all_that_leaves_behind_it() {
+    const PIECES: usize = 100;
+    let (late, device) = limited();
+    let stream = stream_of(&device);
+    late.stall_stream(&**stream.backend_stream());
+    let pieces = [(); PIECES].map(|()| zeros(16, &device).unwrap());
+    drop(start_copy(Tensor::from(vec![1_u8; 64]), &device, options().stream(&stream)).unwrap());
+    pieces.iter().for_each(|piece| piece.record_stream(&stream).unwrap());
+    drop(pieces);
+    late.clear_calls();
+    assert!(used(&device) >= PIECES as u64 * 16, "they wait for the stream");
+    let is_asked =
+        |record: &&CallRecord| record.call == Call::Query && record.thread == thread::current().id();
+    let asked = late.calls().iter().filter(is_asked).count();
+    assert!((1..PIECES / 10).contains(&asked), "{asked}");
+    late.release();
+    all_comes_back(&late, &device);
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::backend;
 use crate::backend::{Buffer, Ticket};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
@@ -49,6 +50,10 @@ struct Leaving {
 /// What becomes of memory that counts as leaving until somebody says so.
 #[derive(Clone)]
 pub(crate) struct Fate(Arc<AtomicU8>);
+
+/// How far streams have come, by their addresses. Each is asked once, however much memory leaves behind it.
+#[derive(Default)]
+struct Reached(SmallVec<[(usize, Result<u64>); 2]>);
 
 /// Fates of memory.
 const THERE: u8 = 0;
@@ -209,8 +214,8 @@ impl MemoryBudget {
     /// Gives back what streams have come by. `true` if nothing is left to ask about.
     pub(crate) fn settle(&self) -> bool {
         let mut leaving = self.leaving.lock();
-        let mut freed = 0;
-        let mut is_over = |leaving: &mut Leaving| match leaving.is_over() {
+        let (mut freed, mut reached) = (0, Reached::default());
+        let mut is_over = |leaving: &mut Leaving| match leaving.is_over(&mut reached) {
             Ok(true) => {
                 freed += leaving.bytes;
                 true
@@ -258,13 +263,28 @@ impl Pollable for Arc<MemoryBudget> {
 
 impl Leaving {
     /// Whether no stream uses it any more; an error if nobody will ever know, so that it is leaked.
-    fn is_over(&self) -> Result<bool> {
+    fn is_over(&self, reached: &mut Reached) -> Result<bool> {
         match self.fate.as_ref().map(|fate| fate.load(Ordering::Acquire)) {
             Some(THERE) => return Ok(false),
             Some(LOST) => return Err(Error::Taken),
             _ => {}
         }
-        self.behind.iter().try_fold(true, |over, ticket| Ok(over && ticket.is_reached()?))
+        self.behind.iter().try_fold(true, |over, ticket| Ok(over && reached.is_reached(ticket)?))
+    }
+}
+
+impl Reached {
+    fn is_reached(&mut self, ticket: &Ticket) -> Result<bool> {
+        let stream = Arc::as_ptr(&ticket.stream).addr();
+        let known = self.0.iter().position(|(known, _)| *known == stream);
+        let index = known.unwrap_or_else(|| {
+            self.0.push((stream, backend::stream::reached(&*ticket.stream)));
+            self.0.len() - 1
+        });
+        match self.0.get(index) {
+            Some((_, reached)) => Ok(reached.clone()? >= ticket.position),
+            None => Ok(false),
+        }
     }
 }
 
