@@ -6,7 +6,8 @@ use std::mem::ManuallyDrop;
 use smallvec::SmallVec;
 
 use crate::backend::{Buffer, Ticket};
-use crate::in_flight::memory_budget::{Allocated, Fate};
+use crate::in_flight::leaving_memory::Fate;
+use crate::in_flight::memory_budget::Allocated;
 use crate::runtime::leaks::count_leak;
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::{foreign, lent_collector, reactor, workers};

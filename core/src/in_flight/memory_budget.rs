@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend;
 use crate::backend::{Buffer, Ticket};
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
+use crate::in_flight::leaving_memory::{Fate, LeavingMemory};
 use crate::in_flight::line_for_room::{Line, Standing};
 use crate::runtime::reactor::{Asked, Pollable};
 use crate::runtime::sync::Mutex;
-use crate::runtime::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use crate::runtime::sync::atomic::{AtomicUsize, Ordering};
 use crate::runtime::{reactor, workers};
 
 /// The budget where none was set.
@@ -26,39 +26,10 @@ const NONE: usize = usize::MAX;
 pub(crate) struct MemoryBudget {
     limit: AtomicUsize,
     used: AtomicUsize,
-    leaving: Mutex<AllLeaving>,
+    /// What was freed behind streams that have not come by.
+    leaving: Mutex<LeavingMemory>,
     line: Line,
 }
-
-/// What was freed behind streams that have not come by.
-#[derive(Default)]
-struct AllLeaving {
-    all: Vec<Leaving>,
-    /// How many there were so far.
-    entered: u64,
-}
-
-struct Leaving {
-    /// How many had entered before it.
-    turn: u64,
-    bytes: usize,
-    behind: SmallVec<[Ticket; 1]>,
-    /// Where the memory is dropped only behind that: what became of it.
-    fate: Option<Arc<AtomicU8>>,
-}
-
-/// What becomes of memory that counts as leaving until somebody says so.
-#[derive(Clone)]
-pub(crate) struct Fate(Arc<AtomicU8>);
-
-/// How far streams have come, by their addresses. Each is asked once, however much memory leaves behind it.
-#[derive(Default)]
-struct Reached(SmallVec<[(usize, Result<u64>); 2]>);
-
-/// Fates of memory.
-const THERE: u8 = 0;
-const DROPPED: u8 = 1;
-const LOST: u8 = 2;
 
 /// Why nothing was reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,13 +144,13 @@ impl MemoryBudget {
 
     /// How many pieces of memory were freed behind streams so far.
     pub(crate) fn left(&self) -> u64 {
-        self.leaving.lock().entered
+        self.leaving.lock().entered()
     }
 
     /// Whether the first `left` pieces of memory that were freed behind streams are free, or lost, as far as [`settle`](Self::settle) has
     /// found out.
     pub(crate) fn are_free(&self, left: u64) -> bool {
-        self.leaving.lock().all.first().is_none_or(|first| first.turn >= left)
+        self.leaving.lock().are_over(left)
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -207,26 +178,16 @@ impl MemoryBudget {
         Exceeded {
             budget: self.limit.load(Ordering::Relaxed),
             used: self.used.load(Ordering::Relaxed),
-            leaving: leaving.all.iter().map(|leaving| leaving.bytes).sum(),
+            leaving: leaving.bytes(),
         }
     }
 
     /// Gives back what streams have come by. `true` if nothing is left to ask about.
     pub(crate) fn settle(&self) -> bool {
         let mut leaving = self.leaving.lock();
-        let (mut freed, mut reached) = (0, Reached::default());
-        let mut is_over = |leaving: &mut Leaving| match leaving.is_over(&mut reached) {
-            Ok(true) => {
-                freed += leaving.bytes;
-                true
-            }
-            Ok(false) => false,
-            // It stays counted.
-            Err(_) => true,
-        };
-        let over: Vec<Leaving> = leaving.all.extract_if(.., &mut is_over).collect();
+        let (freed, over) = leaving.take_over();
         self.give_back(freed);
-        let is_empty = leaving.all.is_empty();
+        let is_empty = leaving.is_empty();
         drop(leaving);
         if !over.is_empty() {
             // With the last ticket a stream may go, and its owner.
@@ -236,17 +197,8 @@ impl MemoryBudget {
     }
 
     /// Gives `bytes` bytes back when every ticket of `behind` is reached, and the memory is dropped whose `fate` this is.
-    fn give_back_behind(
-        self: &Arc<Self>,
-        bytes: usize,
-        behind: SmallVec<[Ticket; 1]>,
-        fate: Option<Arc<AtomicU8>>,
-    ) {
-        let mut leaving = self.leaving.lock();
-        let (is_first, turn) = (leaving.all.is_empty(), leaving.entered);
-        leaving.all.push(Leaving { turn, bytes, behind, fate });
-        leaving.entered += 1;
-        drop(leaving);
+    fn give_back_behind(self: &Arc<Self>, bytes: usize, behind: SmallVec<[Ticket; 1]>, fate: Option<Fate>) {
+        let is_first = self.leaving.lock().add(bytes, behind, fate);
         if is_first {
             // Without a reactor thread whoever reserves asks.
             let _ = reactor::watch(Arc::clone(self));
@@ -258,44 +210,6 @@ impl MemoryBudget {
 impl Pollable for Arc<MemoryBudget> {
     fn is_finished(&mut self, _: &mut Asked) -> bool {
         self.settle()
-    }
-}
-
-impl Leaving {
-    /// Whether no stream uses it any more; an error if nobody will ever know, so that it is leaked.
-    fn is_over(&self, reached: &mut Reached) -> Result<bool> {
-        match self.fate.as_ref().map(|fate| fate.load(Ordering::Acquire)) {
-            Some(THERE) => return Ok(false),
-            Some(LOST) => return Err(Error::Taken),
-            _ => {}
-        }
-        self.behind.iter().try_fold(true, |over, ticket| Ok(over && reached.is_reached(ticket)?))
-    }
-}
-
-impl Reached {
-    fn is_reached(&mut self, ticket: &Ticket) -> Result<bool> {
-        let stream = Arc::as_ptr(&ticket.stream).addr();
-        let known = self.0.iter().position(|(known, _)| *known == stream);
-        let index = known.unwrap_or_else(|| {
-            self.0.push((stream, backend::stream::reached(&*ticket.stream)));
-            self.0.len() - 1
-        });
-        match self.0.get(index) {
-            Some((_, reached)) => Ok(reached.clone()? >= ticket.position),
-            None => Ok(false),
-        }
-    }
-}
-
-impl Fate {
-    pub(crate) fn dropped(&self) {
-        self.0.store(DROPPED, Ordering::Release);
-    }
-
-    /// It is leaked, and stays counted.
-    pub(crate) fn lost(&self) {
-        self.0.store(LOST, Ordering::Release);
     }
 }
 
@@ -370,9 +284,9 @@ impl Reservation {
     /// The memory will be given back once `behind` is reached, by whoever holds what this returns. `None` where nothing is counted until then.
     fn end_later(&mut self, behind: &SmallVec<[Ticket; 1]>) -> Option<Fate> {
         let budget = self.budget.as_ref().filter(|budget| budget.limit().is_some())?;
-        let fate = Arc::new(AtomicU8::new(THERE));
+        let fate = Fate::default();
         budget.give_back_behind(mem::take(&mut self.bytes), behind.clone(), Some(fate.clone()));
-        Some(Fate(fate))
+        Some(fate)
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod copy_metrics;
 pub(crate) mod deadline;
 pub(crate) mod deferred_release;
 pub(crate) mod graph_use;
+pub(crate) mod leaving_memory;
 pub(crate) mod line_for_room;
 pub(crate) mod locked_uses;
 pub(crate) mod memory_budget;
