@@ -345,14 +345,11 @@ impl<'py> Kind<'py> {
 
 /// The error for a type that arrays of numpy do not have.
 pub fn not_given(name: &str) -> PyErr {
-    let (adds, other) = match name {
-        "bfloat16" => {
-            ("install ml_dtypes, which adds that type to numpy, or ", "another one with cast=, or for ")
-        }
-        "complex32" => ("", ""),
-        _ => ("install ml_dtypes, which adds that type to numpy, or ", ""),
-    };
-    let cure = format!("{adds}ask for {other}like=\"torch\" or like=\"dlpack\"");
+    // 8-bit floating point and complex32 are not cast.
+    let other = if name == "bfloat16" { "another one with cast=, or for " } else { "" };
+    let cure = format!(
+        "install an ml_dtypes that adds that type to numpy, or ask for {other}like=\"torch\" or like=\"dlpack\""
+    );
     PyTypeError::new_err(format!("arrays of numpy have no {name}: {cure}"))
 }
 

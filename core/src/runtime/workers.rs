@@ -72,7 +72,7 @@ impl Team {
     pub(crate) fn waiting_for(addresses: impl Iterator<Item = usize>, node: Option<&'static Node>) -> Self {
         const MIX: usize = 0x9e37_79b9_7f4a_7c15_u64 as usize;
         let mut objects = [0; 2];
-        // Teams whose names collide only share threads.
+        // 0 and 1 are the teams above. Should two names collide, with the same first two objects, the teams share threads.
         let name = addresses.enumerate().fold(2, |name, (number, address)| {
             if let Some(object) = objects.get_mut(number) {
                 *object = address;

@@ -271,7 +271,7 @@ def _array(tensor: Any) -> Any:
         return numpy.from_dlpack(tensor)
     added = getattr(_ml_dtypes(), name, None)
     if added is None:
-        raise TypeError(f"arrays of numpy have no {name}: install ml_dtypes, which adds that type to numpy")
+        raise TypeError(f"arrays of numpy have no {name}: install an ml_dtypes that adds that type to numpy, or ask for like=\"torch\" or like=\"dlpack\"")
     if isinstance(tensor, _transship.Tensor):
         return numpy.from_dlpack(tensor.bits()).view(added)
     torch = sys.modules.get("torch")
