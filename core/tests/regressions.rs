@@ -422,6 +422,26 @@ fn a_driver_that_is_loaded_later_does_not_clean_up_before_the_devices_are_gone()
     assert!(device < driver, "{said}");
 }
 
+/// By hand: each device that was opened is waited for anew, twelve seconds.
+#[test]
+fn the_process_waits_once_for_devices_that_answer_no_more() {
+    if std::env::var_os(ENDS).is_some() {
+        let late = LateHandle::new(LateConfig { devices: 4, ..LateConfig::new("late") }).unwrap();
+        late.stall();
+        for ordinal in 0..4 {
+            let device = Device::from_backend(late.backend(ordinal)).unwrap();
+            let stream = stream_of(&device);
+            let copy = start_copy(Tensor::from(vec![1_u8; 64]), &device, options()).unwrap();
+            std::mem::forget((copy.wait_on(&stream).unwrap(), stream, device));
+        }
+        std::process::exit(7);
+    }
+    let begin = std::time::Instant::now();
+    let child = ends_by_itself("the_process_waits_once_for_devices_that_answer_no_more");
+    assert_eq!(child.status.code(), Some(7));
+    assert!(begin.elapsed() < std::time::Duration::from_secs(6), "{:?}", begin.elapsed());
+}
+
 fn ends_by_itself(test: &str) -> std::process::Output {
     std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])

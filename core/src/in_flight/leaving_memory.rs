@@ -118,3 +118,26 @@ impl Reached {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand: what is lost counts as free, or keeps all that came behind it from being so.
+    #[test]
+    fn what_is_lost_goes_and_is_not_free() {
+        let (mut leaving, [lost, dropped, there]) =
+            (LeavingMemory::default(), [(); 3].map(|()| Fate::default()));
+        for (bytes, fate) in [(1, &lost), (20, &dropped), (300, &there)] {
+            leaving.add(bytes, SmallVec::new(), Some(fate.clone()));
+        }
+        assert_eq!((leaving.take_over().0, leaving.bytes()), (0, 321));
+        lost.lost();
+        dropped.dropped();
+        assert_eq!((leaving.take_over().0, leaving.bytes()), (20, 300));
+        assert!(leaving.are_over(2) && !leaving.are_over(3));
+        there.dropped();
+        assert_eq!((leaving.take_over().0, leaving.bytes()), (300, 0));
+        assert!(leaving.are_over(3) && leaving.is_empty());
+    }
+}
